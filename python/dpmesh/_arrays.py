@@ -92,8 +92,8 @@ def compressed(argument: str, rows: Any) -> tuple[npt.NDArray[np.int32], npt.NDA
 
 def _short(argument: str, places: npt.NDArray[Any], below: int = 2**31) -> npt.NDArray[np.int32]:
     if places.dtype != np.int32 and places.size and not 0 <= places.min() <= places.max() < below:
-        wanted = f"columns below {below}" if argument == "indices" else "fewer than 2**31 entries"
-        fail(argument, wanted, places.max())
+        expected = f"columns below {below}" if argument == "indices" else "fewer than 2**31 entries"
+        fail(argument, expected, places.max())
     return readable(places, np.int32)
 
 
@@ -115,8 +115,8 @@ def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> Indices:
         return value
     array = unmasked(argument, value)
     if array.dtype.kind not in "iu" or array.ndim != ndim:
-        wanted = f"integers with {ndim} axes"
-        fail(argument, wanted, f"dtype {array.dtype} and shape {array.shape}")
+        expected = f"integers with {ndim} axes"
+        fail(argument, expected, f"dtype {array.dtype} and shape {array.shape}")
     return readable(array, np.int64)
 
 
@@ -145,9 +145,9 @@ def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
 
 def _result_type(kind: str, dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
     """The type of `out`, or else `dtype`, among those that kernels know."""
-    argument, given = ("out", out.dtype) if isinstance(out, np.ndarray) else ("dtype", dtype)
+    argument, requested = ("out", out.dtype) if isinstance(out, np.ndarray) else ("dtype", dtype)
     try:
-        checked = np.dtype(given)
+        checked = np.dtype(requested)
     except TypeError:
         fail("dtype", "a type of numpy's", reprlib.repr(dtype))
     types = _TYPES[kind]
@@ -157,14 +157,15 @@ def _result_type(kind: str, dtype: npt.DTypeLike, out: object = None) -> np.dtyp
     return types[checked.itemsize]
 
 
-float_type, code_type = partial(_result_type, "f"), partial(_result_type, "i")
+float_type = partial(_result_type, "f")
+code_type = partial(_result_type, "i")
 
 
 def shaped(argument: str, array: npt.NDArray[Any], *, ndim: int | None = None) -> None:
     """Fail unless `array` is not empty and has `ndim` axes (any number from 1 up if None)."""
     if array.ndim == 0 or (ndim is not None and array.ndim != ndim):
-        wanted = f"{ndim} axes" if ndim is not None else "at least 1 axis"
-        fail(argument, wanted, f"shape {array.shape}")
+        expected = f"{ndim} axes" if ndim is not None else "at least 1 axis"
+        fail(argument, expected, f"shape {array.shape}")
     if array.size == 0:
         fail(argument, "at least 1 element", f"shape {array.shape}")
 
@@ -209,8 +210,8 @@ def per_row(argument: str, value: npt.ArrayLike) -> float | Numbers:
     """`value`, a number or one for each row, as kernels take it."""
     if isinstance(value, float):
         return value
-    given = np.atleast_1d(unmasked(argument, value))
-    return np.ascontiguousarray(floats(argument, given), dtype=np.float64)
+    rows = np.atleast_1d(unmasked(argument, value))
+    return np.ascontiguousarray(floats(argument, rows), dtype=np.float64)
 
 
 def node_ids(nodes: npt.ArrayLike | None) -> npt.NDArray[np.uint32] | None:

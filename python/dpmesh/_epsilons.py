@@ -51,7 +51,9 @@ def as_given(value: float) -> str:
 def _real(value: float) -> float:
     """Return a real number, which may be infinite or NaN, as float."""
     try:
-        return float(value) if isinstance(value, Real) else number("value", value)
+        if isinstance(value, Real):
+            return float(value)
+        return number("value", value)
     except OverflowError:  # beyond the range of floats
         fail("value", "a number that a float holds", reprlib.repr(value))
 

@@ -103,8 +103,8 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     except OSError as error:
         if isinstance(error.__cause__, OSError):  # about another file, opened within the block
             raise
-        kept = " (the one from before is untouched)" if path.is_file() else ""
-        message = f"cannot write this file: {error.strerror or error}{kept}"
+        reassurance = " (the one from before is untouched)" if path.is_file() else ""
+        message = f"cannot write this file: {error.strerror or error}{reassurance}"
         raise OSError(error.errno, message, str(path)) from error
 
 
@@ -130,9 +130,9 @@ def _beside(path: Path, mode: int) -> Iterator[IO[bytes]]:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
-    for left in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 8}.new"):
+    for leftover in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 8}.new"):
         with suppress(OSError):
-            left.unlink()
+            leftover.unlink()
     sync(path.parent)
 
 

@@ -27,11 +27,11 @@ def named(network: str | MakeNetwork) -> MakeNetwork:
     if callable(network):
         return network
     module, _, name = str(network).partition(":")
-    found: Any = getattr(imported(module), name, None) if name else None
-    if not callable(found):
-        wanted = 'a function as "module:function", with the module beside the file'
-        fail("model", wanted, repr(network))
-    function: MakeNetwork = found
+    candidate: Any = getattr(imported(module), name, None) if name else None
+    if not callable(candidate):
+        expected = 'a function as "module:function", with the module beside the file'
+        fail("model", expected, repr(network))
+    function: MakeNetwork = candidate
     return function
 
 
@@ -63,12 +63,12 @@ def functions(network: MakeNetwork, shape: tuple[int, ...]) -> tuple[Any, Any]:
     """
     with needed_by("a model in JAX"):
         import jax.numpy as jnp
-    made = network()
-    if hasattr(made, "init") and hasattr(made, "apply"):
-        return lambda key: made.init(key, jnp.zeros(shape)), made.apply
-    if not isinstance(made, tuple) or len(made) != 2:
-        fail("model", "a module with init and apply, or functions (start, scores)", repr(made))
-    return made
+    model = network()
+    if hasattr(model, "init") and hasattr(model, "apply"):
+        return lambda key: model.init(key, jnp.zeros(shape)), model.apply
+    if not isinstance(model, tuple) or len(model) != 2:
+        fail("model", "a module with init and apply, or functions (start, scores)", repr(model))
+    return model
 
 
 def scores_of(
@@ -91,5 +91,5 @@ def scores_of(
         fail("network", f"one of {len(params)} parameters, as was trained", flat.size)
     of_records = jax.jit(jax.vmap(scores, (None, 0)))
     model = unravel(jax.numpy.asarray(params, flat.dtype))
-    found: Any = of_records(model, np.asarray(features, np.float32))
-    return np.asarray(found, np.float64)
+    scores_of_records: Any = of_records(model, np.asarray(features, np.float32))
+    return np.asarray(scores_of_records, np.float64)

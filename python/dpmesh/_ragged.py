@@ -46,8 +46,8 @@ def rectangle(ragged: Ragged) -> tuple[Indices, npt.NDArray[np.float32]]:
     """
     indptr, values = ragged
     lengths = np.diff(indptr)
-    used = np.arange(max(1, lengths.max(initial=0))) < lengths[:, np.newaxis]
-    indices = np.zeros(used.shape, dtype=np.int64)
+    is_used = np.arange(max(1, lengths.max(initial=0))) < lengths[:, np.newaxis]
+    indices = np.zeros(is_used.shape, dtype=np.int64)
     indices[lengths > 0] = values[indptr[:-1][lengths > 0], np.newaxis]
-    indices[used] = values
-    return indices, used.astype(np.float32)
+    indices[is_used] = values
+    return indices, is_used.astype(np.float32)

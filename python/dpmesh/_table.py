@@ -55,7 +55,8 @@ class Table(NamedTuple):
             for line in [self.heads, *self.rows]
         ]
         sides = "l" + "r" * (len(self.heads) - 1)
-        begin, end = rf"\begin{{tabular}}{{{sides}}}", r"\end{tabular}"
+        begin = rf"\begin{{tabular}}{{{sides}}}"
+        end = r"\end{tabular}"
         return "\n".join([begin, lines[0], r"\hline", *lines[1:], end])
 
     def to_csv(self) -> str:

@@ -77,7 +77,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 @contextmanager
-def naming(path: str | os.PathLike[str], wanted: str) -> Iterator[None]:
+def naming(path: str | os.PathLike[str], expected: str) -> Iterator[None]:
     """Say in one sentence that a file holds something else than what is wanted.
 
     A deep file exhausts the stack, and an array whose header lies exhausts the memory.
@@ -85,12 +85,12 @@ def naming(path: str | os.PathLike[str], wanted: str) -> Iterator[None]:
     try:
         yield
     except RecursionError as error:
-        raise ValueError(f"{os.fspath(path)}: wanted {wanted}, got one too deep") from error
+        raise ValueError(f"{os.fspath(path)}: wanted {expected}, got one too deep") from error
     except MemoryError as error:
-        raise ValueError(f"{os.fspath(path)}: wanted {wanted}, got one too large") from error
+        raise ValueError(f"{os.fspath(path)}: wanted {expected}, got one too large") from error
     except ValueError as error:
         got = shortened(error)
-        raise ValueError(f"{os.fspath(path)}: wanted {wanted}, got another: {got}") from error
+        raise ValueError(f"{os.fspath(path)}: wanted {expected}, got another: {got}") from error
 
 
 def check_archive(file: IO[bytes]) -> None:

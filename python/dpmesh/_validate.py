@@ -18,9 +18,11 @@ BEYOND = 2**63
 """Integers from here on do not fit into 64 bits."""
 
 
-def fail(argument: str, wanted: str, got: object) -> NoReturn:
+def fail(argument: str, expected: str, got: object) -> NoReturn:
     """Raise the `ValueError` for an argument that does not fit; long values are cut."""
-    raise ValueError(f"{shortened(argument)}: wanted {wanted}, got {shortened(got, LONGEST_TEXT)}")
+    raise ValueError(
+        f"{shortened(argument)}: wanted {expected}, got {shortened(got, LONGEST_TEXT)}"
+    )
 
 
 def argument_of(error: ValueError) -> str:
@@ -28,20 +30,20 @@ def argument_of(error: ValueError) -> str:
     return str(error).partition(": ")[0]
 
 
-def require_methods(argument: str, value: object, wanted: str, *methods: str) -> None:
+def require_methods(argument: str, value: object, expected: str, *methods: str) -> None:
     """Fail unless an object that a user may have written has all required methods."""
     missing = [method for method in methods if not callable(getattr(value, method, None))]
     if isinstance(value, type) or missing:
         got = reprlib.repr(value)
         if 0 < len(missing) < len(methods):
             got = f"{got} without {', '.join(missing)}"
-        fail(argument, f"{wanted}, with {', '.join(methods)}", got)
+        fail(argument, f"{expected}, with {', '.join(methods)}", got)
 
 
-def instance(argument: str, value: object, wanted: str, *kinds: type) -> None:
+def instance(argument: str, value: object, expected: str, *kinds: type) -> None:
     """Fail unless a value is of one of these classes."""
     if not isinstance(value, kinds):
-        fail(argument, wanted, reprlib.repr(value))
+        fail(argument, expected, reprlib.repr(value))
 
 
 def number(argument: str, value: float) -> float:
@@ -87,11 +89,11 @@ def non_negative(argument: str, value: float) -> float:
 
 def probability(argument: str, value: float, *, zero: bool = True, one: bool = True) -> float:
     """A number between 0 and 1; `zero` and `one` state whether the ends are allowed."""
-    kept = number(argument, value)
-    if not 0 <= kept <= 1 or (kept == 0 and not zero) or (kept == 1 and not one):
+    checked = number(argument, value)
+    if not 0 <= checked <= 1 or (checked == 0 and not zero) or (checked == 1 and not one):
         ends = ("[" if zero else "(") + "0, 1" + ("]" if one else ")")
         fail(argument, f"a number in {ends}", repr(value))
-    return kept
+    return checked
 
 
 def integer(argument: str, value: int, at_least: int = 0, below: int = BEYOND) -> int:
@@ -119,9 +121,11 @@ def one_of(argument: str, value: T, choices: Collection[T]) -> T:
 
 def nearest(name: object, names: Iterable[object]) -> str:
     """A hint at the name that was perhaps meant; empty if none is near."""
-    known = [each for each in names if isinstance(each, str)]
-    close = difflib.get_close_matches(name, known, 1) if isinstance(name, str) else []
-    return f"; did you mean {close[0]}?" if close else ""
+    candidates = [candidate for candidate in names if isinstance(candidate, str)]
+    close = difflib.get_close_matches(name, candidates, 1) if isinstance(name, str) else []
+    if close:
+        return f"; did you mean {close[0]}?"
+    return ""
 
 
 def in_python(value: Any) -> Any:
@@ -136,7 +140,9 @@ def in_python(value: Any) -> Any:
         return tuple(map(in_python, value))
     if isinstance(value, Real) and not isinstance(value, bool):
         try:
-            return int(value) if isinstance(value, Integral) else float(value)
+            if isinstance(value, Integral):
+                return int(value)
+            return float(value)
         except OverflowError:  # a fraction beyond the range of floats, refused by name later
             return value
     return value
@@ -169,5 +175,6 @@ def every(record: Any, check: Callable[..., object], *names: str, **bounds: floa
 def as_python_numbers(record: object) -> None:
     """Convert numpy scalars in the fields of a frozen record to Python numbers."""
     for name, value in vars(record).copy().items():
-        if (kept := in_python(value)) is not value:
-            object.__setattr__(record, name, kept)
+        converted = in_python(value)
+        if converted is not value:
+            object.__setattr__(record, name, converted)

@@ -336,4 +336,6 @@ def _two_digits_each(train: Dataset, draw: np.random.Generator) -> tuple[npt.NDA
 
 
 def _next_key(seeds: np.random.Generator | None) -> Key | None:
-    return None if seeds is None else Key.seeded(int(seeds.integers(2**62)))
+    if seeds is None:
+        return None
+    return Key.seeded(int(seeds.integers(2**62)))

@@ -115,27 +115,28 @@ class Forecast:
     @property
     def sentence(self) -> str:
         """The forecast in a sentence."""
-        found = [level.federation for level in self.asked]
-        low, high = f"{min(found):.0%}", f"{max(found):.0%}"
+        accuracies = [level.federation for level in self.asked]
+        low = f"{min(accuracies):.0%}"
+        high = f"{max(accuracies):.0%}"
         expected = low if low == high else f"{low} to {high}"
         claims = [level.claim for level in self.asked]
         on = [f"{claims.count(claim)} of {len(claims)}: {claim}" for claim in dict.fromkeys(claims)]
         beside = "Against single sites without privacy, on the public data sets"
-        said = f"Expect about {expected}. {beside}, {'; '.join(on)}."
+        text = f"Expect about {expected}. {beside}, {'; '.join(on)}."
         losing = sum(level.no_site_gains for level in self.asked)
         if losing:
             where = f"on {losing} of {len(claims)} data sets no site gains"
-            said = f"{said} On records like its own, {where}: do not join for these."
-        return said
+            text = f"{text} On records like its own, {where}: do not join for these."
+        return text
 
     def __str__(self) -> str:
         algorithm = self.choice.algorithm
         name = type(getattr(algorithm, "algorithm", algorithm)).__name__
-        how = "secure aggregation" if self.choice.adds_up else "gossip"
+        aggregation = "secure aggregation" if self.choice.adds_up else "gossip"
         lines = [
             f"{self.sites} sites of {self.records} records, {self.features} features, "
             f"{self.classes} classes, epsilon {as_given(self.epsilon)} at delta "
-            f"{as_given(self.delta)}, by {how} ({name})",
+            f"{as_given(self.delta)}, by {aggregation} ({name})",
             "",
             f"{'public data':<24}{'records':>8}{'majority':>10}{'single':>8}{'federation':>16}"
             f"{'central':>9}  {'against single sites':<22}gain on a site's own records",

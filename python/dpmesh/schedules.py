@@ -289,8 +289,8 @@ class SampleSize:
         _within(self, t)
         size = self._power
         nearest = round(size)
-        whole = math.isclose(size, nearest, rel_tol=1e-12, abs_tol=1e-9)
-        return max(1, nearest if whole else math.floor(size))
+        is_integer = math.isclose(size, nearest, rel_tol=1e-12, abs_tol=1e-9)
+        return max(1, nearest if is_integer else math.floor(size))
 
     @property
     def _power(self) -> float:
@@ -314,11 +314,11 @@ def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
     value = schedule(t) if callable(schedule) else schedule
     if type(value) is float and 0 <= value < math.inf:
         return value
-    kept: NumberT = in_python(value)
+    number: NumberT = in_python(value)
     if not _is_finite(value) or value < 0:
-        wanted = f"a finite number of at least 0 at t = {t}"
-        fail("schedule", wanted, f"{reprlib.repr(value)} of {reprlib.repr(schedule)}")
-    return kept
+        expected = f"a finite number of at least 0 at t = {t}"
+        fail("schedule", expected, f"{reprlib.repr(value)} of {reprlib.repr(schedule)}")
+    return number
 
 
 def keep_schedules(algorithm: object, *names: str) -> None:
@@ -335,14 +335,15 @@ def keep_schedules(algorithm: object, *names: str) -> None:
         value = getattr(algorithm, name)
         if not callable(value):
             if not _is_finite(value) or value <= 0:
-                wanted = "a finite number greater than 0 or a schedule, such as InverseSqrt(0.5)"
-                fail(name, wanted, repr(value))
-            _keep(algorithm, **{name: Constant(float(value))})
-        elif not _is_finite(first := value(1)) or first < 0:
-            wanted = "a schedule of finite numbers of at least 0"
-            fail(name, wanted, f"one that is {reprlib.repr(first)} at t = 1")
-        else:
-            _same_again(name, value, first)
+                expected = "a finite number greater than 0 or a schedule, such as InverseSqrt(0.5)"
+                fail(name, expected, repr(value))
+            object.__setattr__(algorithm, name, Constant(float(value)))
+            continue
+        first = value(1)
+        if not _is_finite(first) or first < 0:
+            expected = "a schedule of finite numbers of at least 0"
+            fail(name, expected, f"one that is {reprlib.repr(first)} at t = 1")
+        _same_again(name, value, first)
 
 
 def keep_sample_size(algorithm: object, name: str) -> None:
@@ -359,13 +360,14 @@ def keep_sample_size(algorithm: object, name: str) -> None:
         is_integer = isinstance(value, Integral) and not isinstance(value, bool)
         if not is_integer or value < 1:
             fail(name, "an integer of at least 1 or a SampleSize", repr(value))
-        _keep(algorithm, **{name: SampleSize(scale=int(value))})
+        object.__setattr__(algorithm, name, SampleSize(scale=int(value)))
     else:
         _same_again(name, value, value(1))
 
 
 def _same_again(name: str, schedule: Callable[[int], float], first: float) -> None:
-    if (second := schedule(1)) != first:
+    second = schedule(1)
+    if second != first:
         got = f"{reprlib.repr(first)} and then {reprlib.repr(second)} at t = 1"
         fail(name, "a schedule that depends on t alone", got)
 
@@ -384,7 +386,9 @@ def _keep(schedule: object, **fields: object) -> None:
 
 
 def _counted(t: int) -> int:
-    return t if type(t) is int and t > 0 else integer("t", t, at_least=1)
+    if type(t) is int and t > 0:
+        return t
+    return integer("t", t, at_least=1)
 
 
 def _within(schedule: HorizonPower | SampleSize, t: int) -> None:

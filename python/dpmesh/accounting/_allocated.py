@@ -353,7 +353,9 @@ def log_profile(parts: Parts, offset: float) -> float:
     guess = _Guess(parts, offset)
     log_known = _log_known(parts, offset)
     if guess.has_no_steps:
-        return log_known if log_known > -inf else _VANISHED
+        if log_known > -inf:
+            return log_known
+        return _VANISHED
     if guess.cumulant(guess.theta) < 2 * _VANISHED:
         return min(log_known, _log_chernoff(parts, guess))
     above, below = guess.window()

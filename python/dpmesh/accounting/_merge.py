@@ -103,8 +103,8 @@ class Mixtures:
     def kinds(self) -> Iterator[tuple[list[int], list[float], int]]:
         """Yield the nodes, weights and count of each kind, without unused corners."""
         for nodes, weights, times in zip(self.nodes, self.weights, self.times, strict=True):
-            used = weights > 0
-            yield nodes[used].tolist(), weights[used].tolist(), int(times)
+            is_used = weights > 0
+            yield nodes[is_used].tolist(), weights[is_used].tolist(), int(times)
 
 
 class Merged(NamedTuple):
@@ -155,8 +155,10 @@ def _between(rounds: RoundKinds, added: float) -> Merged:
     rates = _rates(rate[is_small], added)
     noise_ratios = _noise_ratios(pair, float(np.median(rate)), noise_ratio[is_small], added)
     i, low = _cells(rates, rate)
-    j, left = _cells(pair.coordinate(noise_ratios), pair.coordinate(noise_ratio))
-    weights = np.stack([low * left, low * (1 - left), (1 - low) * left, (1 - low) * (1 - left)], 1)
+    j, lower = _cells(pair.coordinate(noise_ratios), pair.coordinate(noise_ratio))
+    weights = np.stack(
+        [low * lower, low * (1 - lower), (1 - low) * lower, (1 - low) * (1 - lower)], 1
+    )
     corner_rates = np.append(rates, rates[-1])[np.stack([i, i, i + 1, i + 1], 1)]
     corner_noise = np.append(noise_ratios, 0)[np.stack([j, j + 1, j, j + 1], 1)]
     settings = np.stack([corner_rates, corner_noise], axis=2)

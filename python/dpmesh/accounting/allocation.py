@@ -182,11 +182,17 @@ class Allocation(DominatingPair):
             return self._log_known_profile(epsilon, noise_ratio)
         factor = exp(epsilon)
         if direction == "replace":
-            u, v, offset = 1.0, factor, 0.0
+            u = 1.0
+            v = factor
+            offset = 0.0
         elif direction == "remove":
-            u, v, offset = 1.0, 0.0, -factor
+            u = 1.0
+            v = 0.0
+            offset = -factor
         else:
-            u, v, offset = 0.0, factor, 1.0
+            u = 0.0
+            v = factor
+            offset = 1.0
         parts = [
             (self._step(share, relative_noise * noise_ratio, u, v), count)
             for share, relative_noise, count in self.shares

@@ -126,8 +126,8 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
         for name in ("lengths", "longest", "distances"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not len(self.lengths) == len(self.longest) == len(self.distances) > 0:
-            wanted = "as many as lengths and longest, at least 1: one for each round"
-            fail("distances", wanted, len(self.distances))
+            expected = "as many as lengths and longest, at least 1: one for each round"
+            fail("distances", expected, len(self.distances))
         _ = self.parts  # which check the other numbers
 
     @cached_property
@@ -220,13 +220,13 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
         self, state: AdaptiveSumsState, t: int, problem: AdaptiveProblem, key: Key
     ) -> Round[AdaptiveSumsState]:
         """Sum the vectors at each site, and release the sum over all sites."""
-        known = self.totals(state.totals[0])[:t]
+        earlier = self.totals(state.totals[0])[:t]
         released = [
             NoisyTotal(np.asarray(total, np.float64), noise)
-            for total, noise in zip(known, self.noise_scales, strict=False)
+            for total, noise in zip(earlier, self.noise_scales, strict=False)
         ]
         arrived = yield self.parts[t].message(problem.in_round(t, released), t)
-        totals = np.concatenate([*known, arrived.sum(axis=0)])
+        totals = np.concatenate([*earlier, arrived.sum(axis=0)])
         rest = state.totals.shape[1] - len(totals)
         return AdaptiveSumsState(totals=Released(np.pad(totals, (0, rest))[np.newaxis]))
 

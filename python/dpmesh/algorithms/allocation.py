@@ -50,12 +50,12 @@ def check_sampling(sampling: str, records: int | None, batch_size: int, delta: f
             fail("records", "None unless sampling='allocation'", records)
         return
     if records is None:
-        wanted = "the smallest number of records of a node, which is public, for sampling="
-        fail("records", f"{wanted}'allocation'", None)
+        expected = "the smallest number of records of a node, which is public, for sampling="
+        fail("records", f"{expected}'allocation'", None)
     integer("records", records, at_least=batch_size)
     if delta == 0:
-        wanted = "a positive number with sampling='allocation', which saves nothing at delta = 0"
-        fail("delta", wanted, delta)
+        expected = "a positive number with sampling='allocation', which saves nothing at delta = 0"
+        fail("delta", expected, delta)
 
 
 def check_sizes(records: int | None, problem: PartitionedProblem) -> None:
@@ -90,21 +90,27 @@ def dominating(allocations: Iterable[RandomAllocation]) -> RandomAllocation:
     Its largest shares sum to at least what theirs sum to, for each number of them; the cost of a
     pass rises with these sums (``docs/privacy/random_allocation.md``, Unequal shares).
     """
-    one, *others = set(allocations)
-    if not others:
-        return one
-    sums = np.zeros((1 + len(others), 1 + max(each.rounds for each in (one, *others))))
-    for row, each in zip(sums, (one, *others), strict=True):
-        shares = each.shares or (1 / each.rounds,) * each.rounds
-        row[1:] = np.cumsum(np.pad(np.sort(shares)[::-1], (0, len(row) - 1 - len(shares))))
-    places, most = np.arange(sums.shape[1]), np.max(sums, axis=0)
+    distinct = list(set(allocations))
+    if len(distinct) == 1:
+        return distinct[0]
+    longest = max(allocation.rounds for allocation in distinct)
+    sums = np.zeros((len(distinct), 1 + longest))
+    for row, allocation in zip(sums, distinct, strict=True):
+        shares = np.array(allocation.shares or (1 / allocation.rounds,) * allocation.rounds)
+        descending = np.sort(shares)[::-1]
+        row[1:] = np.cumsum(np.pad(descending, (0, longest - len(shares))))
+    places = np.arange(1 + longest)
+    most = np.max(sums, axis=0)
     while True:  # until no sum lies below the line between its neighbours
-        kept = np.concatenate(([True], np.diff(np.diff(most) / np.diff(places)) <= 1e-12, [True]))
-        if kept.all():
+        slopes = np.diff(most) / np.diff(places)
+        is_concave = np.concatenate(([True], np.diff(slopes) <= 1e-12, [True]))
+        if is_concave.all():
             break
-        places, most = places[kept], most[kept]
-    shares = np.diff(np.interp(np.arange(sums.shape[1]), places, most))
-    return replace(one, rounds=0, shares=tuple(shares[shares > 1e-12].tolist()))
+        places = places[is_concave]
+        most = most[is_concave]
+    hull_shares = np.diff(np.interp(np.arange(1 + longest), places, most))
+    positive_shares = hull_shares[hull_shares > 1e-12]
+    return replace(distinct[0], rounds=0, shares=tuple(positive_shares.tolist()))
 
 
 def expected_sizes(problem: PartitionedProblem, rounds: int) -> Numbers:

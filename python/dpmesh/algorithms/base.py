@@ -120,10 +120,10 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     def __new__(cls: type[AlgorithmT], *bare: Any, **given: Any) -> AlgorithmT:
         """Refuse a budget where noise is wanted, and name the parameters where another is given."""
-        known = getattr(cls, "__dataclass_fields__", {})
-        noise = next((name for name in NOISES if name in known), None)
+        parameters = getattr(cls, "__dataclass_fields__", {})
+        noise = next((name for name in NOISES if name in parameters), None)
         for name in ("epsilon", "delta"):
-            if noise is not None and name in given and name not in known:
+            if noise is not None and name in given and name not in parameters:
                 call = f"{cls.__name__}.for_budget(epsilon=.., delta=.., rounds=.., ..)"
                 fail(name, f"{noise}, which {call} finds for a budget", given[name])
         takes = cls.__signature__
@@ -168,12 +168,12 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             If a number is out of its range, or no noise keeps the budget: Gaussian noise needs a
             positive delta.
         """
-        known = getattr(cls, "__dataclass_fields__", {})
-        if "epsilon" in known:
+        parameters = getattr(cls, "__dataclass_fields__", {})
+        if "epsilon" in parameters:
             return cls(*parts, epsilon=epsilon, delta=delta, **public)
-        if rounds is not None and "rounds" in known:
+        if rounds is not None and "rounds" in parameters:
             public["rounds"] = rounds
-        noise = next((name for name in NOISES if name in known), None)
+        noise = next((name for name in NOISES if name in parameters), None)
         if noise is None:
             fail(cls.__name__, f"an algorithm with one of {', '.join(NOISES)}", "none")
 
@@ -181,7 +181,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             return cls(*parts, **{noise: scale}, **public)
 
         trial = make(1.0)
-        if (secure := trial.least_secure_noise(epsilon, delta)) is not None:
+        secure = trial.least_secure_noise(epsilon, delta)
+        if secure is not None:
             return make(secure)
         rounds = trial.run_length if rounds is None else rounds
         if rounds is None:
@@ -231,7 +232,9 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         By default whom partners trust who share `noise`, if it has any.
         """
         strategy = strategy_of(getattr(self, "noise", None))
-        return () if strategy is None else strategy.assumptions
+        if strategy is None:
+            return ()
+        return strategy.assumptions
 
     @abstractmethod
     def release_of(self, t: int) -> Releases:
@@ -296,12 +299,21 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         def problem_of(coins: Coins) -> LinearProblem:
             return canary_records(coins, records=records, dim=size.dim or 3)
 
-        one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
-        own: dict[str, Any] = {"algorithm": self, "rounds": rounds}
-        return (
-            Pair(problem=one, neighbor=other, delta=size.delta_or(1e-5), **own),
-            Crowd(problem_of=problem_of, canaries=size.canaries, delta=CROWD_DELTA, **own),
+        pair = Pair(
+            algorithm=self,
+            problem=problem_of(np.array([True, False])),
+            neighbor=problem_of(np.array([False, False])),
+            rounds=rounds,
+            delta=size.delta_or(1e-5),
         )
+        crowd = Crowd(
+            algorithm=self,
+            problem_of=problem_of,
+            canaries=size.canaries,
+            rounds=rounds,
+            delta=CROWD_DELTA,
+        )
+        return pair, crowd
 
     def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
         """Return all releases of a run of `rounds` rounds, from public numbers alone.
@@ -357,7 +369,9 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             What arrived last, shape (nodes, dim): the models to publish, unless `parameters` are
             released themselves; None before the first message.
         """
-        return Released(self.parameters(state)) if self.parameters_are_released else received
+        if self.parameters_are_released:
+            return Released(self.parameters(state))
+        return received
 
     def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
         """Return the nodes that send in round t, in their order, where messages travel by token.
@@ -401,8 +415,11 @@ def holds_for_any_rows(algorithm: AnyAlgorithm) -> str:
     The class itself must say so, and that of the algorithm that it begins, if it is a first stage:
     a subclass may have changed what its base proves.
     """
-    why, inner = vars(type(algorithm)).get("any_rows", ""), getattr(algorithm, "algorithm", None)
-    return str(why) if inner is None or holds_for_any_rows(inner) else ""
+    why = vars(type(algorithm)).get("any_rows", "")
+    inner = getattr(algorithm, "algorithm", None)
+    if inner is None or holds_for_any_rows(inner):
+        return str(why)
+    return ""
 
 
 def distinct(copies: int | None) -> tuple[str, ...]:
@@ -417,10 +434,10 @@ def _changed_since_reaction(kind: type) -> str:
 
     Post-processing is free against everybody, but against a view it may carry a record further.
     """
-    for each in kind.__mro__:
-        if "reaction" in vars(each):
+    for base in kind.__mro__:
+        if "reaction" in vars(base):
             return ""
-        for name, member in vars(each).items():
+        for name, member in vars(base).items():
             if not name.startswith("__") and (callable(member) or hasattr(member, "__get__")):
                 return name
     return ""
@@ -428,8 +445,8 @@ def _changed_since_reaction(kind: type) -> str:
 
 def require_problem(algorithm: object, problem: object, *methods: str) -> None:
     """Fail unless a problem has the methods that an algorithm calls."""
-    wanted = f"what {type(algorithm).__name__} can learn, such as a LinearProblem"
-    require_methods("problem", problem, wanted, *methods)
+    expected = f"what {type(algorithm).__name__} can learn, such as a LinearProblem"
+    require_methods("problem", problem, expected, *methods)
 
 
 def initial_parameters(problem: ModelProblem, key: Key, nodes: int) -> Floats:

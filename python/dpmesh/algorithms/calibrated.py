@@ -129,12 +129,14 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
         if self.algorithm.run_length not in (None, self.rounds):
             fail("rounds", f"{self.algorithm.run_length}, as of the algorithm", self.rounds)
         if self.unit != "record" or self.neighboring_relation != "replace_one":
-            wanted = "one under which one record is replaced, as the moments of all records are"
-            fail("algorithm", wanted, f"{self.neighboring_relation} of a {self.unit}")
+            requirement = (
+                "one under which one record is replaced, as the moments of all records are"
+            )
+            fail("algorithm", requirement, f"{self.neighboring_relation} of a {self.unit}")
         sums = self.secure_sum
         if self.travels != "gossip" and sums is None:
-            wanted = "one that gossips, or adds up over sites under a secure sum"
-            fail("algorithm", wanted, type(self.algorithm).__name__)
+            requirement = "one that gossips, or adds up over sites under a secure sum"
+            fail("algorithm", requirement, type(self.algorithm).__name__)
         expected = replace(
             self.moments,
             dim=MOMENTS,
@@ -149,26 +151,31 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
             fail("moments", f"{expected}, as the algorithm needs", self.moments)
 
     @staticmethod
-    def moments_like(algorithm: AnyAlgorithm, **public: Any) -> RecordSums:
+    def moments_like(
+        algorithm: AnyAlgorithm, *, sites: int, records: int, noise_to_sensitivity: float | None
+    ) -> RecordSums:
         """Return the release of the moments after an algorithm.
 
         Parameters
         ----------
         algorithm
             Whose secure sums, if it has any, the release is like.
-        public
-            The `sites`, `records` and `noise_to_sensitivity` of `RecordSums`.
+        sites, records, noise_to_sensitivity
+            As of `RecordSums`.
         """
-        sums = getattr(algorithm, "secure_sum", None)
-        if sums is not None:
-            public |= {"colluding": sums.colluding, "dropouts": sums.dropouts}
-        return RecordSums(
+        moments = RecordSums(
             dim=MOMENTS,
+            sites=sites,
+            records=records,
+            noise_to_sensitivity=noise_to_sensitivity,
             longest=LONGEST,
             diameter=DISTANCE / LONGEST,
-            secure=sums is not None,
-            **public,
+            secure=False,
         )
+        sums = getattr(algorithm, "secure_sum", None)
+        if sums is None:
+            return moments
+        return replace(moments, secure=True, colluding=sums.colluding, dropouts=sums.dropouts)
 
     @property
     def run_length(self) -> int:
@@ -191,34 +198,38 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return that of the algorithm; `record_sums` have their own."""
-        found: tuple[Pair, Crowd] = self.algorithm.worst_case(**vars(size))
-        return found
+        data: tuple[Pair, Crowd] = self.algorithm.worst_case(**vars(size))
+        return data
 
     def sensitivity(self, t: int) -> Sensitivity:
         """Return the sensitivity to a record of round t's last release that depends on the data."""
         if self._is_last(t):
             return self.moments.sensitivity(t)
-        own: Sensitivity = self.algorithm.sensitivity(t)  # type: ignore[attr-defined]
-        return own
+        sensitivity: Sensitivity = self.algorithm.sensitivity(t)  # type: ignore[attr-defined]
+        return sensitivity
 
     def release_of(self, t: int) -> Any:
         """Return the releases of the algorithm, and in the last round that of the moments."""
-        own = self.algorithm.release_of(t)
+        releases = self.algorithm.release_of(t)
         if not self._is_last(t):
-            return own
-        return (*((own,) if isinstance(own, Release) else own), *self._last_releases)
+            return releases
+        if isinstance(releases, Release):
+            releases = (releases,)
+        return (*releases, *self._last_releases)
 
     def plan(self, rounds: int, problem: object = None) -> Plan:
         """Return the plan of the algorithm, and the moments after it.
 
         A secure sum of moments happens once more for each site that may be lost.
         """
-        own = self.algorithm.plan(rounds)
+        plan = self.algorithm.plan(rounds)
         if rounds < self.rounds:
-            return own
-        *known, moments = self._last_releases
-        times = 1 + self.moments.dropouts * self.moments.secure
-        return replace(own, releases=(*own.releases, *known, *(moments,) * times))
+            return plan
+        *models, moments = self._last_releases
+        attempts = 1
+        if self.moments.secure:
+            attempts += self.moments.dropouts
+        return replace(plan, releases=(*plan.releases, *models, *[moments] * attempts))
 
     @property
     def _last_releases(self) -> tuple[Release, ...]:
@@ -250,8 +261,9 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
         if problem.loss not in ("squared", "absolute", "huber", "poisson"):
             fail("problem", "a regression, whose predictions are numbers", problem.loss)
         counts = problem.records if problem.nodes == self.moments.sites else problem.all_records
-        if (held := int(counts.sum())) > self.moments.records:
-            fail("moments", f"records={held}, those of all nodes", self.moments.records)
+        total = int(counts.sum())
+        if total > self.moments.records:
+            fail("moments", f"records={total}, those of all nodes", self.moments.records)
         self.moments.init(problem, key)
         state = self.algorithm.init(problem, key)
         dim = self.algorithm.parameters(state).shape[1]
@@ -267,8 +279,8 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
         if not self._is_last(t):
             return CalibratedState(outcome=state.outcome, state=after)
         models = self.algorithm.published(after, received)
-        *known, _ = self._last_releases
-        for release in known:
+        *model_releases, _ = self._last_releases
+        for release in model_releases:
             models = yield Message(Sensitive(models), release, unmixed=True)
         model = np.asarray(models, np.float64).mean(axis=0, keepdims=True)
         if isinstance(self.algorithm, FirstStage):
@@ -330,10 +342,11 @@ class RecordsOfModel:
         problem = self.problem
         assert problem.outline is not None
         target = problem.outline.target
-        features, own = problem.train.features, problem.partition[node]
+        features = problem.train.features
+        members = problem.partition[node]
         weights = np.asarray(self.weights[np.newaxis], features.dtype)
-        for first in range(0, len(own), AT_ONCE):
-            block = own[first : first + AT_ONCE]
+        for first in range(0, len(members), AT_ONCE):
+            block = members[first : first + AT_ONCE]
             scores = np.asarray(linear_scores(weights, features[block])[:, 0], np.float64)
             targets = np.asarray(problem.train.labels[block], np.float64)
             if isinstance(target, Count):

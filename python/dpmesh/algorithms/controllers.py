@@ -179,8 +179,8 @@ AnyController = Controller[Any]
 def _sized(argument: str, array: npt.NDArray[Any], shape: tuple[int | str, ...]) -> None:
     """Fail unless the axes have these lengths; a name stands for any length of at least 1."""
     fits = array.ndim == len(shape) and all(
-        size == wanted if isinstance(wanted, int) else size > 0
-        for size, wanted in zip(array.shape, shape, strict=True)
+        size == length if isinstance(length, int) else size > 0
+        for size, length in zip(array.shape, shape, strict=True)
     )
     if not fits:
         fail(argument, f"shape ({', '.join(map(str, shape))})", array.shape)

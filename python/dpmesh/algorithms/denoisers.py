@@ -227,10 +227,10 @@ class Reordered:
         """Return the estimate in the rows' own order."""
         if noisy.shape[-1] != len(self.order):
             fail("order", f"a permutation of {noisy.shape[-1]} coordinates", len(self.order))
-        seen = ReleasedSum(Released(so_far.total[:, self.order]), so_far.rounds)
+        reordered = ReleasedSum(Released(so_far.total[:, self.order]), so_far.rounds)
         estimate = np.empty_like(noisy)
         estimate[:, self.order] = self.estimator(
-            Released(np.ascontiguousarray(noisy[:, self.order])), noise_scale, seen
+            Released(np.ascontiguousarray(noisy[:, self.order])), noise_scale, reordered
         )
         return Released(estimate)
 
@@ -282,9 +282,9 @@ def _energies(vector: Floats) -> Numbers:
 
 
 def _risk(energies: Numbers, noise_scale: float, smoothing: float, power: int) -> SmoothingRisk:
-    kept = kernels.smoothing_spectrum(len(energies), smoothing, power=power)
-    bias = np.square(1 - kept) @ energies
-    return SmoothingRisk(float(bias), float(noise_scale**2 * (kept @ kept)))
+    attenuation = kernels.smoothing_spectrum(len(energies), smoothing, power=power)
+    bias = np.square(1 - attenuation) @ energies
+    return SmoothingRisk(float(bias), float(noise_scale**2 * (attenuation @ attenuation)))
 
 
 @dataclass(frozen=True)
@@ -327,8 +327,8 @@ class SoftThreshold:
     def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
         """Return the rows with small coordinates set to 0."""
         threshold = noise_scale * sqrt(2 * log(noisy.shape[-1]))
-        kept = np.maximum(np.abs(noisy) - noisy.dtype.type(threshold), 0)
-        return Released(np.copysign(kept, noisy))
+        magnitudes = np.maximum(np.abs(noisy) - noisy.dtype.type(threshold), 0)
+        return Released(np.copysign(magnitudes, noisy))
 
 
 def _check_cycles(power: int, blocks: tuple[int, ...] | None) -> None:

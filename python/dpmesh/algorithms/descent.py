@@ -95,11 +95,11 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
                     "copies", "1 with correlated noise, which is for distinct records", self.copies
                 )
             if strategy.correlates_time and self.batches == 1:
-                wanted = (
+                expected = (
                     "correlated.BetweenPartners(..), or several batches: noise that is correlated "
                     "in time buys nothing where every round uses all records (Theorem 2)"
                 )
-                fail("noise", wanted, self.noise)
+                fail("noise", expected, self.noise)
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -120,7 +120,8 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
         use = t - self.first_use
         if use < 0:
             return Release(t, NoNoise(), self.sensitivity(t))
-        joint, batch = self._joint, use % self.batches if self.batches > 1 else None
+        joint = self._joint
+        batch = use % self.batches if self.batches > 1 else None
         mechanism = self.mechanism if joint is None else CorrelatedRow.of(joint, use)
         return Release(t, mechanism, self.sensitivity(t), batch=batch)
 
@@ -184,5 +185,5 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
         """Return the records that round t uses."""
         if self.batches == 1:
             return problem.everything
-        used = problem.batch(t % self.batches, self.records // self.batches)
-        return np.arange(len(used) + 1) * used.shape[1], used.reshape(-1)
+        batch = problem.batch(t % self.batches, self.records // self.batches)
+        return np.arange(len(batch) + 1) * batch.shape[1], batch.reshape(-1)

@@ -101,7 +101,8 @@ def without_round(pattern: RoundPattern) -> RoundPattern:
     """Return a pattern that compares equal to the same one in another round."""
     return tuple(
         replace(
-            request, releases=tuple(replace(each, round=0, batch=None) for each in request.releases)
+            request,
+            releases=tuple(replace(release, round=0, batch=None) for release in request.releases),
         )
         for request in pattern
     )
@@ -175,8 +176,8 @@ class DryRun:
                 return tuple(pattern), end.value
             except Exception as error:
                 name = type(self._algorithm).__name__
-                wanted = f"{name}, whose round {t} fails on made-up records of zeros"
-                raise ValueError(f"algorithm: {wanted}: {error!r}") from error
+                expected = f"{name}, whose round {t} fails on made-up records of zeros"
+                raise ValueError(f"algorithm: {expected}: {error!r}") from error
             if len(pattern) == MOST_REQUESTS:
                 fail("algorithm", f"rounds of at most {MOST_REQUESTS} messages", "more")
             if isinstance(request, Relay) and not pattern:

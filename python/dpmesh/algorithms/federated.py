@@ -176,10 +176,10 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
 
     def __post_init__(self) -> None:
         every(self, positive, "noise_multiplier")
-        wanted = "ClientUpdates(..) or RecordGradients(..)"
-        instance("contribution", self.contribution, wanted, Contribution)
-        wanted = "TrustedServer() or SecureAggregation(dim=.., rounds=..)"
-        instance("combination", self.combination, wanted, TrustedServer, SecureAggregation)
+        expected = "ClientUpdates(..) or RecordGradients(..)"
+        instance("contribution", self.contribution, expected, Contribution)
+        expected = "TrustedServer() or SecureAggregation(dim=.., rounds=..)"
+        instance("combination", self.combination, expected, TrustedServer, SecureAggregation)
         if isinstance(self.denoiser, type) or not callable(self.denoiser):
             fail(
                 "denoiser",
@@ -208,8 +208,8 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         if not isinstance(self.combination, SecureAggregation):
             return None
         if not probability("delta", delta, one=False):
-            wanted = "a positive number such as 1e-5: no sum has a finite epsilon at delta 0"
-            fail("delta", wanted, delta)
+            expected = "a positive number such as 1e-5: no sum has a finite epsilon at delta 0"
+            fail("delta", expected, delta)
         numbers = self.combination.public(self.contribution)
         sums = calibrated_sum(epsilon=epsilon, delta=delta, **numbers)
         return sums.noise_to_sensitivity / self.relative(1.0)
@@ -251,13 +251,16 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
 
     def release_of(self, t: int) -> Release:
         """Return the noisy sum of a round."""
-        of, joint, scheme = self.contribution, self._joint, self.contribution.scheme
+        scheme = self.contribution.scheme
         if self.secure_sum is not None and scheme is not None and scheme.rate == 1:
             scheme = None
         if isinstance(scheme, RandomAllocation):
             scheme = replace(scheme, cycle=t // scheme.rounds)
-        mechanism = self.mechanism if joint is None else CorrelatedRow.of(joint, t)
-        batch = None if of.groups is None else t % of.groups
+        mechanism = self.mechanism
+        if self._joint is not None:
+            mechanism = CorrelatedRow.of(self._joint, t)
+        groups = self.contribution.groups
+        batch = None if groups is None else t % groups
         return Release(t, mechanism, self.sensitivity(t), sampling=scheme, batch=batch)
 
     def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
@@ -273,29 +276,40 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
     def init(self, problem: ModelProblem, key: Key) -> FederatedState:
         """Start from the problem's initial model."""
         require_problem(self, problem, "initial")
-        here, clients = problem.nodes, self.contribution.clients
-        whole = len(getattr(problem, "all_records", range(here)))  # of which some may be elsewhere
-        if clients not in ((here,) if self.secure_sum is None else (here, whole)):
-            got = here if here == whole else f"{here} of {whole}"
+        clients = self.contribution.clients
+        local_clients = problem.nodes
+        all_clients = local_clients
+        if hasattr(problem, "all_records"):  # of which some may be elsewhere
+            all_clients = len(problem.all_records)
+        is_complete = clients == local_clients
+        if self.secure_sum is not None:
+            is_complete = clients in (local_clients, all_clients)
+        if not is_complete:
+            got = f"{local_clients}"
+            if local_clients != all_clients:
+                got = f"{local_clients} of {all_clients}"
             fail("problem", f"one with {clients} clients", got)
         self.contribution.check(problem)
         return self.start_from(Released(initial_parameters(problem, key, 1)))
 
     def start_from(self, w: Released) -> FederatedState:
         """Start from this global model, shape (1, dim), which must not depend on private data."""
-        if self.secure_sum is not None and w.shape[1] != (dim := self.secure_sum.dim):
-            fail("problem", f"a model of length {dim} (combination.dim)", w.shape[1])
-        of, count = self.contribution, 0 if self.optimizer is None else self.optimizer.count
-        zeros = np.zeros(w.shape, of.precision(w))
+        secure_sum = self.secure_sum
+        if secure_sum is not None and w.shape[1] != secure_sum.dim:
+            fail("problem", f"a model of length {secure_sum.dim} (combination.dim)", w.shape[1])
+        contribution = self.contribution
+        moments = 0 if self.optimizer is None else self.optimizer.count
+        zeros = np.zeros(w.shape, contribution.precision(w))
+        controls = np.zeros(((contribution.models - 1) * contribution.clients, w.shape[1]), w.dtype)
         start = FederatedState(
             w=w,
             total=Released(zeros),
             output=Released(w.astype(zeros.dtype)),
             weight=0.0,
-            clipping_norm=of.clipping_norm,
-            moments=Released(np.repeat(zeros, count, axis=0)),
+            clipping_norm=contribution.clipping_norm,
+            moments=Released(np.repeat(zeros, moments, axis=0)),
             control=Released(zeros),
-            controls=Sensitive(np.zeros(((of.models - 1) * of.clients, w.shape[1]), w.dtype)),
+            controls=Sensitive(controls),
         )
         return self._moved(start, start.output, 0)
 
@@ -306,36 +320,40 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         if len(state.controls):
             state = replace(state, controls=state.controls.copy())
         cohort = self.cohort(t, key, problem.nodes)
-        sent = self.contribution.vectors(state, cohort, t, problem, key, self.bit_weight)
-        noisy = yield self.combination.message(sent, self, state, t, problem.nodes)
+        vectors = self.contribution.vectors(state, cohort, t, problem, key, self.bit_weight)
+        noisy = yield self.combination.message(vectors, self, state, t, problem.nodes)
         return self.absorb(state, noisy, t, self.contribution.decay(problem))
 
-    def cohort(self, t: int, key: Key, here: int) -> Indices:
+    def cohort(self, t: int, key: Key, local_clients: int) -> Indices:
         """Return the clients whose contributions to round t arrive, ascending; secret."""
-        return self.combination.cohort(self.contribution, t, key, here)
+        return self.combination.cohort(self.contribution, t, key, local_clients)
 
     def absorb(
         self, state: FederatedState, noisy: Released, t: int, decay: float = 0.0
     ) -> FederatedState:
         """Move the global model by the estimated average (*)."""
-        of, size, dim = self.contribution, self.expected_size, state.w.shape[1]
+        contribution, size = self.contribution, self.expected_size
+        dim = state.w.shape[1]
         noisy = Released(noisy.astype(state.total.dtype, copy=False))
         average = Released(noisy[:, :dim] / noisy.dtype.type(size))
         total = Released(state.total + average)
-        norm, scale = state.clipping_norm, self._noise_scale(noisy, t)
-        if of.bits:
+        norm = state.clipping_norm
+        scale = self._noise_scale(noisy, t)
+        if contribution.bits:
             scale *= norm
             share = float(noisy[0, dim]) / (self.bit_weight * norm) / size
-            norm = of.next_norm(norm, share)
+            norm = contribution.next_norm(norm, share)
         delta = self.denoiser(average, scale / size, ReleasedSum(total, t + 1))
         direction: Floats = delta
         moments: Floats = state.moments
         if self.optimizer is not None:
             direction, moments = self.optimizer.step(delta, moments)
-        w = of.moved(state.w, direction, at(self.step_size, t + 1), decay)
-        control = Released(of.next_control(state.control, delta, t, size))
-        known = {"total": total, "clipping_norm": norm, "control": control}
-        return self._moved(state, Released(w), t + 1, moments=Released(moments), **known)
+        w = contribution.moved(state.w, direction, at(self.step_size, t + 1), decay)
+        control = Released(contribution.next_control(state.control, delta, t, size))
+        after = replace(
+            state, total=total, clipping_norm=norm, control=control, moments=Released(moments)
+        )
+        return self._moved(after, Released(w), t + 1)
 
     def _noise_scale(self, noisy: Released, t: int) -> float:
         """Return the standard deviation of the noise that is in a sum."""
@@ -344,14 +362,14 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         scale = self.mechanism.drawn_scale(noisy, self.sensitivity(t))
         return scale * self.mechanism.deviation
 
-    def _moved(self, state: FederatedState, w: Released, t: int, **known: Any) -> FederatedState:
-        """Return the state with the model w^t, also in its output, and what else is known."""
+    def _moved(self, state: FederatedState, w: Released, t: int) -> FederatedState:
+        """Return the state with the model w^t, also in its output."""
         output: Floats = w
         weight = 0.0
         if self.average is not None:
             output, weight = self.average.next(state.output, state.weight, w, t)
         w = Released(w.astype(state.w.dtype, copy=False))
-        return replace(state, w=w, output=Released(output), weight=weight, **known)
+        return replace(state, w=w, output=Released(output), weight=weight)
 
     def losses(
         self, state: FederatedState, t: int, problem: ModelProblem, key: Key
@@ -359,7 +377,9 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         """Return the losses of the clients that learn in round t, at w^t."""
         cohort = self.cohort(t, key, problem.nodes)
         losses = self.contribution.losses(state.w, cohort, t, problem, key)
-        return losses if len(losses) or self.secure_sum is not None else None
+        if len(losses) or self.secure_sum is not None:
+            return losses
+        return None
 
     def parameters(self, state: FederatedState) -> Floats:
         """Return the output, shape (1, dim): the last model, or the weighted average."""
@@ -386,28 +406,28 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         if noise is None:
             return
         if (self.contribution.groups or 1) == 1 or getattr(self.combination, "grid", None):
-            wanted = (
+            expected = (
                 "None, or sampling='cyclic' in several groups and the grid= of the noise "
                 "alone: correlated noise is not proved for random cohorts, and buys nothing "
                 "where all take part"
             )
-            fail("noise", wanted, noise)
+            fail("noise", expected, noise)
         if noise.topology is not None:
             fail("noise", "noise for a server, with topology=None", noise)
         if self.contribution.bits:
-            wanted = "None with correlated noise, whose rows share a unit"
-            fail("adaptive_clipping", wanted, "one")
+            expected = "None with correlated noise, whose rows share a unit"
+            fail("adaptive_clipping", expected, "one")
 
     def _check_kind(self, noise: Independent) -> None:
         """Fail unless independent noise of a kind is proved beside all other parts."""
         if self.secure_sum is not None:
-            wanted = "None under a secure sum: shares of other noise are not proved to add up"
-            fail("noise", wanted, noise.kind.__name__)
+            expected = "None under a secure sum: shares of other noise are not proved to add up"
+            fail("noise", expected, noise.kind.__name__)
         if self.contribution.bits:
-            wanted = "None with adaptive clipping, whose bits are proved for Gaussian noise"
-            fail("noise", wanted, noise.kind.__name__)
+            expected = "None with adaptive clipping, whose bits are proved for Gaussian noise"
+            fail("noise", expected, noise.kind.__name__)
         if getattr(self.combination, "grid", None):
             fail("noise", "noise with a grid of its own, or None", noise.kind.__name__)
         if isnan(noise.kind.deviation):
-            wanted = "a class that states its `deviation`, standard deviation over scale"
-            fail("noise", wanted, noise.kind.__name__)
+            expected = "a class that states its `deviation`, standard deviation over scale"
+            fail("noise", expected, noise.kind.__name__)

@@ -82,7 +82,9 @@ class TrustedServer:
         """Return one for each round."""
         return rounds
 
-    def cohort(self, contribution: AnyContribution, t: int, key: Key, here: int) -> Indices:
+    def cohort(
+        self, contribution: AnyContribution, t: int, key: Key, local_clients: int
+    ) -> Indices:
         """Return who of a cohort returns what it contributes; the others drop out."""
         cohort = contribution.cohort(t, key, None)
         if self.arrival_rate == 1:
@@ -93,7 +95,7 @@ class TrustedServer:
         return arriving
 
     def message(
-        self, cohort_vectors: Vectors, algorithm: Any, state: Any, t: int, here: int
+        self, cohort_vectors: Vectors, algorithm: Any, state: Any, t: int, local_clients: int
     ) -> Message:
         """Return the sum of all vectors, shape (1, dim) or with a bit."""
         contribution = algorithm.contribution
@@ -219,16 +221,18 @@ class SecureAggregation:
             fail("rounds", f"at most {self.rounds}, for which the secure sums were made", rounds)
         return rounds + reserved(self.dropouts, self.reserve)
 
-    def cohort(self, contribution: AnyContribution, t: int, key: Key, here: int) -> Indices:
+    def cohort(
+        self, contribution: AnyContribution, t: int, key: Key, local_clients: int
+    ) -> Indices:
         """Return who takes part by coins of their own."""
-        return contribution.cohort(t, key, here)
+        return contribution.cohort(t, key, local_clients)
 
     def message(
-        self, cohort_vectors: Vectors, algorithm: Any, state: Any, t: int, here: int
+        self, cohort_vectors: Vectors, algorithm: Any, state: Any, t: int, local_clients: int
     ) -> Message:
         """Return the vector of each client that is here, 0 of one that does not take part."""
         contribution = algorithm.contribution
-        rows = np.zeros((here, self.dim))
+        rows = np.zeros((local_clients, self.dim))
         for clients, vectors in cohort_vectors:
             rows[clients] = contribution.bounded(vectors)
         copies = 2 * contribution.clients  # down, and up

@@ -125,7 +125,7 @@ class Contribution(ABC, Generic[ProblemT]):
         """Fail unless these are the clients of a problem, which it can teach."""
 
     @abstractmethod
-    def cohort(self, t: int, key: Key, here: int | None) -> Indices:
+    def cohort(self, t: int, key: Key, local_clients: int | None) -> Indices:
         """Return the clients that take part in round t, ascending.
 
         Parameters

@@ -107,7 +107,9 @@ class RecordGradients(Contribution[GradientProblem]):
         """Return the assumptions of trust in the server, and of one client for each record."""
         once = "no record is held by more than one site, nor twice by one"
         sees = "the server is trusted: it sees the sites' sums of gradients before it adds noise"
-        return (sees, once) if trusted else (once,)
+        if trusted:
+            return (sees, once)
+        return (once,)
 
     def check_secure(self) -> None:
         """A secure sum hides which records take part."""
@@ -121,17 +123,17 @@ class RecordGradients(Contribution[GradientProblem]):
             fail("problem", "at least 1 record at each client", f"none at client {none_at}")
         most = self.records if self.records_per_client is None else self.records_per_client
         if counts.max() > most:
-            wanted = f"at most {most} records at each client (records_per_client)"
-            fail("problem", wanted, f"{counts.max()} at client {names[counts.argmax()]}")
+            expected = f"at most {most} records at each client (records_per_client)"
+            fail("problem", expected, f"{counts.max()} at client {names[counts.argmax()]}")
 
     def leaking_data(self, algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return clients whose first record is a canary in each sum, and many canaries of one."""
 
         def sized(*, dim: int, records: int) -> Any:
-            made = replace(algorithm, contribution=replace(self, records=records))
+            sized_algorithm = replace(algorithm, contribution=replace(self, records=records))
             if algorithm.secure_sum is None:
-                return made
-            return replace(made, combination=replace(algorithm.combination, dim=dim))
+                return sized_algorithm
+            return replace(sized_algorithm, combination=replace(algorithm.combination, dim=dim))
 
         size = replace(size, rounds=size.rounds or algorithm.run_length)
         pair, crowd = opposed_records(
@@ -142,9 +144,9 @@ class RecordGradients(Contribution[GradientProblem]):
             pair = replace(pair, coupled=(longer,))
         return pair, crowd
 
-    def cohort(self, t: int, key: Key, here: int | None) -> Indices:
+    def cohort(self, t: int, key: Key, local_clients: int | None) -> Indices:
         """Return all clients."""
-        return np.arange(self.clients if here is None else here)
+        return np.arange(self.clients if local_clients is None else local_clients)
 
     def vectors(
         self,
@@ -171,9 +173,9 @@ class RecordGradients(Contribution[GradientProblem]):
         counts = np.diff(indptr)
         shape = (len(counts), int(counts.max()))
         coins = kernels.bernoulli(shape, self.sampling_rate, key.stream(Purpose.SAMPLE, t))
-        held = np.arange(shape[1]) < counts[:, np.newaxis]
-        ends = np.concatenate(([0], np.cumsum((coins & held).sum(axis=1))))
-        return ends, records[coins[held]]
+        is_record = np.arange(shape[1]) < counts[:, np.newaxis]
+        ends = np.concatenate(([0], np.cumsum((coins & is_record).sum(axis=1))))
+        return ends, records[coins[is_record]]
 
     def losses(
         self, w: Released, cohort: Indices, t: int, problem: GradientProblem, key: Key

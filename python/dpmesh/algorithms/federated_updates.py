@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import signature
 from math import hypot
 from types import NoneType
@@ -112,26 +112,30 @@ class ClientUpdates(Contribution[ClientProblem]):
         counts = ("batch_size", "epochs", "steps", "clients_at_once")
         every(self, integer, *counts, at_least=1)
         keep_schedules(self, "step_size")
-        wanted = "AdaptiveClipping() or None"
-        instance("adaptive_clipping", self.adaptive_clipping, wanted, AdaptiveClipping, NoneType)
+        expected = "AdaptiveClipping() or None"
+        instance("adaptive_clipping", self.adaptive_clipping, expected, AdaptiveClipping, NoneType)
         non_negative("proximal", self.proximal)
         if self.control_variates and self.steps is None:
             fail("steps", "a number with control_variates, the same for all", None)
         if self.control_variates and self.sampling == "uniform":
-            wanted = "another one: cohorts of a fixed size are not proved for clients"
-            fail("sampling", f"{wanted} with control_variates", self.sampling)
+            expected = "another one: cohorts of a fixed size are not proved for clients"
+            fail("sampling", f"{expected} with control_variates", self.sampling)
 
     # Who takes part: coins and public numbers, no data
 
     @property
     def neighboring_relation(self) -> NeighboringRelation:
         """The relation under which the sampling of cohorts amplifies."""
-        return "replace_one" if self.sampling == "uniform" else "add_remove"
+        if self.sampling == "uniform":
+            return "replace_one"
+        return "add_remove"
 
     @property
     def groups(self) -> int | None:
         """Number of groups that take turns with ``"cyclic"``; None with other schemes."""
-        return self._turns if self.sampling == "cyclic" else None
+        if self.sampling == "cyclic":
+            return self._turns
+        return None
 
     @property
     def _turns(self) -> int:
@@ -165,13 +169,14 @@ class ClientUpdates(Contribution[ClientProblem]):
         """A client is one record of a secure sum, and a site of its own."""
         return {"records": self.clients, "records_per_site": 1}
 
-    def cohort(self, t: int, key: Key, here: int | None) -> Indices:
+    def cohort(self, t: int, key: Key, local_clients: int | None) -> Indices:
         """Return the cohort S_t: secret, unless groups take turns."""
         if self.scheme is None:
             return np.arange(t % (self.groups or 1), self.clients, self.groups)
-        coins, rate = key.stream(Purpose.SAMPLE, t), self.scheme.rate
-        if here is not None:
-            return np.flatnonzero(kernels.bernoulli((here, 1), rate, coins))
+        coins = key.stream(Purpose.SAMPLE, t)
+        rate = self.scheme.rate
+        if local_clients is not None:
+            return np.flatnonzero(kernels.bernoulli((local_clients, 1), rate, coins))
         match self.scheme:
             case PoissonSampling():
                 return np.flatnonzero(kernels.bernoulli(self.clients, rate, coins))
@@ -185,9 +190,11 @@ class ClientUpdates(Contribution[ClientProblem]):
 
     def sensitivity(self, bit_weight: float) -> Sensitivity:
         """Return how far a client moves the sum over a cohort; in units of C_t if that adapts."""
-        bound, what = self.clipping_norm, "clipped update"
+        bound = self.clipping_norm
+        what = "clipped update"
         if self.adaptive_clipping is not None:
-            bound, what = hypot(1, bit_weight / 2), "clipped update and its bit, in units of C_t,"
+            bound = hypot(1, bit_weight / 2)
+            what = "clipped update and its bit, in units of C_t,"
         if self.sampling != "uniform":
             return Sensitivity(bound, "l2", f"one {what} added or removed")
         return Sensitivity(2 * bound, "l2", f"one {what} replaced")
@@ -202,22 +209,25 @@ class ClientUpdates(Contribution[ClientProblem]):
         """Return the assumptions of trust in the server: it sees updates and hides cohorts."""
         sees = "the server is trusted: it sees the clients' updates before it adds noise"
         secret = "who took part in a round, and how many, stays secret"
-        return ((sees,) if self.groups else (sees, secret)) if trusted else ()
+        if trusted:
+            return (sees,) if self.groups else (sees, secret)
+        return ()
 
     def check_secure(self) -> None:
         """Fail if the server would know the cohort, or clients keep more than records."""
-        whole = self.scheme is not None and self.scheme.rate == 1
-        if self.sampling != "poisson" and not (self.sampling == "uniform" and whole):
-            wanted = (
+        all_take_part = self.scheme is not None and self.scheme.rate == 1
+        if self.sampling != "poisson" and not (self.sampling == "uniform" and all_take_part):
+            expected = (
                 '"poisson", or "uniform" with a sampling_rate of 1, under a secure sum: the server '
                 "must not know the cohort, and of sums of integers only these are proved"
             )
-            fail("sampling", wanted, self.sampling)
+            fail("sampling", expected, self.sampling)
         if self.control_variates:
             fail("control_variates", "False under a secure sum, whose clients keep no state", True)
-        if (adaptive := self.adaptive_clipping) is not None:
-            wanted = "None under a secure sum, whose clipping norm stays"
-            fail("adaptive_clipping", wanted, adaptive)
+        adaptive = self.adaptive_clipping
+        if adaptive is not None:
+            expected = "None under a secure sum, whose clipping norm stays"
+            fail("adaptive_clipping", expected, adaptive)
 
     def leaking_data(self, algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return clients that pull against one canary, and as many canaries as clients."""
@@ -256,17 +266,19 @@ class ClientUpdates(Contribution[ClientProblem]):
             If training does not return one update of floats for each client.
         """
         radius = self.clipping_norm if clipping_norm is None else clipping_norm
-        step_size, walks = at(self.step_size, t + 1), self._walks(cohort, t, problem, key)
-        more: dict[str, Any] = {"proximal": self.proximal} if self.proximal else {}
+        step_size = at(self.step_size, t + 1)
+        walks = self._walks(cohort, t, problem, key)
+        train = partial(problem.local_training, step_size=step_size, radius=radius)
+        if self.proximal:  # else a problem need not accept it
+            train = partial(train, proximal=self.proximal)
         if correction is not None:
-            more["correction"] = correction
+            train = partial(train, correction=correction)
         start = read_only(w.copy())  # training in place would be a release without noise
-        trained: Any = problem.local_training(
-            start, walks, step_size=step_size, radius=radius, **more
-        )
+        trained = train(start, walks)
         updates = np.require(floats("local_training", trained), requirements="W")
         # The guarantee must not rely on the problem for one row per client, nor for the ball.
-        if updates.shape != (shape := (len(cohort), w.shape[1])):
+        shape = (len(cohort), w.shape[1])
+        if updates.shape != shape:
             fail("local_training", f"updates of shape {shape}", updates.shape)
         if not kernels.all_finite(updates):
             updates[~np.isfinite(updates).all(axis=1)] = 0.0
@@ -296,19 +308,23 @@ class ClientUpdates(Contribution[ClientProblem]):
         """Yield the updates of a cohort, some clients at a time, with their bits if they adapt."""
         radius = state.clipping_norm
         for first in range(0, len(cohort), self.clients_at_once):
-            some = cohort[first : first + self.clients_at_once]
-            correction = state.control - state.controls[some] if self.control_variates else None
+            clients = cohort[first : first + self.clients_at_once]
+            correction = None
+            if self.control_variates:
+                correction = state.control - state.controls[clients]
             updates = self.updates(
-                state.w, some, t, problem, key, clipping_norm=radius, correction=correction
+                state.w, clients, t, problem, key, clipping_norm=radius, correction=correction
             )
             if self.control_variates:
-                state.controls[some] -= state.control + updates / self.distance(t)
+                state.controls[clients] -= state.control + updates / self.distance(t)
             if self.adaptive_clipping is not None:
                 inside = kernels.row_norms(updates) < (1 - TOUCHING) * radius
-                held = np.diff(problem.records_of(some)[0]) > 0  # who has none sends no bit
-                bits = bit_weight * radius * held * (inside - 0.5)
+                has_records = (
+                    np.diff(problem.records_of(clients)[0]) > 0
+                )  # who has none sends no bit
+                bits = bit_weight * radius * has_records * (inside - 0.5)
                 updates = Sensitive(np.column_stack([updates, bits]))
-            yield some, updates
+            yield clients, updates
 
     def losses(
         self, w: Released, cohort: Indices, t: int, problem: ClientProblem, key: Key

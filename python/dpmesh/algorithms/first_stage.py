@@ -207,22 +207,28 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         if isinstance(self.algorithm, FirstStage):
             fail("algorithm", "one without a first stage", "one with")
         if self.unit != "record" or self.neighboring_relation != "replace_one":
-            wanted = "one under which one record is replaced, as the sum of all records is"
+            requirement = "one under which one record is replaced, as the sum of all records is"
             got = f"{self.neighboring_relation} of a {self.unit}"
-            fail("algorithm", wanted, got)
+            fail("algorithm", requirement, got)
         sums = self.secure_sum
         if sums is not None:
             algorithm_claim = (sums.colluding, sums.dropouts)
             if (self.mean.colluding, self.mean.dropouts) != algorithm_claim:
-                wanted = "one against colluding={} sites, with dropouts={}, as of the algorithm"
-                fail("mean", wanted.format(*algorithm_claim), self.mean)
+                requirement = (
+                    "one against colluding={} sites, with dropouts={}, as of the algorithm"
+                )
+                fail("mean", requirement.format(*algorithm_claim), self.mean)
         if self.travels != "gossip" and self.secure_sum is None:
-            wanted = "one that gossips, or adds up over sites (a secure sum): others have no mean "
-            fail("algorithm", f"{wanted}that all nodes receive", type(self.algorithm).__name__)
+            requirement = (
+                "one that gossips, or adds up over sites (a secure sum): others have no mean "
+            )
+            fail("algorithm", f"{requirement}that all nodes receive", type(self.algorithm).__name__)
         mean_settings = (self.mean.secure, self.mean.longest, self.mean.diameter, self.mean.rounds)
         if mean_settings != (self.travels != "gossip", 1.0, 2.0, 1):
-            wanted = "one release of records of norm 1 (diameter=2), secure if the algorithm is"
-            fail("mean", wanted, self.mean)
+            requirement = (
+                "one release of records of norm 1 (diameter=2), secure if the algorithm is"
+            )
+            fail("mean", requirement, self.mean)
         if self.moment is not None:
             instance("moment", self.moment, "SecondMoments", SecondMoments)
             triangle_length = self.mean.dim * (self.mean.dim + 1) // 2
@@ -231,8 +237,8 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
             expected = SecondMoments(**settings)
             moment = replace(self.moment, noise_to_sensitivity=1.0)
             if not self.mean.secure or moment != expected:
-                wanted = f"one secure release of {triangle_length} numbers, else as the mean's"
-                fail("moment", wanted, self.moment)
+                requirement = f"one secure release of {triangle_length} numbers, else as the mean's"
+                fail("moment", requirement, self.moment)
 
     @classmethod
     def before(
@@ -303,7 +309,9 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     @property
     def record_sums(self) -> tuple[RecordSums, ...]:
         """The private sums over all records: the mean and, if asked for, second moments."""
-        return (self.mean,) if self.moment is None else (self.mean, self.moment)
+        if self.moment is None:
+            return (self.mean,)
+        return (self.mean, self.moment)
 
     def sensitivity(self, t: int) -> Sensitivity:
         """Return the sensitivity to a record of round t's last release that depends on the data."""

@@ -128,8 +128,9 @@ class GradientDescent(Descent[GradientDescentState]):
     ) -> Round[GradientDescentState]:
         """Send, mix, and step from the mixed point against the mean gradient of all records."""
         b = yield from self.mixed(Message(state.x, self.release_of(t)))
-        alpha, used = at(self.step_size, t + 1), self.records_of(t, problem)
-        x = descended(problem, b, alpha, used, clipping_norm=self.clipping_norm)
+        alpha = at(self.step_size, t + 1)
+        records = self.records_of(t, problem)
+        x = descended(problem, b, alpha, records, clipping_norm=self.clipping_norm)
         return GradientDescentState(Sensitive(x))
 
     def parameters(self, state: GradientDescentState) -> Floats:

@@ -107,25 +107,28 @@ class GradientTracking(Descent[TrackingState]):
     def init(self, problem: LinearProblem, key: Key) -> TrackingState:
         """Start all nodes at the problem's `initial`, with trackers of 0."""
         x = self.start(problem, key)
-        return TrackingState(*(Released(each) for each in (x, np.zeros_like(x), np.zeros_like(x))))
+        return TrackingState(*(Released(rows) for rows in (x, np.zeros_like(x), np.zeros_like(x))))
 
     def round(
         self, state: TrackingState, t: int, problem: LinearProblem, key: Key
     ) -> Round[TrackingState]:
         """Take noisy gradients, put them into the trackers, and mix trackers and models."""
         noisy, of_releases = self.release_of(t)
-        used, L = self.records_of(t, problem), self.clipping_norm
-        g = gradient_of(problem, state.x, used, clipping_norm=L)
+        records = self.records_of(t, problem)
+        L = self.clipping_norm
+        g = gradient_of(problem, state.x, records, clipping_norm=L)
         h = yield Message(Sensitive(g), noisy, travels=False)
         y = state.tracker + (h - state.gradient)
         stepped = state.x - np.asarray(at(self.step_size, t + 1), y.dtype) * y
-        both = Sensitive(np.concatenate([stepped, y], axis=1))
-        x, tracker = np.split((yield from self.mixed(Message(both, of_releases))), 2, axis=1)
+        rows = Sensitive(np.concatenate([stepped, y], axis=1))
+        x, tracker = np.split((yield from self.mixed(Message(rows, of_releases))), 2, axis=1)
         return TrackingState(Released(x), Released(tracker), h)
 
     def published(self, state: TrackingState, received: Released | None) -> Released | None:
         """Return the mixed models; None before the first message."""
-        return None if received is None else state.x
+        if received is None:
+            return None
+        return state.x
 
     def parameters(self, state: TrackingState) -> Floats:
         """Return the mixed models."""

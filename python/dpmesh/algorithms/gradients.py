@@ -136,8 +136,8 @@ def gradient_of(
         _check_sizes(batches)
     if type(problem) is LinearProblem:
         return problem.gradient(point, batches, clipping_norm=clipping_norm)
-    own: Any = problem
-    g: Floats = own.gradient(read_only(point.copy()), batches, clipping_norm=clipping_norm)
+    custom: Any = problem
+    g: Floats = custom.gradient(read_only(point.copy()), batches, clipping_norm=clipping_norm)
     if clipping_norm is not None:
         decay = problem.regularization
         of_losses = kernels.weighted_sum((1.0, g), (-decay, point))
@@ -160,11 +160,11 @@ def descended(
     In float32 a problem of this package makes it by its `step`, which rounds it once: a gradient
     with its weight decay would be rounded on its own, however small the sum is.
     """
-    own: Any = problem
+    stepping: Any = problem
     rounds_once = type(problem) is LinearProblem or isinstance(problem, DenseProblem)
     if rounds_once and point.itemsize == 4:
         _check_sizes(batches)
-        moved: Floats = own.step(point, step_size, batches, clipping_norm=clipping_norm)
+        moved: Floats = stepping.step(point, step_size, batches, clipping_norm=clipping_norm)
         return moved
     g = gradient_of(problem, point, batches, clipping_norm=clipping_norm)
     return kernels.weighted_sum((1.0, point), (-step_size, g))
@@ -173,7 +173,8 @@ def descended(
 def _check_sizes(batches: Batches) -> None:
     """Fail if a mean over float32 records would be rounded by more than the noise covers."""
     ends = batches[0] if isinstance(batches, tuple) else [0, batches.shape[1]]
-    if (most := np.diff(ends).max(initial=0)) > MOST_RECORDS:
+    most = np.diff(ends).max(initial=0)
+    if most > MOST_RECORDS:
         fail("problem", f"at most {MOST_RECORDS} records in a batch, or features in float64", most)
 
 
@@ -221,19 +222,22 @@ def check_records(
             first = (draw.random(len(point)) * (counts - 1)).astype(np.int64)
             pair = records[indptr[:-1, np.newaxis] + np.stack([first, counts - 1], axis=1)]
             batches = pair[:, :1], pair[:, 1:], pair
-            one, other, both = (_mean(problem, point, b, longest, norm, by) for b in batches)
+            one, other, both = (
+                _mean(problem, point, batch, longest, norm, by) for batch in batches
+            )
             apart = kernels.row_norms(both - (one + other) / 2, norm=norm)
             lengths = [kernels.row_norms(each, norm=norm) - longest for each in (one, other)]
             if (np.max([apart, *lengths], axis=0) > 1e-3 * longest + slack).any():
-                wanted = "the mean of its records' gradients, each clipped by itself"
-                fail("problem", wanted, "records that are clipped together, or not at all")
+                expected = "the mean of its records' gradients, each clipped by itself"
+                fail("problem", expected, "records that are clipped together, or not at all")
 
 
 def _mean(
     problem: Any, point: Floats, batches: Indices, longest: float, norm: Norm, by: str
 ) -> Floats:
     """Return the mean of clipped gradients of each row of records, without weight decay."""
-    copy, decay = read_only(point.copy()), problem.regularization
+    copy = read_only(point.copy())
+    decay = problem.regularization
     if by == "step":
         moved = problem.step(copy, 1.0, batches, clipping_norm=longest, norm=norm, radius=None)
         g = point - moved
@@ -298,8 +302,8 @@ def gradient_sums(
     if type(problem) is LinearProblem or isinstance(problem, DenseProblem):
         return problem.gradient_sum(point, batches, clipping_norm=clipping_norm, norm=norm)
     if clipping_norm is None or norm != "l2":
-        wanted = "one of this package: gradients of others are clipped here, in L2 norm"
-        fail("problem", wanted, type(problem).__name__)
+        expected = "one of this package: gradients of others are clipped here, in L2 norm"
+        fail("problem", expected, type(problem).__name__)
     return clipped_gradient_sums(problem, point, batches, clipping_norm)
 
 
@@ -333,7 +337,9 @@ def step_by_sums(
     moved = (1 - step_size * problem.regularization) * point.astype(np.float64)
     moved -= step_size / divisors[:, np.newaxis] * g
     w: Floats = moved.astype(point.dtype)
-    return w if radius is None else kernels.clip_rows(w, radius, out=w)
+    if radius is None:
+        return w
+    return kernels.clip_rows(w, radius, out=w)
 
 
 def check_batches(problem: object) -> None:
@@ -345,7 +351,7 @@ def check_batches(problem: object) -> None:
         If it does: a record could arrive in several rounds.
     """
     for name in ("batch", "allocated"):
-        own = getattr(type(problem), name, None)
-        if own is not None and own is not getattr(PartitionedProblem, name):
+        override = getattr(type(problem), name, None)
+        if override is not None and override is not getattr(PartitionedProblem, name):
             got = f"{type(problem).__name__}.{name}"
             fail("problem", "batches in the order of its partition, each record once", got)

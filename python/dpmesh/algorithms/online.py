@@ -181,14 +181,14 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
             if self.sampling == "allocation":
                 fail("noise", f"None with {allocations.ALLOCATED}", self.noise)
             if self.copies > 1:
-                wanted = "1 with this noise, which is proved for distinct records"
-                fail("copies", wanted, self.copies)
+                expected = "1 with this noise, which is proved for distinct records"
+                fail("copies", expected, self.copies)
         laplace = self.norm != "l2" or (self.delta == 0 and self.epsilon is not None)
         if laplace and strategy_of(self.noise) is not None:
-            wanted = (
+            expected = (
                 "None, or norm='l2' and a positive delta: correlated Laplace noise has no proof"
             )
-            fail("noise", wanted, self.noise)
+            fail("noise", expected, self.noise)
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -230,7 +230,9 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     @cached_property
     def allocation(self) -> RandomAllocation | None:
         """Random allocation of examples to rounds; None for batches in the order of arrival."""
-        return RandomAllocation(rounds=self._rounds) if self.records else None
+        if self.records:
+            return RandomAllocation(rounds=self._rounds)
+        return None
 
     @property
     def _rounds(self) -> int:
@@ -248,7 +250,9 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
 
     def unit_of(self, t: int, problem: LinearProblem) -> float:
         """Return S(t) of the largest learner over that of the smallest one."""
-        return float(self.records / problem.all_records.max()) if self.records else 1.0
+        if self.records:
+            return float(self.records / problem.all_records.max())
+        return 1.0
 
     def _units(self, problem: LinearProblem, w: Floats) -> float | Floats:
         """Return each learner's S(t) over that of the smallest one."""
@@ -284,7 +288,9 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Assumptions of the guarantee: a secret allocation, or trust between partners."""
-        return super().assumptions if self.allocation is None else (allocations.SECRET,)
+        if self.allocation is None:
+            return super().assumptions
+        return (allocations.SECRET,)
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how w_(t+1) reacts to an example and to messages.
@@ -342,7 +348,8 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         strategy = strategy_of(self.noise)
         for _ in range(1, 1 if strategy is None else strategy.mixings):
             b = yield Relay()
-        alpha, examples = at(self.step_size, t + 1), self.examples(t, problem, key)
+        alpha = at(self.step_size, t + 1)
+        examples = self.examples(t, problem, key)
         if self.projection == "mixture":
             b = Released(kernels.clip_rows(b, self.radius))
         radius = self.radius if self.projection == "ball" else None
@@ -366,7 +373,9 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         """Return each learner's loss on its examples of round t, at w_t, if it has any."""
         examples = self.examples(t, problem, key)
         losses = problem.objective(state.w, examples)
-        return losses[np.diff(examples[0]) > 0] if isinstance(examples, tuple) else losses
+        if isinstance(examples, tuple):
+            return losses[np.diff(examples[0]) > 0]
+        return losses
 
     def _stepped(
         self,
@@ -392,4 +401,6 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
 
     def published(self, state: OnlineState, received: Released) -> Released:
         """Return the last mixtures, or the mean of all of them."""
-        return received if state.mean is None else state.mean
+        if state.mean is None:
+            return received
+        return state.mean

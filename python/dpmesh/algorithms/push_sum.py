@@ -109,13 +109,16 @@ class PushSum(Descent[PushSumState]):
         of_sums, of_weights = self.release_of(t)
         b = yield from self.mixed(Message(state.x, of_sums))
         weight = yield from self.mixed(Message(Sensitive(state.weight), of_weights))
-        z, alpha = Released(b / weight), at(self.step_size, t + 1)
+        z = Released(b / weight)
+        alpha = at(self.step_size, t + 1)
         g = gradient_of(problem, z, self.records_of(t, problem), clipping_norm=self.clipping_norm)
         return PushSumState(Sensitive(kernels.weighted_sum((1.0, b), (-alpha, g))), weight, z)
 
     def published(self, state: PushSumState, received: Released | None) -> Released | None:
         """Return z_t, the mixtures over their weights; None before the first message."""
-        return None if received is None else state.z
+        if received is None:
+            return None
+        return state.z
 
     def parameters(self, state: PushSumState) -> Floats:
         """Return the nodes' own models x_t / w_t."""

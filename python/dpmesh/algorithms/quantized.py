@@ -179,12 +179,12 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         if self.noise is not None:
             check_strategy(self.noise, self)
             if self.noise.correlates_time or self.noise.mixings > 1 or self.grid is not None:
-                wanted = (
+                expected = (
                     "correlated.BetweenPartners(..) with one mixing, and the grid= of the noise "
                     "alone: states remember records, so that noise in time buys nothing, and a "
                     "second mixing would have to be quantized anew"
                 )
-                fail("noise", wanted, self.noise)
+                fail("noise", expected, self.noise)
 
     def mechanism_of(self, t: int) -> Mechanism:
         """Return the noise of iteration k = t, of standard deviation sigma_k."""
@@ -222,13 +222,15 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
 
     def _numbers(self, t: int) -> _Numbers:
         """Return the public numbers of round t, which are derived once."""
-        found = self._derived.get(t)
-        if found is None:
-            alpha, beta = at(self.step_size, t + 1), at(self.consensus_step_size, t + 1)
-            gamma, decay = at(self.sample_size, t + 1), self._largest_decay(alpha, beta)
-            found = _Numbers(alpha, beta, gamma, self.release_of(t), decay)
-            self._derived[t] = found
-        return found
+        numbers = self._derived.get(t)
+        if numbers is None:
+            alpha = at(self.step_size, t + 1)
+            beta = at(self.consensus_step_size, t + 1)
+            gamma = at(self.sample_size, t + 1)
+            decay = self._largest_decay(alpha, beta)
+            numbers = _Numbers(alpha, beta, gamma, self.release_of(t), decay)
+            self._derived[t] = numbers
+        return numbers
 
     @cached_property
     def _derived(self) -> dict[int, _Numbers]:
@@ -254,7 +256,8 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         ValueError
             If there is a grid, and the number of parameters is unknown.
         """
-        facts, quantizer = LossFacts.of(problem), self.compressor
+        facts = LossFacts.of(problem)
+        quantizer = self.compressor
         if self.noise_std is None:
             return NO_NOISE
         if not (
@@ -269,9 +272,9 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
             np.array([at(schedule, t + 1) for t in range(rounds)], dtype=np.float64)
             for schedule in (self.step_size, self.consensus_step_size, self.sample_size)
         )
-        kept = self._keeps(facts, alpha, beta)
-        if isinstance(kept, NotProved):
-            return kept
+        shares = self._keeps(facts, alpha, beta)
+        if isinstance(shares, NotProved):
+            return shares
         if self.grid is not None and facts.dim is None:
             fail("dim", "the number of parameters, which rounding to a grid adds up over", None)
         fresh, noise = np.zeros(rounds), np.zeros(rounds)
@@ -281,8 +284,8 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
             sensitivity=fresh,
             noise=noise,
             lipschitz=beta,
-            own_state=kept[0],
-            own_message=kept[1],
+            own_state=shares[0],
+            own_message=shares[1],
             distribution="gaussian" if self.grid is None else "discrete_gaussian",
             rounding=(self.grid or 0.0) * sqrt(facts.dim or 0),
         )
@@ -295,24 +298,27 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         A record's gradient is that of a convex loss of the smoothness that `facts` state, or at
         least Lipschitz with `smoothness`.
         """
-        decay, curved, known = facts.regularization, facts.smoothness, self.smoothness
-        rougher = facts.loss in KINKED or known < curved < inf
-        if self.mode != "paper" and known < inf and rougher:
+        decay = facts.regularization
+        curved = facts.smoothness
+        stated = self.smoothness
+        rougher = facts.loss in KINKED or stated < curved < inf
+        if self.mode != "paper" and stated < inf and rougher:
             return NotProved(reason="the losses are less smooth than `smoothness` states")
         if self.mode == "paper":
             if (alpha * (curved + decay) > 2 * (1 - beta)).any():
                 reason = "step_size (smoothness + regularization) exceeds 2 (1 - "
                 return facts.not_proved(None) or NotProved(reason=f"{reason}consensus_step_size)")
             return facts.not_proved(None) or (1 - beta, None)
-        low, high = decay - known, decay + known
+        low, high = decay - stated, decay + stated
         if self.mode == "safe":
-            if known == inf:
+            if stated == inf:
                 return NotProved(reason="mode 'safe' needs a finite smoothness")
             return np.maximum(abs(1 - beta - alpha * low), abs(1 - beta - alpha * high)), None
         refused = facts.not_proved(self.clipping_norm)
         if refused is None:
-            low, high = decay, decay + curved
-        elif known == inf:
+            low = decay
+            high = decay + curved
+        elif stated == inf:
             return refused
         return abs(1 - beta), np.stack([alpha * low, alpha * high], axis=1)
 
@@ -322,20 +328,36 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         A node has as many records as it samples, so that it always samples the canary. The more
         rounds, the further states drift apart; the model has one parameter.
         """
-        curvature = min(self.smoothness, 1e6) if self.mode == "safe" else 0.0
-        pull = (1e6 if self.mode != "paper" else 1.0) * self.clipping_norm
+        curvature = 0.0
+        if self.mode == "safe":
+            curvature = min(self.smoothness, 1e6)
+        pull = self.clipping_norm
+        if self.mode != "paper":
+            pull *= 1e6
 
         def problem_of(coins: Coins) -> HillProblem:
             records = at(self.sample_size, 1)
             return HillProblem(coins=coins, records=records, pull=pull, curvature=curvature)
 
-        one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
-        own: dict[str, Any] = {"algorithm": self, "rounds": size.rounds or 6, "silent": True}
-        delta, canaries = size.delta_or(1e-5), size.canaries
-        return (
-            Pair(problem=one, neighbor=other, delta=delta, score=_drift, **own),
-            Crowd(problem_of=problem_of, canaries=canaries, delta=CROWD_DELTA, **own),
+        rounds = size.rounds or 6
+        pair = Pair(
+            algorithm=self,
+            problem=problem_of(np.array([True, False])),
+            neighbor=problem_of(np.array([False, False])),
+            rounds=rounds,
+            delta=size.delta_or(1e-5),
+            score=_drift,
+            silent=True,
         )
+        crowd = Crowd(
+            algorithm=self,
+            problem_of=problem_of,
+            canaries=size.canaries,
+            rounds=rounds,
+            delta=CROWD_DELTA,
+            silent=True,
+        )
+        return pair, crowd
 
     def next_sensitivity(self, sensitivity: float, k: int) -> float:
         """Return Delta_(k+1) from Delta_k (Lemma 2).
@@ -361,10 +383,10 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
 
     def _delta(self, k: int) -> float:
         """Return Delta_k: how far replacing a record of a node moves its x, given all messages."""
-        known = self._known
-        for last in range(len(known) - 1, k):
-            known[last + 1] = self.next_sensitivity(known[last], last)
-        return known[k]
+        deltas = self._known
+        for last in range(len(deltas) - 1, k):
+            deltas[last + 1] = self.next_sensitivity(deltas[last], last)
+        return deltas[k]
 
     @cached_property
     def _known(self) -> dict[int, float]:
@@ -375,8 +397,8 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         """Start all nodes at the same point."""
         require_problem(self, problem, "initial", "records_of", "gradient", "objective")
         if self.mode == "paper" and isinstance(problem, DenseProblem):
-            wanted = f"'safe' or 'public_point' for a {type(problem).__name__}"
-            fail("mode", f"{wanted}, whose loss need not be convex", "'paper'")
+            expected = f"'safe' or 'public_point' for a {type(problem).__name__}"
+            fail("mode", f"{expected}, whose loss need not be convex", "'paper'")
         self._check(problem)
         x = initial_parameters(problem, key, problem.nodes)
         if self.mode != "paper":  # which does not clip
@@ -390,9 +412,9 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         alpha, beta, _, release, largest_decay = self._numbers(t)
         point: Floats = state.x
         if problem.regularization > largest_decay:
-            wanted = "at most 2 (1 - consensus_step_size) / step_size"
+            expected = "at most 2 (1 - consensus_step_size) / step_size"
             less = " - smoothness" if self.mode == "paper" else ""
-            fail("regularization", f"{wanted}{less} = {largest_decay:g}", problem.regularization)
+            fail("regularization", f"{expected}{less} = {largest_decay:g}", problem.regularization)
         if self.mode == "public_point":
             point = yield Message(state.x, release, self.compressor, travels=False)
             received = yield Relay()
@@ -420,20 +442,20 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Assumptions of the guarantee: secret samples, and the losses' properties."""
-        said = ["which records a node samples stays secret", *super().assumptions]
+        sentences = ["which records a node samples stays secret", *super().assumptions]
         if self.mode == "paper":
-            said.append("every record's loss is convex")
-            said.append(f"no record's gradient is longer than {self.clipping_norm:g}")
+            sentences.append("every record's loss is convex")
+            sentences.append(f"no record's gradient is longer than {self.clipping_norm:g}")
         if self.smoothness < inf:
-            said.append(f"every record's gradient is {self.smoothness:g}-Lipschitz")
-        return tuple(said)
+            sentences.append(f"every record's gradient is {self.smoothness:g}-Lipschitz")
+        return tuple(sentences)
 
     def _largest_decay(self, alpha: float, beta: float) -> float:
         """Return the regularization above which decay, and curvature in "paper", parts states."""
         if self.mode == "public_point" or alpha == 0:
             return inf
-        known = self.smoothness if self.mode == "paper" else 0.0
-        return max(0.0, 2 * (1 - beta) / alpha - known)
+        smoothness = self.smoothness if self.mode == "paper" else 0.0
+        return max(0.0, 2 * (1 - beta) / alpha - smoothness)
 
     def _check(self, problem: GradientProblem) -> None:
         """Check what the sensitivity rests on against a problem's public numbers."""
@@ -442,9 +464,10 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         if (counts > 1).any():
             got = f"record {numbers[counts.argmax()]} more than once"
             fail("problem", "each record at one node, under a number of its own", got)
-        fewest, wanted = int(np.diff(indptr).min()), at(self.sample_size, 1)
-        if wanted > fewest:
-            fail("sample_size", f"at most {fewest}, the records of the smallest node", wanted)
+        fewest = int(np.diff(indptr).min())
+        expected = at(self.sample_size, 1)
+        if expected > fewest:
+            fail("sample_size", f"at most {fewest}, the records of the smallest node", expected)
         if self.mode == "public_point" or not isinstance(problem, LinearProblem):
             return
         if problem.loss in KINKED and self.smoothness < inf:

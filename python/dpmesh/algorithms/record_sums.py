@@ -145,8 +145,8 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     def _public_numbers(self) -> dict[str, Any]:
         """Return the fields of the secure sum but for its noise."""
         names = ("dim", "sites", "records", "rounds", "colluding", "dropouts", "diameter")
-        own = {name: getattr(self, name) for name in names}
-        return {**own, "clipping_norm": self.longest}
+        numbers = {name: getattr(self, name) for name in names}
+        return {**numbers, "clipping_norm": self.longest}
 
     @cached_property
     def secure_sum(self) -> SecureSum | None:
@@ -172,8 +172,8 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
             return self.secure_sum.noise_scale / sqrt(self.rounds)
         if self.noise_to_sensitivity is None:
             return 0.0
-        own = self.mechanism.noise_scale(self.sensitivity(0), self.dim)
-        return own * sqrt(self.sites / self.rounds)
+        of_one_site = self.mechanism.noise_scale(self.sensitivity(0), self.dim)
+        return of_one_site * sqrt(self.sites / self.rounds)
 
     @property
     def noise_scales(self) -> tuple[float, ...]:
@@ -210,20 +210,23 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
             return Vectors(rows=self.canaries(coins)[0], nodes=self.sites)
 
         _, along = self.canaries(np.ones(1, np.bool_))
-        one, other = (problem_of(np.array([coin])) for coin in (True, False))
-        own: dict[str, Any] = {"rounds": size.rounds or self.rounds}
-        alone = replace(self, dim=along.shape[1])
-        delta = size.delta_or(1e-5)
-        pair = Pair(algorithm=alone, problem=one, neighbor=other, delta=delta, **own)
+        rounds = size.rounds or self.rounds
+        pair = Pair(
+            algorithm=replace(self, dim=along.shape[1]),
+            problem=problem_of(np.array([True])),
+            neighbor=problem_of(np.array([False])),
+            rounds=rounds,
+            delta=size.delta_or(1e-5),
+        )
         _, along = self.canaries(np.ones(size.canaries, np.bool_))
         records = max(self.records, size.canaries)
         crowd = Crowd(
             algorithm=replace(self, dim=along.shape[1], records=records),
             problem_of=problem_of,
             canaries=size.canaries,
+            rounds=rounds,
             delta=CROWD_DELTA,
             scores=partial(_at_the_first, along),
-            **own,
         )
         return pair, crowd
 
@@ -243,8 +246,8 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         ValueError
             If the problem has another number of nodes than sites.
         """
-        whole = len(getattr(problem, "all_records", range(problem.nodes)))
-        if self.sites not in (problem.nodes, whole):
+        all_sites = len(getattr(problem, "all_records", range(problem.nodes)))
+        if self.sites not in (problem.nodes, all_sites):
             fail("problem", f"records of {self.sites} sites", f"{problem.nodes} nodes")
         return RecordSumsState(total=Released(np.zeros((1, self.dim))))
 

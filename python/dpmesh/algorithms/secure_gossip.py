@@ -102,15 +102,15 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
-        wanted = "a static network of dpmesh.topology, such as random_regular(16, 6, key=key)"
-        instance("topology", self.topology, wanted, Static)
+        expected = "a static network of dpmesh.topology, such as random_regular(16, 6, key=key)"
+        instance("topology", self.topology, expected, Static)
         integer("records", self.records, at_least=1, below=2**32)
         keep_schedules(self, "step_size")
         positive("clipping_norm", self.clipping_norm)
         weights = self.topology.mixing_matrix.edge_weights
         if not self.topology.mixing_matrix.is_symmetric or np.ptp(weights) > 1e-12:
-            wanted = "one weight for all links, such as by weights='max_degree'"
-            fail("topology", wanted, f"weights from {weights.min():g} to {weights.max():g}")
+            expected = "one weight for all links, such as by weights='max_degree'"
+            fail("topology", expected, f"weights from {weights.min():g} to {weights.max():g}")
         _ = self.release_of(0)  # checks the other numbers
 
     @cached_property
@@ -128,7 +128,8 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
 
         Rounding in float64 of sums of up to N gradients is part of it.
         """
-        fewest, nodes = int(self._degrees.min()), self.topology.nodes
+        fewest = int(self._degrees.min())
+        nodes = self.topology.nodes
         of_sums = 1 + (2 * self.records * (self.records + 2) + 2 * self.dim) * 2.0**-53
         step = positive("step_size", at(self.step_size, t + 1)) * nodes / self.records
         bound = 2 * step * self.clipping_norm / sqrt(fewest) * of_sums
@@ -163,8 +164,9 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return nodes whose first record is a canary in its neighbours' sums, and many of them."""
-        of, nodes = partial(replace, self), self.topology.nodes
-        return opposed_records(of, size, records=self.records, nodes=nodes, along=1.0)
+        variant = partial(replace, self)
+        nodes = self.topology.nodes
+        return opposed_records(variant, size, records=self.records, nodes=nodes, along=1.0)
 
     def init(self, problem: LinearProblem, key: Key) -> SecureGossipState:
         """Start all nodes at the problem's initial model, which is public.
@@ -174,29 +176,33 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
         ValueError
             If the problem has another number of nodes or parameters, or more than `records`.
         """
-        if (nodes := len(problem.all_records)) != self.topology.nodes:
+        nodes = len(problem.all_records)
+        if nodes != self.topology.nodes:
             fail("topology", f"{nodes} nodes, as the problem has", self.topology.nodes)
         p = initial_parameters(problem, key, problem.nodes)
         if p.shape[1] != self.dim:
             fail("problem", f"a model of length {self.dim} (dim)", p.shape[1])
-        if (held := int(problem.all_records.sum())) > self.records:
-            fail("problem", f"at most {self.records} records of all nodes (records)", held)
+        total = int(problem.all_records.sum())
+        if total > self.records:
+            fail("problem", f"at most {self.records} records of all nodes (records)", total)
         return SecureGossipState(Released(p))
 
     def round(
         self, state: SecureGossipState, t: int, problem: LinearProblem, key: Key
     ) -> Round[SecureGossipState]:
         """Take gradients at points made of sums, release the next sums, make the next points."""
-        p, weight = state.p.astype(np.float64), self.topology.mixing_matrix.edge_weights[0]
+        p = state.p.astype(np.float64)
+        weight = self.topology.mixing_matrix.edge_weights[0]
         steps = at(self.step_size, t + 1) / self._degrees[problem.members]
-        kept = (weight - steps * problem.regularization) * p
+        decayed = (weight - steps * problem.regularization) * p
         everything = self._everything(problem)
         gradients = clipped_gradient_sums(problem, state.p, everything, self.clipping_norm)
-        sent = Sensitive(kept - steps * (self.topology.nodes / self.records) * gradients)
-        release, links = self.release_of(t), int(self._degrees.sum())
-        sums = yield Message(sent, release, copies=links, bits=BITS * self.dim * links)
-        own = self.topology.mixing_matrix.weights.diagonal()[problem.members, np.newaxis]
-        return SecureGossipState(Released((sums + own * p).astype(state.p.dtype)))
+        points = Sensitive(decayed - steps * (self.topology.nodes / self.records) * gradients)
+        release = self.release_of(t)
+        links = int(self._degrees.sum())
+        sums = yield Message(points, release, copies=links, bits=BITS * self.dim * links)
+        self_weights = self.topology.mixing_matrix.weights.diagonal()[problem.members, np.newaxis]
+        return SecureGossipState(Released((sums + self_weights * p).astype(state.p.dtype)))
 
     def losses(self, state: SecureGossipState, t: int, problem: LinearProblem, key: Key) -> Numbers:
         """Return each node's loss at its point on all of its records; only a simulation can."""

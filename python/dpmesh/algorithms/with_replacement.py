@@ -123,8 +123,8 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         keep_schedules(self, "step_size")
         keep_kind(self)
         if self.noise is not None and self.models > 1:
-            wanted = "None with several models, whose joint sensitivity is for Gaussian noise"
-            fail("noise", wanted, self.noise)
+            expected = "None with several models, whose joint sensitivity is for Gaussian noise"
+            fail("noise", expected, self.noise)
 
     @property
     def run_length(self) -> int:
@@ -186,7 +186,8 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         """
         if (self.nodes, self.models) != (1, 1):
             fail("algorithm", "one of one node and one model", self)
-        along, canaries = diagonal(size.dim or 3), size.canaries
+        along = diagonal(size.dim or 3)
+        canaries = size.canaries
 
         def problem_of(coins: Coins, features: Numbers) -> LinearProblem:
             train = Dataset(features, np.where(coins, 1, -1), "canaries")
@@ -197,7 +198,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
             coins[0] = coin
             return problem_of(coins, np.tile(along, (len(coins), 1)))
 
-        drawn = max(1, canaries * self.batch_size // self.records)
+        batch_size = max(1, canaries * self.batch_size // self.records)
         pair = Pair(
             algorithm=self,
             problem=one_canary(True),
@@ -207,7 +208,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
             score=projection(along),
         )
         crowd = Crowd(
-            algorithm=replace(self, records=canaries, batch_size=drawn),
+            algorithm=replace(self, records=canaries, batch_size=batch_size),
             problem_of=lambda coins: problem_of(coins, np.eye(canaries)),
             canaries=canaries,
             rounds=1,
@@ -244,13 +245,17 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         """Let one node send w_t - eta_t (grad f_D(w_t) + N_t)."""
         self._check_rounds(t + 1)
         (m,) = self.senders(t, state.turns, problem.all_records, key).tolist()
-        w, eta, update = state.released, at(self.step_size, t + 1), None
+        w = state.released
+        eta = at(self.step_size, t + 1)
+        update = None
         if problem.holds(m):
-            point, batch = Released(w.reshape(1, -1)), self.sample(m, t, problem, key)
+            point = Released(w.reshape(1, -1))
+            batch = self.sample(m, t, problem, key)
             bound = None if self.clipping_norm is None else self.clipping_norm * sqrt(self.models)
             moved = descended(problem, point, eta, batch, clipping_norm=bound)
             update = Sensitive(moved.reshape(w.shape))
-        release, unit = self.release_by(m, t), self.unit_of(t, problem)
+        release = self.release_by(m, t)
+        unit = self.unit_of(t, problem)
         arrived = yield Message(update, release, sender=m, among=self.models, unit=unit)
         w = state.released if arrived is None else arrived
         return WithReplacementState(released=w, turns=state.turns + (np.arange(self.nodes) == m))
@@ -259,9 +264,9 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         """Return the largest norm of a model's gradient of a record."""
         if self.clipping_norm is not None:
             return self.clipping_norm
-        return (
-            inf if isinstance(problem, DenseProblem) else problem.model_constants().loss_lipschitz
-        )
+        if isinstance(problem, DenseProblem):
+            return inf
+        return problem.model_constants().loss_lipschitz
 
     def losses(
         self, state: WithReplacementState, t: int, problem: LinearProblem, key: Key
@@ -275,14 +280,14 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
     def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
         """Draw the node that updates, among those with turns left, by public coins."""
         coins = kernels.uniform(self.nodes, key.stream(Purpose.SAMPLE, t))
-        left = np.where(turns < self.turns_of_a_node, coins, 2.0)
-        return np.array([left.argmin()])
+        lots = np.where(turns < self.turns_of_a_node, coins, 2.0)
+        return np.array([lots.argmin()])
 
     def sample(self, m: int, t: int, problem: LinearProblem, key: Key) -> Indices:
         """Draw the mini-batch of node m, shape (1, b): secret."""
         places = kernels.sample([self.records], self.batch_size, key.stream(Purpose.BATCHES, t))
-        _, own = problem.records_of(np.array([problem.row_of(m)]))
-        return own[places]
+        _, members = problem.records_of(np.array([problem.row_of(m)]))
+        return members[places]
 
     def parameters(self, state: WithReplacementState) -> Floats:
         """Return the global models, shape (1, K d)."""

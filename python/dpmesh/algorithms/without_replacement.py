@@ -120,8 +120,10 @@ class AllocatedPass:
         """Which steps are global, shape (steps, nodes), or (steps, 1) if all nodes decide alike."""
         key = Key.seeded(self.seed)
         coins = [self.controller.choose((self.nodes, 1), t, key)[:, 0] for t in range(self.steps)]
-        found = np.array(coins)
-        return found[:, :1] if (found == found[:, :1]).all() else found
+        decisions = np.array(coins)
+        if (decisions == decisions[:, :1]).all():
+            return decisions[:, :1]
+        return decisions
 
     def global_nodes(self, step: int, nodes: Indices) -> Flags:
         """Return which of these nodes update the global model in a step, as the plan has it."""
@@ -146,14 +148,16 @@ class AllocatedPass:
             return RandomAllocation(rounds=self.steps, failure=failure)
         gaps = np.diff(np.flatnonzero(is_global), prepend=-1)
         shares = tuple((gaps / self.steps).tolist())
-        return RandomAllocation(shares=shares, failure=failure) if shares else None
+        if shares:
+            return RandomAllocation(shares=shares, failure=failure)
+        return None
 
     def noise(self, epsilon: float, delta: float, copies: int) -> Mechanism:
         """Return noise that is enough for each node, however unequal its shares are."""
-        found = [each for each in self.allocations if each is not None]
-        if not found:
+        allocations = [allocation for allocation in self.allocations if allocation is not None]
+        if not allocations:
             return NoNoise()
-        return allocated_noise(dominating(found), epsilon, delta, copies=copies)
+        return allocated_noise(dominating(allocations), epsilon, delta, copies=copies)
 
     def expansions(
         self, records: Indices, step_sizes: Sequence[float], constants: Constants
@@ -176,9 +180,9 @@ class AllocatedPass:
         decay = constants.strong_convexity
         room = (1 / np.asarray(step_sizes) - decay) / (constants.smoothness - decay)
         counts, place = np.unique(records, return_inverse=True)
-        others = counts[:, np.newaxis] - 1
-        most = np.clip(np.floor((others + 1) / self.steps * room), 0, others)
-        tails = np.where(most < others, bdtrc(most, others, 1 / self.steps), 0.0)
+        other_records = counts[:, np.newaxis] - 1
+        most = np.clip(np.floor((other_records + 1) / self.steps * room), 0, other_records)
+        tails = np.where(most < other_records, bdtrc(most, other_records, 1 / self.steps), 0.0)
         return np.asarray((tails[place] * ~self.is_global.T).sum(axis=1), dtype=np.float64)
 
 
@@ -331,8 +335,8 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         if self.public_data is not None:
             require_methods("public_data", self.public_data, "a Dataset, or None", "take")
         if self.clipping_norm is not None and not isinstance(self.controller, AlwaysGlobal):
-            wanted = "AlwaysGlobal() with a clipping_norm (local steps need convex losses)"
-            fail("controller", wanted, self.controller)
+            expected = "AlwaysGlobal() with a clipping_norm (local steps need convex losses)"
+            fail("controller", expected, self.controller)
         check_sampling(self.sampling, self.records, self.batch_size, self.delta)
         one_of("decisions", self.decisions, ("apart", "together"))
         if self.decisions == "together" and not isinstance(self.controller, FixedController):
@@ -361,8 +365,11 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         if self.allocated is not None:
             return self.allocated.noise(self.epsilon, self.delta, self.copies)
         if self.calibration == "analytic":
-            asked = self.controller.noisy_loss
-            return Gaussian(self._total_multiplier / sqrt(1 - asked.budget_share if asked else 1))
+            query = self.controller.noisy_loss
+            budget_share = 1.0
+            if query is not None:
+                budget_share -= query.budget_share
+            return Gaussian(self._total_multiplier / sqrt(budget_share))
         multiplier = claims.classical_noise_std(
             target_epsilon=self.epsilon, target_delta=self.delta, sensitivity=1.0
         )
@@ -373,13 +380,14 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     @cached_property
     def _query(self) -> tuple[Mechanism, Sensitivity] | None:
         """Noise and sensitivity of the losses that the controller asks for, in units of C / b."""
-        if (asked := self.controller.noisy_loss) is None:
+        query = self.controller.noisy_loss
+        if query is None:
             return None
         reason = f"{self.copies} copies of a record, each in units of bound / b, one loss replaced"
         moved = Sensitivity(sqrt(self.copies), "l2", reason)
         if self.epsilon is None:
             return NoNoise(), moved
-        return Gaussian(self._total_multiplier / sqrt(asked.budget_share)), moved
+        return Gaussian(self._total_multiplier / sqrt(query.budget_share)), moved
 
     @property
     def _total_multiplier(self) -> float:
@@ -428,7 +436,9 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         joint = self._joint
         mechanism = self.mechanism if joint is None else CorrelatedRow.of(joint, t)
         update = Release(t, mechanism, self.sensitivity(t), batch=t)
-        return update if self._query is None else (Release(t, *self._query, batch=t), update)
+        if self._query is None:
+            return update
+        return (Release(t, *self._query, batch=t), update)
 
     @cached_property
     def allocated(self) -> AllocatedPass | None:
@@ -448,8 +458,11 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         """Return what one node releases in step t of an allocation, if that is global."""
         assert self.allocated is not None
         of_nodes = self.allocated.allocations
-        one = len(of_nodes) == 1
-        sampling, nodes = of_nodes[0 if one else node], None if one else (node,)
+        sampling = of_nodes[0]
+        nodes = None
+        if len(of_nodes) > 1:
+            sampling = of_nodes[node]
+            nodes = (node,)
         return Release(t, self.mechanism, self.sensitivity(t), sampling=sampling, nodes=nodes)
 
     def _allocated_releases(self, t: int, allocated: AllocatedPass) -> tuple[Release, ...]:
@@ -477,8 +490,8 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     def _constants(self, problem: LinearProblem) -> Constants:
         """Return what Lemma 4 rests on."""
         if isinstance(problem, DenseProblem):
-            wanted = f"a number, with AlwaysGlobal(), for a {type(problem).__name__}"
-            fail("clipping_norm", wanted, None)
+            expected = f"a number, with AlwaysGlobal(), for a {type(problem).__name__}"
+            fail("clipping_norm", expected, None)
         constants = problem.model_constants(self.radius)
         if constants.smoothness == inf:
             fail("problem", "one of a smooth loss, as Lemma 4 does", f"{problem.loss!r}")
@@ -509,17 +522,17 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     def _check_allocation(self) -> None:
         """Fail unless it is known before the run which releases an allocation is divided among."""
-        known = isinstance(self.controller, FixedController) and self.calibration == "analytic"
-        if not known or self.arrival_rate < 1 or self.noise is not None:
-            wanted = (
+        is_known = isinstance(self.controller, FixedController) and self.calibration == "analytic"
+        if not is_known or self.arrival_rate < 1 or self.noise is not None:
+            expected = (
                 "'arrival', unless controller=AlwaysGlobal(), Periodic(..) or RandomGlobal(..), "
                 "arrival_rate=1, calibration='analytic' and noise=None: the releases must be known "
                 "before the run, and correlated noise of secret rounds is not proved"
             )
-            fail("sampling", wanted, self.sampling)
+            fail("sampling", expected, self.sampling)
         if self.models > 1 and self.decisions == "apart":
-            wanted = "'together' with sampling='allocation': a record's models share its round"
-            fail("decisions", wanted, self.decisions)
+            expected = "'together' with sampling='allocation': a record's models share its round"
+            fail("decisions", expected, self.decisions)
         if isinstance(self.controller, RandomGlobal) and self.nodes is None:
             fail("nodes", "the number of nodes, whose coins the plan draws", None)
 
@@ -535,8 +548,8 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         worst = allocated.expansions(problem.all_records, sizes, self._constants(problem)).max()
         if worst > allocated.failure:
             most = f"with a probability of at most {allocated.failure:.2g}"
-            wanted = f"shorter steps or larger batches, so that local steps expand {most}"
-            fail("step_size", wanted, f"{worst:.2g}")
+            expected = f"shorter steps or larger batches, so that local steps expand {most}"
+            fail("step_size", expected, f"{worst:.2g}")
 
     def _check_noise(self, noise: CorrelatedStrategy) -> None:
         """Fail unless a node releases in each round, from which noise in time is planned."""
@@ -545,11 +558,11 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             fail("noise", "correlated.InTime(topology=None, ..) without a grid", noise)
         every = isinstance(self.controller, AlwaysGlobal) and self.arrival_rate == 1
         if not every or self.controller.noisy_loss or self.calibration != "analytic":
-            wanted = (
+            expected = (
                 "None, or AlwaysGlobal(), arrival_rate=1 and calibration='analytic': the rounds in "
                 "which a node releases must be planned"
             )
-            fail("noise", wanted, noise)
+            fail("noise", expected, noise)
 
     def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
         """Return the nodes that act in step t, in their order, both drawn by public coins."""
@@ -596,25 +609,27 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         public_losses = None
         if self.public_data is not None:
             public_losses = losses_on(self.public_data, state.released, problem)
-        seen = unobserved(w, acting, state.released, public_losses)
+        observation = unobserved(w, acting, state.released, public_losses)
         if not self.controller.public:
-            used = state.used[problem.members]
-            last = self.batches(problem, used - 1, acting & (used > 0))
-            seen = with_private(seen, w, problem, batches, last)
+            steps_taken = state.used[problem.members]
+            last = self.batches(problem, steps_taken - 1, acting & (steps_taken > 0))
+            observation = with_private(observation, w, problem, batches, last)
         elif answers is not None:
-            seen = with_answers(seen, answers)
+            observation = with_answers(observation, answers)
         if self.allocated is not None:  # noise and cost are for these decisions and no others
             planned = self.allocated.global_nodes(t, problem.members)
             return np.repeat((planned & acting)[:, np.newaxis], self.models, axis=1), state
         if self.decisions == "together":
             assert isinstance(self.controller, FixedController)
-            shape, own = (len(acting), 1), key.for_nodes(problem.members.astype(np.uint32))
-            alike = self.controller.choose(shape, t, own) & acting[:, np.newaxis]
-            return np.repeat(alike, self.models, axis=1), state
-        own = self._controllers_key(problem, key)
-        learned = self.controller.learn(state.controller, seen, t, own)
-        decided, learned = self.controller.decide(learned, seen, t, own)
-        if (actions := np.asarray(decided)).shape != w.shape[:2] or actions.dtype != np.bool_:
+            node_key = key.for_nodes(problem.members.astype(np.uint32))
+            decision = self.controller.choose((len(acting), 1), t, node_key)
+            acting_decision = decision & acting[:, np.newaxis]
+            return np.repeat(acting_decision, self.models, axis=1), state
+        controllers_key = self._controllers_key(problem, key)
+        learned = self.controller.learn(state.controller, observation, t, controllers_key)
+        decided, learned = self.controller.decide(learned, observation, t, controllers_key)
+        actions = np.asarray(decided)
+        if actions.shape != w.shape[:2] or actions.dtype != np.bool_:
             fail("controller", f"bools of shape {w.shape[:2]}", f"{actions.dtype} {actions.shape}")
         return actions & acting[:, np.newaxis], replace(state, controller=learned)
 
@@ -629,16 +644,16 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         """Return the losses of w^G on the coming batches, each record's cut, for the controller."""
         if not acting.any():
             return Message(None, query, travels=False)
-        asked = self.controller.noisy_loss
-        assert asked is not None
+        noisy_loss = self.controller.noisy_loss
+        assert noisy_loss is not None
         w_g = np.repeat(state.released.reshape(1, -1), len(acting), axis=0)
         of_records = problem.record_losses(w_g, batches).reshape(-1) / self.models
-        cut = np.minimum(of_records, asked.bound).reshape(-1, self.batch_size)
+        cut = np.minimum(of_records, noisy_loss.bound).reshape(-1, self.batch_size)
         return Message(
             Sensitive(cut.mean(axis=1)[:, np.newaxis]),
             query,
             rows=len(problem.all_records) * self.models + problem.members[acting],
-            unit=asked.bound / self.batch_size if query.noise_to_sensitivity else 1.0,
+            unit=noisy_loss.bound / self.batch_size if query.noise_to_sensitivity else 1.0,
             travels=False,
         )
 
@@ -699,14 +714,16 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     ) -> Round[WithoutReplacementState]:
         """Run step t: all that arrive decide and act, one after the other (lines 3 to 6)."""
         turns, acting, batches = self._acting(state, t, problem, key)
-        answers, releases = None, self.release_of(t)
+        answers = None
+        releases = self.release_of(t)
         released = (releases,) if isinstance(releases, Release) else releases
         if self.controller.noisy_loss is not None and released and len(turns):
             answers = yield self._question(state, released[0], problem, acting, batches)
         actions, state = self._decided(state, t, problem, acting, batches, key, answers)
         state = self._updated(state, t, problem, acting[:, np.newaxis] & ~actions, batches)
         eta = at(self.step_size, t + 1)
-        w_l, w_g = state.local.copy(), state.released.copy()
+        w_l = state.local.copy()
+        w_g = state.released.copy()
         forgets = np.zeros_like(actions)
         delta = self._delta(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
         for m in turns.tolist() if released else ():
@@ -714,17 +731,19 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             if release.nodes is not None:  # of one node
                 release = self.allocated_release(t, m)
             message = Message(None, release, sender=m, among=self.models)
-            if problem.holds(m) and actions[row := problem.row_of(m)].any():
-                models = w_g, w_l[row], actions[row], delta[row], eta
-                message = self._updating(message, problem, row, batches, *models)
+            if problem.holds(m):
+                row = problem.row_of(m)
+                if actions[row].any():
+                    models = w_g, w_l[row], actions[row], delta[row], eta
+                    message = self._updating(message, problem, row, batches, *models)
             arrived = yield message
             if arrived is None:
                 continue
-            sent = ~np.isnan(arrived[:, 0])
-            w_g[sent] = self._projected(arrived[sent])
+            is_sent = ~np.isnan(arrived[:, 0])
+            w_g[is_sent] = self._projected(arrived[is_sent])
             if problem.holds(m):
                 row = problem.row_of(m)
-                w_l[row, sent], forgets[row, sent] = w_g[sent], True  # (6)
+                w_l[row, is_sent], forgets[row, is_sent] = w_g[is_sent], True  # (6)
         if self.allocated is not None and t + 1 == self.allocated.steps:
             w_l[:] = w_g  # what the last release did not take along must reach no later one
         return replace(
@@ -743,8 +762,8 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         if not len(turns):
             return None
         losses = problem.class_objectives(_flat(state.local), batches)
-        used = acting & (np.diff(batches[0]) > 0)
-        return np.asarray(losses[used].sum(axis=1), dtype=np.float64)
+        has_batch = acting & (np.diff(batches[0]) > 0)
+        return np.asarray(losses[has_batch].sum(axis=1), dtype=np.float64)
 
     def _updated(
         self,
@@ -757,7 +776,8 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         """Step the chosen local models, all at once, since they are independent."""
         if not chosen.any():
             return state
-        w, eta = state.local, at(self.step_size, t + 1)
+        w = state.local
+        eta = at(self.step_size, t + 1)
         g = self._gradient(problem, _flat(w), batches, np.arange(len(w))).astype(w.dtype)
         moved = self._projected(kernels.weighted_sum((1.0, w), (-2 * eta, g)))
         np.copyto(moved, w, where=~chosen[:, :, np.newaxis])
@@ -781,11 +801,11 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     ) -> Message:
         """Return the message of the node in a row with the update (5) of the chosen models."""
         k, (first, last) = np.flatnonzero(chosen), batches[0][row : row + 2]
-        own = np.array([0, last - first]), batches[1][first:last]
-        g = self._gradient(problem, w_g.reshape(1, -1), own, np.array([row]))[0]
+        batch = np.array([0, last - first]), batches[1][first:last]
+        g = self._gradient(problem, w_g.reshape(1, -1), batch, np.array([row]))[0]
         exact = (w_g[k].astype(np.float64) + w_l[k]) / 2 - eta * g[k]
-        others = len(problem.all_records) - 1
-        bits = 8 * w_g.itemsize * w_g.shape[1] + others * ANNOUNCEMENT_BITS
+        listeners = len(problem.all_records) - 1
+        bits = 8 * w_g.itemsize * w_g.shape[1] + listeners * ANNOUNCEMENT_BITS
         return message._replace(
             values=Sensitive(exact.astype(w_g.dtype)),
             rows=(message.sender or 0) * self.models + k,
@@ -820,7 +840,9 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
         """Return all releases of a run; copies of an allocated record draw their own rounds."""
         plan = super().plan(rounds, problem)
-        return plan if self.allocated is None else replace(plan, copies=self.copies)
+        if self.allocated is None:
+            return plan
+        return replace(plan, copies=self.copies)
 
     def published(self, state: WithoutReplacementState, received: Any) -> Released:
         """Return the global models, shape (1, K d)."""
@@ -831,7 +853,9 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         return _flat(state.local)
 
     def _projected(self, w: Floats) -> Floats:
-        return w if self.radius is None else kernels.clip_rows(w, self.radius)
+        if self.radius is None:
+            return w
+        return kernels.clip_rows(w, self.radius)
 
 
 def _flat(w: Floats) -> Floats:
@@ -866,15 +890,19 @@ def unobserved(
     )
 
 
-def with_answers(seen: Observation, answers: Released) -> Observation:
+def with_answers(observation: Observation, answers: Released) -> Observation:
     """Return an observation with the noisy losses of the nodes that act, shape (acting, 1)."""
-    noisy = seen.losses.astype(np.float64)
-    noisy[seen.acting] = answers
-    return replace(seen, losses=Sensitive(noisy))
+    noisy = observation.losses.astype(np.float64)
+    noisy[observation.acting] = answers
+    return replace(observation, losses=Sensitive(noisy))
 
 
 def with_private(
-    seen: Observation, local: Sensitive, problem: LinearProblem, batches: Ragged, last: Ragged
+    observation: Observation,
+    local: Sensitive,
+    problem: LinearProblem,
+    batches: Ragged,
+    last: Ragged,
 ) -> Observation:
     """Return an observation with the local models and their losses, without noise.
 
@@ -885,7 +913,7 @@ def with_private(
     """
     w = local.reshape(len(local), -1)
     return replace(
-        seen,
+        observation,
         local_models=Sensitive(local.copy()),
         losses=Sensitive(problem.class_objectives(w, batches)),
         last_losses=Sensitive(problem.class_objectives(w, last)),

@@ -57,7 +57,9 @@ class AuditSize:
 
     def delta_or(self, default: float) -> float:
         """Return delta; 0 is one."""
-        return default if self.delta is None else self.delta
+        if self.delta is None:
+            return default
+        return self.delta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +138,10 @@ def opposed_clients(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
     size
         Of the runs.
     """
-    of, absent = algorithm.contribution, algorithm.neighboring_relation == "add_remove"
-    along, canaries, rounds = diagonal(size.dim or 3), size.canaries, size.rounds
+    contribution = algorithm.contribution
+    absent = algorithm.neighboring_relation == "add_remove"
+    along = diagonal(size.dim or 3)
+    canaries, rounds = size.canaries, size.rounds
 
     def clients(coins: Coins, directions: Numbers) -> PullingClients:
         if absent:
@@ -146,7 +150,7 @@ def opposed_clients(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
         return PullingClients(pulls=signs * directions, present=np.ones_like(coins))
 
     def one_canary(coin: bool) -> PullingClients:
-        coins = np.arange(of.clients) > 0
+        coins = np.arange(contribution.clients) > 0
         directions = np.where(coins, -1.0, 1.0)[:, np.newaxis] * along
         coins[0] = coin
         return clients(coins, directions)
@@ -160,7 +164,7 @@ def opposed_clients(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
         score=projection(along),
     )
     crowd = Crowd(
-        algorithm=replace(algorithm, contribution=replace(of, clients=canaries)),
+        algorithm=replace(algorithm, contribution=replace(contribution, clients=canaries)),
         problem_of=lambda coins: clients(coins, np.eye(canaries)),
         canaries=canaries,
         rounds=rounds or 1,
@@ -193,18 +197,20 @@ def opposed_records(
     along
         1 if releases move towards what a record pulls to, -1 if they are its gradients.
     """
-    dim, canaries, rounds = size.dim or 3, size.canaries, size.rounds or 1
+    dim = size.dim or 3
+    canaries = size.canaries
+    rounds = size.rounds or 1
     algorithm = sized(dim=dim, records=records)
     absent = algorithm.neighboring_relation == "add_remove"
 
     def one_canary(coin: bool) -> LinearProblem:
         coins = np.arange(nodes) == (0 if coin else -1)
-        whole = canary_records(coins, records=2, dim=dim)
+        problem = canary_records(coins, records=2, dim=dim)
         if not absent:
-            return whole
-        last = [part[::-1] for part in whole.partition]  # the canary, so that others keep coins
+            return problem
+        last = [part[::-1] for part in problem.partition]  # the canary, so that others keep coins
         parts = (last[0] if coin else last[0][:-1], *last[1:])
-        return LinearProblem(whole.train, parts, "squared", label_bound=FAR)
+        return LinearProblem(problem.train, parts, "squared", label_bound=FAR)
 
     pair = Pair(
         algorithm=algorithm,
@@ -227,10 +233,11 @@ def opposed_records(
 
 def _canaries_of_one_node(coins: Coins, *, nodes: int, absent: bool) -> LinearProblem:
     """Return canaries that are records of the first node, each with a direction of its own."""
-    own, rest = np.arange(len(coins)), len(coins) + np.arange(nodes - 1)
+    canaries = np.arange(len(coins))
+    rest = len(coins) + np.arange(nodes - 1)
     features = np.eye(len(coins) + len(rest), len(coins))
     labels = np.append(np.where(coins, FAR, -FAR), np.zeros(len(rest)))
-    parts = (own[coins] if absent else own, *rest[:, np.newaxis])
+    parts = (canaries[coins] if absent else canaries, *rest[:, np.newaxis])
     return LinearProblem(Dataset(features, labels, "canaries"), parts, "squared", label_bound=FAR)
 
 
@@ -246,7 +253,9 @@ def opposed_batches(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
         Of the runs: rounds of the pair's reach at least until the first release, by default 2; the
         crowd's has a round for each canary, in which every update is global.
     """
-    far, batch_size, rounds = 100 * algorithm.radius, algorithm.batch_size, size.rounds or 2
+    far = 100 * algorithm.radius
+    batch_size = algorithm.batch_size
+    rounds = size.rounds or 2
 
     def problem_of(coins: Coins) -> LinearProblem:
         """Return batches of records against their first, which pulls up if its coin is True."""
@@ -256,9 +265,13 @@ def opposed_batches(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
         part = np.arange(labels.size)
         return LinearProblem(train, (part,), "squared", feature_norm=1.0, label_bound=far)
 
-    one, other = (problem_of((np.arange(rounds) == 0) & coin) for coin in (True, False))
-    claim: dict[str, Any] = {"rounds": rounds, "delta": size.delta_or(1e-5)}
-    pair = Pair(algorithm=algorithm, problem=one, neighbor=other, **claim)
+    pair = Pair(
+        algorithm=algorithm,
+        problem=problem_of(np.arange(rounds) == 0),
+        neighbor=problem_of(np.zeros(rounds, np.bool_)),
+        rounds=rounds,
+        delta=size.delta_or(1e-5),
+    )
     crowd = Crowd(
         algorithm=replace(algorithm, controller=AlwaysGlobal()),
         problem_of=problem_of,

@@ -167,5 +167,5 @@ def _carrier(data: Pair | Crowd) -> Carrier:
 
 def arguments_of(data: Pair | Crowd) -> dict[str, Any]:
     """Return what an audit takes of these data, by name."""
-    names = {each.name for each in fields(data)} - {"silent", "coupled"}
+    names = {field.name for field in fields(data)} - {"silent", "coupled"}
     return {"carrier": _carrier(data), **{name: getattr(data, name) for name in names}}

@@ -172,7 +172,9 @@ def _largest_refuted(is_refuted: Callable[[float], bool], *, accuracy: float) ->
         upper *= 2
 
     def sign(level: float) -> float:
-        return -0.5 if is_refuted(level) else 0.5
+        if is_refuted(level):
+            return -0.5
+        return 0.5
 
     return float(optimize.bisect(sign, 0.0, upper, xtol=accuracy))
 

@@ -76,7 +76,8 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first argument names, as click does."""
-        name, known = args[0], self.list_commands(ctx)
+        name = args[0]
+        known = self.list_commands(ctx)
         if name[:1].isalpha() and self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             ctx.fail(f"No such command {name!r}{nearest(name, known) or '.'}")
         return super().resolve_command(ctx, args)

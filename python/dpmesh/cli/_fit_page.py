@@ -84,7 +84,8 @@ class FitPage:
 
     def _summary(self) -> list[tuple[str, str]]:
         """Return what a board needs to know, by name."""
-        evaluation, report = self.evaluation, self.evaluation.estimator.report_
+        evaluation = self.evaluation
+        report = self.evaluation.estimator.report_
         privacy = report.privacy
         columns = len(evaluation.estimator.model_.columns.names)
         sites = f"{report.sites} site{'s' * (report.sites != 1)}"
@@ -134,7 +135,8 @@ class FitPage:
 
     def _scores(self) -> Iterator[str]:
         """Yield the scores, in pictures and tables."""
-        evaluation, verdict = self.evaluation, self.evaluation.verdict
+        evaluation = self.evaluation
+        verdict = self.evaluation.verdict
         yield "<h2>Scores on held-out records</h2>"
         yield _drawn(evaluation)
         if len(verdict.baselines.alone) > 1:
@@ -146,7 +148,8 @@ class FitPage:
 
     def _populations(self) -> Iterator[str]:
         """Yield the scores in each population of test records."""
-        evaluation, verdict = self.evaluation, self.evaluation.verdict
+        evaluation = self.evaluation
+        verdict = self.evaluation.verdict
         yield table(*verdict.population_table)
         splits = len(verdict.measured)
         yield (
@@ -214,7 +217,9 @@ def settings_of(text: str, path: str = "") -> list[tuple[str, str]]:
 
 def _words(name: str) -> str:
     """Return the words of a class name."""
-    return _CAPITAL.sub(" ", name).lower() if name.isidentifier() else name
+    if name.isidentifier():
+        return _CAPITAL.sub(" ", name).lower()
+    return name
 
 
 def _rounded(text: str) -> str:

@@ -57,4 +57,6 @@ def _picture(answer: Answer) -> str:
         picture = picture_of(answer)
     except ModuleNotFoundError as error:
         return f'<p class="note">{escape(str(error))}</p>'
-    return "" if picture is None else figures([picture])
+    if picture is None:
+        return ""
+    return figures([picture])

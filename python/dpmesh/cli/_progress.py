@@ -10,14 +10,14 @@ import typer
 
 
 @contextmanager
-def progress_bar(total: int, *, unit: str, wanted: bool = True) -> Iterator[Callable[[int], None]]:
+def progress_bar(total: int, *, unit: str, shown: bool = True) -> Iterator[Callable[[int], None]]:
     """Show one bar in a terminal; yield what moves it."""
     try:
         from tqdm.auto import tqdm
     except ImportError:
         yield lambda _: None
         return
-    hidden = not (wanted and sys.stderr.isatty())
+    hidden = not (shown and sys.stderr.isatty())
     with tqdm(total=total, unit=unit, leave=False, disable=hidden) as bar:
         yield bar.update
 

@@ -175,8 +175,8 @@ def _example(name: str) -> AnyAlgorithm:
 def _with_kind(algorithm: AnyAlgorithm, mechanism: str) -> AnyAlgorithm:
     """Return an algorithm with noise of a kind."""
     if not takes_kinds(type(algorithm)):
-        wanted = f"none: {type(algorithm).__name__} has no proof for noise of another kind"
-        fail("mechanism", wanted, mechanism)
+        expected = f"none: {type(algorithm).__name__} has no proof for noise of another kind"
+        fail("mechanism", expected, mechanism)
     options: dict[str, Any] = {"noise": kind_named(mechanism)}
     changed: AnyAlgorithm = replace(cast("Any", algorithm), **options)
     return changed

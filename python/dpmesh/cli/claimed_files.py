@@ -58,7 +58,9 @@ def verification_of(
     if not file.exists():
         raise FileNotFoundError(f"{file}: there is no such file or folder")
     if file.is_dir():
-        return _of_folder(file) if (file / DATABASE).exists() else _of_run(file)
+        if (file / DATABASE).exists():
+            return _of_folder(file)
+        return _of_run(file)
     if file.suffix == ".json":
         return _of_answers(file, signed)
     if file.suffix == ".csv":
@@ -87,13 +89,13 @@ def _of_model(file: Path, signed: _Signed | None) -> Verification:
 
     if signed is not None:
         contract = signed.read()
-        made = Model.load(file, network=contract.tables.network)
-        privacy = Report.from_dict(made.about["privacy"])
-        return _of_signed(made, contract, Statement.of_report("about.privacy", privacy))
+        model = Model.load(file, network=contract.tables.network)
+        privacy = Report.from_dict(model.about["privacy"])
+        return _of_signed(model, contract, Statement.of_report("about.privacy", privacy))
     about = Model.load(file).about
     if about.get("plan") is None:
-        wanted = "a model file that carries its plan, as dpmesh fit writes it, or --contract"
-        fail("file", wanted, str(file))
+        expected = "a model file that carries its plan, as dpmesh fit writes it, or --contract"
+        fail("file", expected, str(file))
     privacy = Report.from_dict(about["privacy"])
     fitted = Report.from_dict(about["fit"]["privacy"])
     epsilon = inf if about["epsilon"] is None else float(about["epsilon"])
@@ -110,7 +112,9 @@ def _of_model(file: Path, signed: _Signed | None) -> Verification:
         selection=float(about.get("selection", 0.0)),
         nodes=int(about["fit"]["sites"]),
     )
-    return verification.beside(SEEDED) if privacy.seeded else verification
+    if privacy.seeded:
+        return verification.beside(SEEDED)
+    return verification
 
 
 def _of_run(folder: Path) -> Verification:
@@ -121,7 +125,9 @@ def _of_run(folder: Path) -> Verification:
     claim = Statement.of_report("run.privacy", result.privacy)
     rows = len(result.released) if (folder / "released.npy").exists() else 1
     verification = verify(result.ledger, [claim], nodes=rows if rows > 1 else None)
-    return verification.beside(SEEDED) if result.privacy.seeded else verification
+    if result.privacy.seeded:
+        return verification.beside(SEEDED)
+    return verification
 
 
 def _of_answers(file: Path, signed: _Signed | None) -> Verification:
@@ -138,14 +144,16 @@ def _of_answers(file: Path, signed: _Signed | None) -> Verification:
         return _of_signed(saved, signed.read(), claim)
     plans = [*map(Plan.from_dict, saved.get("earlier", ())), Plan.from_dict(saved["ledger"])]
     verification = verify(plans, [claim])
-    return verification.beside(SEEDED) if privacy.seeded else verification
+    if privacy.seeded:
+        return verification.beside(SEEDED)
+    return verification
 
 
-def _of_signed(made: Any, contract: Contract, claim: Statement) -> Verification:
+def _of_signed(model_or_answers: Any, contract: Contract, claim: Statement) -> Verification:
     """Return the verification of what parties made: its signatures, and its contract's plan."""
     from dpmesh.deploy.outcome import verified
 
-    origin = verified(made, contract)
+    origin = verified(model_or_answers, contract)
     sealed = ", ".join(origin.sealed_by) or "no party, as each has a model of its own"
     notes = f"ok    signed by {origin.party}", f"ok    sealed by {sealed}"
     return verify(contract.plan, [claim], nodes=contract.nodes).beside(*notes)
@@ -185,19 +193,23 @@ def _of_folder(folder: Path) -> Verification:
     """Return the verification of a party's ledger: the budget, and each contract's charges."""
     from dpmesh.deploy import Folder
 
-    lines, wrong = [], False
-    with closing(Folder.open(folder, marks=marks())) as own:
-        budget = Statement(where="budget", epsilon=own.budget.epsilon, delta=own.budget.delta)
-        cost = own.cost()
+    lines = []
+    wrong = False
+    with closing(Folder.open(folder, marks=marks())) as party_folder:
+        budget = Statement(
+            where="budget", epsilon=party_folder.budget.epsilon, delta=party_folder.budget.delta
+        )
+        cost = party_folder.cost()
         problems = ["more is charged than the budget"] if is_below(budget.epsilon, cost) else []
         lines.append(compared(budget, cost, problems))
         wrong = bool(problems)
-        for known in own.contracts():
-            reserved, spent = own.reserved(known).epsilon, own.spent(known)
+        for agreement in party_folder.contracts():
+            reserved = party_folder.reserved(agreement).epsilon
+            spent = party_folder.spent(agreement)
             claim = Statement(
-                where=f"contract {known.hash.hex()[:16]}, reserved",
+                where=f"contract {agreement.hash.hex()[:16]}, reserved",
                 epsilon=reserved,
-                delta=own.budget.delta,
+                delta=party_folder.budget.delta,
             )
             released = 0.0 if spent is None else spent.epsilon
             problems = ["more was released than reserved"] if is_below(reserved, released) else []
@@ -209,13 +221,14 @@ def _of_folder(folder: Path) -> Verification:
 def _of_synthetic(file: Path, beside: Path) -> Verification:
     """Return the verification of a synthetic table, from the file that stands beside it."""
     if not beside.exists():
-        wanted = f"a table that dpmesh synthesize wrote, with {beside.name} beside it"
-        fail(str(file), wanted, "another")
+        expected = f"a table that dpmesh synthesize wrote, with {beside.name} beside it"
+        fail(str(file), expected, "another")
     stated, _ = read_toml(beside)
-    needed = {"epsilon", "delta", "neighboring_relation", "unit", "ledgers"}
-    if lacking := sorted(needed - stated.keys()):
-        wanted = f"a file with {', '.join(lacking)}, as dpmesh synthesize writes it"
-        fail(str(beside), wanted, "another")
+    required = {"epsilon", "delta", "neighboring_relation", "unit", "ledgers"}
+    lacking = sorted(required - stated.keys())
+    if lacking:
+        expected = f"a file with {', '.join(lacking)}, as dpmesh synthesize writes it"
+        fail(str(beside), expected, "another")
     claim = Statement(
         where="epsilon",
         epsilon=float(stated["epsilon"]),
@@ -224,7 +237,9 @@ def _of_synthetic(file: Path, beside: Path) -> Verification:
         unit=stated["unit"],
     )
     verification = verify([*map(Plan.from_dict, json.loads(stated["ledgers"]))], [claim])
-    return verification.beside(SEEDED) if stated.get("seeded") else verification
+    if stated.get("seeded"):
+        return verification.beside(SEEDED)
+    return verification
 
 
 def _of_other_runs(
@@ -233,21 +248,27 @@ def _of_other_runs(
     """Return the verification of runs of other tools: a table for each procedure."""
     from dpmesh.privacy.other_tools import judged
 
-    lines, wrong = list[str](), False
+    lines = list[str]()
+    wrong = False
     for name, table in content.items():
         if name not in procedures or not isinstance(table, dict):
-            fail(name, f"tables {', '.join(f'[{one}]' for one in procedures)}", "another")
+            tables = ", ".join(f"[{procedure}]" for procedure in procedures)
+            fail(name, f"tables {tables}", "another")
         stated = dict(table)
-        if lacking := sorted({"claims", "noise_multiplier"} - stated.keys()):
+        lacking = sorted({"claims", "noise_multiplier"} - stated.keys())
+        if lacking:
             fail(f"[{name}]", f"keys {', '.join(lacking)}", "none")
-        claim = {key: stated.pop(key) for key in ("claims", "noise_multiplier")}
-        claim["delta"] = stated.pop("delta", 0.0 if name == "laplace" else 1e-5)
-        claim["relation"] = stated.pop("relation", "add_remove").replace("-", "_")
+        claims = stated.pop("claims")
+        noise_multiplier = stated.pop("noise_multiplier")
+        delta = stated.pop("delta", 0.0 if name == "laplace" else 1e-5)
+        relation = stated.pop("relation", "add_remove").replace("-", "_")
         try:
             run = procedures[name](**stated)
         except TypeError as error:
             fail(f"[{name}]", "the options of its command, with _ for -", str(error))
-        verification = judged(run, **claim)
+        verification = judged(
+            run, claims=claims, noise_multiplier=noise_multiplier, delta=delta, relation=relation
+        )
         lines += verification.lines
         wrong = wrong or verification.refuted
     return Verification(lines=tuple(lines), refuted=wrong)

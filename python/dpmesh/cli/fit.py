@@ -116,8 +116,8 @@ def fit(
     if budget is not None and seed is not None:
         fail("--budget", "no --seed beside it: seeded noise is not private", f"--seed {seed}")
     if budget is not None and noise is not None:
-        wanted = "no --noise beside it: a folder counts what is released against everybody"
-        fail("--budget", wanted, f"--noise {noise}")
+        expected = "no --noise beside it: a folder counts what is released against everybody"
+        fail("--budget", expected, f"--noise {noise}")
     epsilons = _numbers(epsilon)
     check_budget(epsilons, delta)
     if delta == 0:

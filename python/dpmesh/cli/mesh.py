@@ -110,24 +110,26 @@ def check(file: File, module: Module = None) -> None:
     from dpmesh.deploy.slack import Slack
 
     read = read_contract(file, module)
-    terms, of = read.terms, read.algorithm
-    kinds = (type(each).__name__ for each in (of, getattr(of, "algorithm", None)) if each)
-    algorithm = " of ".join(kinds)
+    terms, algorithm = read.terms, read.algorithm
+    parts = [algorithm, getattr(algorithm, "algorithm", None)]
+    description = " of ".join(type(part).__name__ for part in parts if part)
     typer.echo(f"contract     {read.hash.hex()}")
     over = f" over {read.topology}" if read.topology is not None else ", a token that travels"
     against = "everybody: the router and all parties see every released row"
-    if (secrets := read.planned.secrets_at(read.terms.rounds - 1)) is not None:
+    secrets = read.planned.secrets_at(read.terms.rounds - 1)
+    if secrets is not None:
         against = "the router, which sees every released row, together with any"
         against = f"{against} {secrets.coalition} of the parties"
         if secrets.coalition == 0:
             against = "the router alone: another party can subtract the noise that it shares"
-    if (sums := read.planned.sums) is not None:
+    sums = read.planned.sums
+    if sums is not None:
         over = f", sums of {read.nodes} parties under masks, {sums.modulus_bits} bits a number"
         against = "the router, which sees noisy sums alone, and"
         against = f"{against} {sums.colluding} of the parties together"
         if sums.colluding == 0:
             against = "the router alone: another party can subtract its own noise"
-    typer.echo(f"algorithm    {algorithm}{over}; {terms.rounds} rounds of {read.dim} parameters")
+    typer.echo(f"algorithm    {description}{over}; {terms.rounds} rounds of {read.dim} parameters")
     unit = "one record of a party, replaced by another"
     if read.algorithm.unit == "user":
         unit = "a party with all of its records, which sends noise alone if it is left out"
@@ -154,13 +156,14 @@ def rehearse(
     from dpmesh.deploy import read_contract
     from dpmesh.deploy.rehearsal import rehearse as run
 
-    read, folder = read_contract(file, module), file.parent if data is None else data
+    read = read_contract(file, module)
+    folder = file.parent if data is None else data
     files = {}
     for party in read.parties:
-        found = [each for each in sorted(folder.glob(f"{party.name}.*")) if each != file]
-        if not found:
+        candidates = [path for path in sorted(folder.glob(f"{party.name}.*")) if path != file]
+        if not candidates:
             fail("--data", f"a folder with a file such as {party.name}.csv", folder)
-        files[party.name] = found[0]
+        files[party.name] = candidates[0]
     came = run(read, files, progress=_Progress())
     typer.echo(f"{came.bytes:,} bytes through the router")
     bits = "the same bits as" if came.same else "OTHER bits than"
@@ -173,14 +176,15 @@ def status(folder: Own) -> None:
     from dpmesh._epsilons import rounded_up
     from dpmesh.deploy import Folder
 
-    own = Folder.open(folder, marks=marks())
-    typer.echo(f"signing_key  {own.signing.public.hex()}")
-    typer.echo(f"budget       {rounded_up(own.cost())} of {own.budget} is promised to contracts")
-    for known in own.contracts():
-        typer.echo(f"contract     {known.hash.hex()}")
-        typer.echo(f"  charged    {_charged(own, known)}")
-        typer.echo(f"  state      {own.state_of(known)}")
-    own.close()
+    party_folder = Folder.open(folder, marks=marks())
+    typer.echo(f"signing_key  {party_folder.signing.public.hex()}")
+    cost = rounded_up(party_folder.cost())
+    typer.echo(f"budget       {cost} of {party_folder.budget} is promised to contracts")
+    for agreement in party_folder.contracts():
+        typer.echo(f"contract     {agreement.hash.hex()}")
+        typer.echo(f"  charged    {_charged(party_folder, agreement)}")
+        typer.echo(f"  state      {party_folder.state_of(agreement)}")
+    party_folder.close()
 
 
 def leave(folder: Own, contract: Annotated[str, _HASH]) -> None:
@@ -190,16 +194,22 @@ def leave(folder: Own, contract: Annotated[str, _HASH]) -> None:
     """
     from dpmesh.deploy import Folder
 
-    own = Folder.open(folder, marks=marks())
-    found = [known for known in own.contracts() if known.hash.hex().startswith(contract)]
-    if len(found) != 1:
-        wanted = "how one hash begins that dpmesh contract status lists"
-        fail("contract", wanted, f"{contract}, as {len(found)} do")
-    if own.leave(found[0]):
-        typer.echo(f"undone {found[0].hash.hex()}: it was never signed, and its cost is free again")
+    party_folder = Folder.open(folder, marks=marks())
+    matching = [
+        agreement
+        for agreement in party_folder.contracts()
+        if agreement.hash.hex().startswith(contract)
+    ]
+    if len(matching) != 1:
+        expected = "how one hash begins that dpmesh contract status lists"
+        fail("contract", expected, f"{contract}, as {len(matching)} do")
+    if party_folder.leave(matching[0]):
+        typer.echo(
+            f"undone {matching[0].hash.hex()}: it was never signed, and its cost is free again"
+        )
     else:
-        typer.echo(f"left {found[0].hash.hex()} for ever; its cost stays charged to the folder")
-    own.close()
+        typer.echo(f"left {matching[0].hash.hex()} for ever; its cost stays charged to the folder")
+    party_folder.close()
 
 
 def restored(folder: Own) -> None:
@@ -207,10 +217,11 @@ def restored(folder: Own) -> None:
     from dpmesh._epsilons import rounded_up
     from dpmesh.deploy import Folder
 
-    own = Folder.open(folder, marks=marks())
-    own.restored()
-    typer.echo(f"charged {folder} once more: epsilon = {rounded_up(own.cost())} of {own.budget}")
-    own.close()
+    party_folder = Folder.open(folder, marks=marks())
+    party_folder.restored()
+    cost = rounded_up(party_folder.cost())
+    typer.echo(f"charged {folder} once more: epsilon = {cost} of {party_folder.budget}")
+    party_folder.close()
 
 
 def verify(file: Annotated[Path, _WROTE], contract: File, module: Module = None) -> None:
@@ -220,8 +231,8 @@ def verify(file: Annotated[Path, _WROTE], contract: File, module: Module = None)
     from dpmesh.tables.models import Model
 
     read = read_contract(contract, module)
-    made: Any = file.suffix == ".json" and read_json(file)
-    origin = verified(made or Model.load(file, network=read.tables.network), read)
+    answers: Any = file.suffix == ".json" and read_json(file)
+    origin = verified(answers or Model.load(file, network=read.tables.network), read)
     typer.echo(f"signed by {origin.party}, after {origin.rounds} of {read.terms.rounds} rounds")
     sealed = ", ".join(origin.sealed_by) or "nobody, as each party has a model of its own"
     typer.echo(f"sealed by {sealed}")
@@ -263,7 +274,7 @@ def node(
 
     speaker = Speaker(log_format)
     read = read_contract(file, module)
-    written = text_format(
+    text_form = text_format(
         separator=separator,
         decimal=decimal,
         encoding=encoding,
@@ -272,14 +283,14 @@ def node(
         multiline=multiline,
         skip_empty=skip_empty_lines,
     )
-    records = read.tables.read(data, written, drop=drop_missing_labels)
+    records = read.tables.read(data, text_form, drop=drop_missing_labels)
     tls = node_tls(certificate)
-    own = Folder.open(folder, marks=marks())
-    if not own.has_joined(read):
+    party_folder = Folder.open(folder, marks=marks())
+    if not party_folder.has_joined(read):
         try:
             with _sigterm_interrupts():
                 wait_for_router(
-                    read, own.signing, router, tls, patience=patience, insecure=insecure
+                    read, party_folder.signing, router, tls, patience=patience, insecure=insecure
                 )
         except LeftOutError as error:
             speaker.fail(error)
@@ -288,10 +299,12 @@ def node(
             speaker.say("interrupted, with nothing charged; the same command starts again")
             raise typer.Exit(130) from None
     if restored:
-        own.restored()
-    party = Node(read, own, records)
-    early, contact = None, Contact()
-    progress, shown = _Progress(speaker.say), None
+        party_folder.restored()
+    party = Node(read, party_folder, records)
+    early = None
+    contact = Contact()
+    progress = _Progress(speaker.say)
+    shown = None
     if metrics is not None:
         from dpmesh.deploy.metrics import NodeMetrics
 
@@ -322,8 +335,8 @@ def node(
         speaker.say(f"interrupted; the same command goes on{without}")
         raise typer.Exit(130) from None
     finally:
-        of = f"for this contract, at delta = {own.budget.delta:g}"
-        speaker.say(f"charged so far: {_charged(own, read)} {of}")
+        scope = f"for this contract, at delta = {party_folder.budget.delta:g}"
+        speaker.say(f"charged so far: {_charged(party_folder, read)} {scope}")
     if early is None and not party.is_sealed:
         early = LeftOutError(f"{party.name}: not sealed, as too few others have the same end")
     asks = read.tables.questions is not None
@@ -344,7 +357,7 @@ def node(
             party.model().save(output)
             made_of = "rows" if read.planned.sums is None else "sums"
             speaker.say(f"wrote {output}: made of released {made_of} alone")
-        own.wrote(read, output)
+        party_folder.wrote(read, output)
     if early is not None:
         speaker.fail(early)
         raise typer.Exit(3)
@@ -364,11 +377,12 @@ def _sigterm_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous_handler)
 
 
-def _charged(own: Folder, known: Any) -> str:
+def _charged(folder: Folder, agreement: Any) -> str:
     """Return what a contract was charged in a folder, of what is reserved for it, in words."""
     from dpmesh._epsilons import rounded_up
 
-    spent, reserved = own.spent(known), rounded_up(own.reserved(known).epsilon)
+    spent = folder.spent(agreement)
+    reserved = rounded_up(folder.reserved(agreement).epsilon)
     return (
         f"epsilon = {0 if spent is None else rounded_up(spent.epsilon)} of the {reserved} reserved"
     )
@@ -400,7 +414,8 @@ def router(
     tls = None if certificate is None else server_tls(certificate, key)
     server = RouterServer(Router(read), host, port, tls, insecure=insecure)
     speaker.say(f"listening at {'http' if tls is None else 'https'}://{host}:{server.port}")
-    progress, shown = _Progress(speaker.say), None
+    progress = _Progress(speaker.say)
+    shown = None
     if metrics is not None:
         from dpmesh.deploy.metrics import RouterMetrics
 
@@ -418,7 +433,8 @@ def router(
     except KeyboardInterrupt:
         speaker.say("interrupted; the same command goes on, and nodes answer the same bits")
         raise typer.Exit(130) from None
-    if failure := server.router.failure:
+    failure = server.router.failure
+    if failure:
         speaker.fail(f"the run ends early, as too few parties are left ({failure})")
         raise typer.Exit(3)
     missing = ", ".join(server.router.missing)

@@ -66,7 +66,8 @@ def predict(
         found = loaded.predict(records)
         heads, columns = ["prediction"], [found.tolist()]
         if found.ndim == 2 and loaded.classes is not None:
-            heads, columns = [*map(str, loaded.classes)], found.T.tolist()
+            heads = [*map(str, loaded.classes)]
+            columns = found.T.tolist()
     for warning in noticed:
         typer.echo(f"Warning: {warning.message}", err=True)
     if probabilities:

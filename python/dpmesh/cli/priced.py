@@ -238,7 +238,9 @@ def _plain_type(hint: object) -> Any:
             return option
         if get_origin(option) is Literal:
             only_texts = all(isinstance(choice, str) for choice in get_args(option))
-            return str if only_texts else None
+            if only_texts:
+                return str
+            return None
     return None
 
 

@@ -75,9 +75,7 @@ def run(
             one_of("engine", engine, ("mpi",))
             _on_ranks(settings, folder)
             return
-        with progress_bar(
-            rounds_left(settings, folder), unit="round", wanted=not quiet
-        ) as progress:
+        with progress_bar(rounds_left(settings, folder), unit="round", shown=not quiet) as progress:
             failed = run_sweep(settings, folder, processes=processes, progress=progress)
     except KeyboardInterrupt:
         again = f"the same command goes on from {folder}; a run without a seed begins anew"
@@ -106,11 +104,14 @@ def _on_ranks(settings: Settings, folder: Path) -> None:
     except RankFailed as error:
         if error.__cause__ is not None:  # this is the rank that failed
             traceback.print_exception(error.__cause__)
-        message, code = f"Error: {error}\nto go on: {command(ranks)}", 1
+        message = f"Error: {error}\nto go on: {command(ranks)}"
+        code = 1
     except ValueError as error:
-        message, code = f"Error: {error}", 2
+        message = f"Error: {error}"
+        code = 2
     except KeyboardInterrupt:
-        message, code = f"interrupted; to go on: {command(ranks)}", 130
+        message = f"interrupted; to go on: {command(ranks)}"
+        code = 130
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

@@ -39,7 +39,7 @@ def demo(
 
     def show(panel: Panel) -> None:
         lines = [f"{panel.verdict}: {panel.title}\n"]
-        for name, cells in (("epsilon", [f"{one:g}" for one in EPSILONS]), *panel.rows()):
+        for name, cells in (("epsilon", [f"{epsilon:g}" for epsilon in EPSILONS]), *panel.rows()):
             lines.append(f"{name:<37}{''.join(f'{cell:>15}' for cell in cells)}")
         echo_above_bar("\n".join([*lines, f"\n{panel.sentence}\n"]))
 
@@ -113,8 +113,8 @@ def doctor() -> None:
     if folder is None:
         typer.echo("data sets  none: DPMESH_DATA is not set")
     else:
-        found = sorted(path.name for path in Path(folder).glob("*") if path.is_dir())
-        typer.echo(f"data sets  {', '.join(found) or 'none'} in DPMESH_DATA")
+        names = sorted(path.name for path in Path(folder).glob("*") if path.is_dir())
+        typer.echo(f"data sets  {', '.join(names) or 'none'} in DPMESH_DATA")
     for extra, distributions in EXTRAS.items():
         versions = _versions(distributions)
         if versions is None:
@@ -140,4 +140,6 @@ def _mpi() -> str:
     launcher = launcher or shutil.which("mpiexec")
     if util.find_spec("mpi4py") is None:
         return "no, it needs the extra mpi"
-    return "yes" if launcher else "no, there is no mpiexec: pip install mpich, or your system's"
+    if launcher:
+        return "yes"
+    return "no, there is no mpiexec: pip install mpich, or your system's"

@@ -108,32 +108,33 @@ def synthesize(
                 names = [name.strip() for name in columns.split(",")]
             return [Pairs(*names, bins=bins)]
 
-        found = Files(paths=files, ranges=ranges, site=site, form=form).ask(
+        asked_files = Files(paths=files, ranges=ranges, site=site, form=form).ask(
             questions, epsilon=epsilon, delta=delta, colluding=colluding, budget=budget
         )
-        released, cost = pairs_in(found.answers), _cost_of(found.as_dict())
-        typer.echo(found)
-    drawn = drawn_from(released, rows, seed)
-    replace_text(output, drawn.to_csv())
+        released = pairs_in(asked_files.answers)
+        cost = _cost_of(asked_files.as_dict())
+        typer.echo(asked_files)
+    synthetic = drawn_from(released, rows, seed)
+    replace_text(output, synthetic.to_csv())
     beside = output.with_name(f"{output.name}.toml")
-    replace_text(beside, _sidecar(drawn, cost))
-    typer.echo(f"\n{drawn.shown()}\n\n{drawn.text}\nwrote {output} and {beside}")
+    replace_text(beside, _sidecar(synthetic, cost))
+    typer.echo(f"\n{synthetic.shown()}\n\n{synthetic.text}\nwrote {output} and {beside}")
 
 
 def _of_answers(path: Path) -> tuple[PairTables, dict[str, Any]]:
     """Return the tables in a file of answers, and what they cost."""
     from dpmesh.statistics.two_way import PairTables
 
-    wanted = "a file that dpmesh stats --pairs .. --output answers.json wrote"
+    expected = "a file that dpmesh stats --pairs .. --output answers.json wrote"
     try:
         saved = read_json(path)
     except ValueError:
-        fail(str(path), wanted, "another")
+        fail(str(path), expected, "another")
     answers = saved.get("answers", ()) if isinstance(saved, dict) else ()
-    held = [answer["pairs"] for answer in answers if "pairs" in answer]
-    if not held:
-        fail(str(path), wanted, "another")
-    return PairTables.from_dict(held[0]), _cost_of(saved)
+    tables = [answer["pairs"] for answer in answers if "pairs" in answer]
+    if not tables:
+        fail(str(path), expected, "another")
+    return PairTables.from_dict(tables[0]), _cost_of(saved)
 
 
 def _cost_of(saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,14 +149,16 @@ def _cost_of(saved: Mapping[str, Any]) -> dict[str, Any]:
     return cost
 
 
-def _sidecar(drawn: Synthetic, cost: Mapping[str, Any]) -> str:
+def _sidecar(synthetic: Synthetic, cost: Mapping[str, Any]) -> str:
     """Return what stands beside drawn rows, as TOML."""
     from dpmesh.cli._sites import toml, toml_key
 
-    plain = drawn.as_dict()
+    plain = synthetic.as_dict()
     errors = plain.pop("errors")
     lines = [f"{name} = {toml(value)}" for name, value in (plain | dict(cost)).items()]
-    bins = {column.name: len(column.edges) - 1 for column in drawn.tables.columns if column.edges}
+    bins = {
+        column.name: len(column.edges) - 1 for column in synthetic.tables.columns if column.edges
+    }
     lines += ["", "[bins]", *(f"{toml_key(name)} = {count}" for name, count in bins.items())]
     for error in errors:
         lines += ["", "[[errors]]"]

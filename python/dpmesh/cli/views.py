@@ -12,6 +12,7 @@ import dpmesh.cli._options as options
 from dpmesh._validate import fail, one_of
 
 if TYPE_CHECKING:
+    from dpmesh.kernels.linear_model import Loss
     from dpmesh.privacy.views import LossFacts, View
     from dpmesh.privacy.views.observers import OnNetwork
     from dpmesh.topology import Topology
@@ -56,14 +57,25 @@ OF_A_VIEW = {
 
 
 def seen(
-    *, view: str | None, nodes: int, network: str, seed: int, **facts: Any
+    *,
+    view: str | None,
+    nodes: int,
+    network: str,
+    seed: int,
+    loss: Loss,
+    feature_norm: float,
+    classes: int | None,
+    regularization: float,
 ) -> tuple[View | None, LossFacts | None]:
     """Return the view that options describe, and the facts that it rests on; None without one."""
     from dpmesh.privacy.views import LossFacts
 
     if view is None:
         return None, None
-    return seat_of(view, nodes=nodes, network=network, seed=seed), LossFacts(**facts)
+    facts = LossFacts(
+        loss=loss, feature_norm=feature_norm, classes=classes, regularization=regularization
+    )
+    return seat_of(view, nodes=nodes, network=network, seed=seed), facts
 
 
 def seat_of(text: str, *, nodes: int, network: str, seed: int) -> OnNetwork:

@@ -215,8 +215,8 @@ def _require_calibration(task: Task, between_parties: bool, network: Topology | 
     if network is None:
         return
     if network.matrix(0).messages != network.nodes * (network.nodes - 1):
-        wanted = f"False unless all nodes are neighbours (at most {rule.COMPLETE} of them)"
-        fail("calibrate", wanted, True)
+        expected = f"False unless all nodes are neighbours (at most {rule.COMPLETE} of them)"
+        fail("calibrate", expected, True)
 
 
 def _method_or_gossip(

@@ -336,7 +336,9 @@ def method_for(
     fewest = integer("colluding", colluding) + HONEST
     can_aggregate = nodes >= fewest and epsilon is not None
     if algorithm is None:
-        return "secure" if can_aggregate else "gossip"
+        if can_aggregate:
+            return "secure"
+        return "gossip"
     one_of("algorithm", algorithm, get_args(Method))
     if algorithm == "secure" and not can_aggregate:
         if epsilon is None:

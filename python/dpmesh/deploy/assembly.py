@@ -41,8 +41,8 @@ def check_modules(settings: Settings) -> None:
     """Refuse a network of a module that this party has not named itself: its code would run."""
     named = str(settings.table("problem").get("model", "")).partition(":")[0]
     if named not in ("", settings.module):
-        wanted = f"read {named}, and give --module {named} if you want to run its code"
-        settings.fail("problem.model", wanted)
+        instruction = f"read {named}, and give --module {named} if you want to run its code"
+        settings.fail("problem.model", instruction)
 
 
 def refuse_calibration(settings: Settings) -> None:
@@ -65,8 +65,10 @@ def check_parties(settings: Settings, terms: Terms, parties: Sequence[Party]) ->
             settings.fail("party", f"wanted a {name} of its own for each party")
     fewest = len(parties) // 2 + 1
     if not fewest <= terms.quorum <= len(parties):
-        wanted = f"wanted more than half of the {len(parties)} parties: {fewest} to {len(parties)}"
-        settings.fail("contract.quorum", f"{wanted}, got {terms.quorum}")
+        requirement = (
+            f"wanted more than half of the {len(parties)} parties: {fewest} to {len(parties)}"
+        )
+        settings.fail("contract.quorum", f"{requirement}, got {terms.quorum}")
 
 
 def check_algorithm(
@@ -75,18 +77,18 @@ def check_algorithm(
     """Refuse an algorithm whose guarantee needs more than the parties can check."""
     kind = type(algorithm)
     if not holds_for_any_rows(algorithm):
-        wanted = "wanted one whose class proves its sensitivity for any rows that others send"
-        settings.fail("algorithm", f"{wanted} (any_rows), got {kind.__name__}")
+        requirement = "wanted one whose class proves its sensitivity for any rows that others send"
+        settings.fail("algorithm", f"{requirement} (any_rows), got {kind.__name__}")
     for name, problem in algorithm.refused_by_parties().items():
         settings.fail(f"algorithm.{name}", problem)
     if is_summed(algorithm.release_of(0)):
         check_sums(settings, algorithm, terms)
         return
     if algorithm.travels == "server":
-        wanted = (
+        requirement = (
             "wanted one without a server that sees each part without noise, or under a secure sum"
         )
-        settings.fail("algorithm", f"{wanted}, got {kind.__name__}")
+        settings.fail("algorithm", f"{requirement}, got {kind.__name__}")
     if (algorithm.neighboring_relation, algorithm.unit) != ("replace_one", "record"):
         settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
     for release in settings.call("algorithm", algorithm.plan, rounds=terms.rounds).touching:
@@ -108,14 +110,16 @@ def check_noise(settings: Settings, algorithm: AnyAlgorithm, mechanism: Mechanis
     joint = mechanism.joint_event
     if joint is None:
         if not proof_of(mechanism):
-            wanted = "wanted noise whose class proves the loss that it states (`proof`)"
-            settings.fail("algorithm", f"{wanted}, got {mechanism}")
+            requirement = "wanted noise whose class proves the loss that it states (`proof`)"
+            settings.fail("algorithm", f"{requirement}, got {mechanism}")
     elif joint.secrets is not None and not joint.claims_star:
-        wanted = "wanted star = true: else the proof is for a whole graph of secrets, and no party"
-        settings.fail("algorithm.noise", f"{wanted} can check that others still use theirs")
+        requirement = (
+            "wanted star = true: else the proof is for a whole graph of secrets, and no party"
+        )
+        settings.fail("algorithm.noise", f"{requirement} can check that others still use theirs")
     elif algorithm.travels != "gossip":
-        wanted = "wanted none: rows of noise of the turns that a node misses have no proof"
-        settings.fail("algorithm.noise", wanted)
+        requirement = "wanted none: rows of noise of the turns that a node misses have no proof"
+        settings.fail("algorithm.noise", requirement)
 
 
 def check_questions(settings: Settings, terms: Terms, questions: Questions | None) -> None:
@@ -123,11 +127,13 @@ def check_questions(settings: Settings, terms: Terms, questions: Questions | Non
     kind = settings.table("algorithm").get("kind")
     wanted_kind = RecordSums.__name__ if questions is None else questions.algorithm.__name__
     if questions is None or kind != wanted_kind:
-        wanted = f"wanted {wanted_kind} for a contract with these [questions], and for no other"
-        settings.fail("algorithm.kind", f"{wanted}, got {kind}")
+        requirement = (
+            f"wanted {wanted_kind} for a contract with these [questions], and for no other"
+        )
+        settings.fail("algorithm.kind", f"{requirement}, got {kind}")
     if questions.rounds > 1 and terms.rounds != questions.rounds:
-        wanted = f"wanted {questions.rounds}, the rounds of these questions"
-        settings.fail("contract.rounds", f"{wanted}, got {terms.rounds}")
+        requirement = f"wanted {questions.rounds}, the rounds of these questions"
+        settings.fail("contract.rounds", f"{requirement}, got {terms.rounds}")
     for key in ("problem", "topology"):
         if settings.table(key):
             settings.fail(key, "questions learn no model; remove it")
@@ -150,22 +156,29 @@ def check_sums(settings: Settings, algorithm: AnyAlgorithm, terms: Terms) -> Non
     protected as a whole, may send noise alone.
     """
     first: Any = algorithm.release_of(0)
-    every = [one.mechanism.numbers for one in (first if isinstance(first, tuple) else (first,))]
-    numbers, most = every[-1], max(each.modulus_bits for each in every)
+    every = [
+        release.mechanism.numbers for release in (first if isinstance(first, tuple) else (first,))
+    ]
+    numbers = every[-1]
+    most = max(sizes.modulus_bits for sizes in every)
     if algorithm.unit == "record" and algorithm.neighboring_relation != "replace_one":
         settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
     for_all = isinstance(numbers, SecureSum)
     if for_all and most > MOST_BITS:
-        wanted = f"wanted sums of at most {MOST_BITS} bits a number, whose total can carry a tag"
-        settings.fail("algorithm", f"{wanted}, got {most}")
+        requirement = (
+            f"wanted sums of at most {MOST_BITS} bits a number, whose total can carry a tag"
+        )
+        settings.fail("algorithm", f"{requirement}, got {most}")
     if for_all and numbers.sites <= 2 * numbers.dropouts + numbers.colluding:
-        wanted = "wanted more parties than 2 dropouts + colluding, so that only one model is sealed"
-        settings.fail("algorithm.dropouts", f"{wanted}, got {numbers.sites}")
+        requirement = (
+            "wanted more parties than 2 dropouts + colluding, so that only one model is sealed"
+        )
+        settings.fail("algorithm.dropouts", f"{requirement}, got {numbers.sites}")
     if terms.quorum != numbers.fewest:
-        wanted = f"wanted {numbers.fewest} for these sums, got {terms.quorum}"
+        requirement = f"wanted {numbers.fewest} for these sums, got {terms.quorum}"
         if not for_all:
-            wanted += ": no proof covers sums over neighbours in which a party is missing"
-        settings.fail("contract.quorum", wanted)
+            requirement += ": no proof covers sums over neighbours in which a party is missing"
+        settings.fail("contract.quorum", requirement)
     linear = settings.table("problem").get("kind", "linear") == "linear"
     if linear and terms.numbers != "float64":
         settings.fail("contract.numbers", f"wanted float64 for these sums, got {terms.numbers}")
@@ -206,6 +219,8 @@ def check_costs(
     for party in parties:
         cost = settings.call("algorithm", cost_at, delta=party.delta)
         if cost > party.epsilon * (1 + ROUNDING):
-            wanted = f"wanted at least {rounded_up(cost)} for {party.name}, which the plan costs"
-            error = settings.error("party.epsilon", f"{wanted}, got {party.epsilon:g}")
+            requirement = (
+                f"wanted at least {rounded_up(cost)} for {party.name}, which the plan costs"
+            )
+            error = settings.error("party.epsilon", f"{requirement}, got {party.epsilon:g}")
             raise PartyEpsilonError(str(error))

@@ -101,15 +101,15 @@ class Attendance:
         """Return the names of parties, in the order of their numbers."""
         return [self.contract.parties[number].name for number in sorted(parties)]
 
-    def move(self, at: Position) -> None:
+    def move(self, position: Position) -> None:
         """Open a position, and wait for it from now on."""
-        self.at = at
-        self.in_time[at] = set()
+        self.at = position
+        self.in_time[position] = set()
         self.wait_anew()
 
-    def came(self, party: int, at: Position) -> None:
+    def came(self, party: int, position: Position) -> None:
         """Note what a party has answered: it is not late, and its start is confirmed."""
-        self.answered[party] = at
+        self.answered[party] = position
         self.late.discard(party)
         self.fresh.pop(party, None)
 
@@ -143,17 +143,17 @@ class Attendance:
             del self._confirmations[old]
         if len(self._questions) > 2 * self.contract.nodes:
             self._questions = {
-                hashed: together
-                for hashed, together in self._questions.items()
-                if not current.isdisjoint(together)
+                hashed: questions
+                for hashed, questions in self._questions.items()
+                if not current.isdisjoint(questions)
             }
 
     def take_heard(self, _: int, answer: bytes) -> None:
         """Take an answer to such questions."""
-        heard = Heard.read(answer, self.contract, self._questions)
-        confirmation = Confirmation(heard.asked, answer)
-        for question in self._questions[heard.asked]:
-            self._confirmations.setdefault(question, {})[heard.by] = confirmation
+        report = Heard.read(answer, self.contract, self._questions)
+        confirmation = Confirmation(report.asked, answer)
+        for question in self._questions[report.asked]:
+            self._confirmations.setdefault(question, {})[report.by] = confirmation
 
     def _answers(self, question: Fresh) -> dict[int, Confirmation]:
         return self._confirmations.get(question, {})
@@ -161,9 +161,11 @@ class Attendance:
     def answers(self, party: int) -> set[int]:
         """Return who has answered what a party that started asks."""
         question = self.fresh.get(party)
-        return set() if question is None else {*self._answers(question)}
+        if question is None:
+            return set()
+        return {*self._answers(question)}
 
-    def confirmation(self, party: int, others: set[int]) -> tuple[bytes, ...]:
+    def confirmation(self, party: int, witnesses: set[int]) -> tuple[bytes, ...]:
         """Return the answers of others to a party that started, and the questions that they answer.
 
         Whoever else has answered is left out: a start is to cost no more than its links.
@@ -174,8 +176,8 @@ class Attendance:
         answers = [
             confirmation
             for by, confirmation in sorted(self._answers(question).items())
-            if by in others
+            if by in witnesses
         ]
-        asked = dict.fromkeys(confirmation.asked for confirmation in answers)
-        questions = [Fresh.together(self.contract, self._questions[hashed]) for hashed in asked]
+        hashes = dict.fromkeys(confirmation.asked for confirmation in answers)
+        questions = [Fresh.together(self.contract, self._questions[hashed]) for hashed in hashes]
         return (*questions, *(confirmation.message for confirmation in answers))

@@ -62,15 +62,16 @@ class Contract:
     settings: Settings
 
     def __post_init__(self) -> None:
-        wanted = (*(name for name, _ in _TABLES), "party", "ranges", "format")
-        self.settings.known("", self.settings.content, wanted)
+        table_names = (*(name for name, _ in _TABLES), "party", "ranges", "format")
+        self.settings.known("", self.settings.content, table_names)
         check_format(self.settings)
-        for name, needed in _TABLES:
-            needed &= not (name == "problem" and "questions" in self.settings.content)
-            if needed and not self.settings.table(name):
+        for name, is_required in _TABLES:
+            is_required &= not (name == "problem" and "questions" in self.settings.content)
+            if is_required and not self.settings.table(name):
                 self.settings.fail(name, f"wanted a table [{name}]")
         assembly.refuse_calibration(self.settings)
-        settings, rounds = self.settings, self.terms.rounds
+        settings = self.settings
+        rounds = self.terms.rounds
         assembly.check_modules(settings)
         assembly.check_parties(settings, self.terms, self.parties)
         sums = settings.table("algorithm").get("kind") in [*assembly.SUMS]
@@ -82,10 +83,13 @@ class Contract:
         if self.tables.network is not None:
             assembly.check_network(settings, self.tables.classifies, self.terms.numbers)
         if self.tables.questions is not None:
-            enough = {"noises": self.planned.noise_scales, "records": int(self.records.sum())}
-            settings.call("questions", self.tables.questions.require, **enough)
-        start = {"problem": self.made_up, "key": self.public_key}
-        settings.call("algorithm", self.algorithm.init, **start)
+            settings.call(
+                "questions",
+                self.tables.questions.require,
+                noises=self.planned.noise_scales,
+                records=int(self.records.sum()),
+            )
+        settings.call("algorithm", self.algorithm.init, problem=self.made_up, key=self.public_key)
         if self.planned.sums is None:
             assembly.check_records(settings, self.algorithm, self.made_up, rounds)
         self.patterns.check_at_once()
@@ -101,9 +105,9 @@ class Contract:
         """SHA-256 of all that the contract states, of the module it names, and of the version."""
         text = json.dumps(self.settings.content, sort_keys=True, default=str)  # dates
         module = self.settings.module
-        own = [] if module is None else [Path(_file_of(module)).read_bytes()]
+        module_bytes = [] if module is None else [Path(_file_of(module)).read_bytes()]
         version = f"{PROTOCOL} {__version__}"
-        return digest(b"dpmesh contract", text.encode(), version.encode(), *own)
+        return digest(b"dpmesh contract", text.encode(), version.encode(), *module_bytes)
 
     @cached_property
     def terms(self) -> Terms:
@@ -118,15 +122,15 @@ class Contract:
         """The parties, in the order of the nodes."""
         tables = self.settings.content.get("party")
         if not isinstance(tables, list) or not 2 <= len(tables) < MOST_PARTIES:
-            wanted = f"wanted at least 2 tables [[party]], and less than {MOST_PARTIES}"
-            self.settings.fail("party", wanted)
-        found = []
+            expected = f"wanted at least 2 tables [[party]], and less than {MOST_PARTIES}"
+            self.settings.fail("party", expected)
+        members = []
         for place, table in enumerate(tables):
             if not isinstance(table, dict):
                 self.settings.fail(f"party[{place}]", f"wanted a table [[party]], got {table!r}")
             arguments = self.settings.arguments(f"party[{place}]", table, entries(Party))
-            found.append(self.settings.call(f"party[{place}]", Party, **arguments))
-        return tuple(found)
+            members.append(self.settings.call(f"party[{place}]", Party, **arguments))
+        return tuple(members)
 
     @property
     def nodes(self) -> int:
@@ -197,7 +201,9 @@ class Contract:
     @cached_property
     def topology(self) -> Topology | None:
         """The gossip graph; None if messages travel by token or under masks."""
-        return self._graph if self.algorithm.travels == "gossip" else None
+        if self.algorithm.travels == "gossip":
+            return self._graph
+        return None
 
     @property
     def dim(self) -> int:
@@ -207,7 +213,9 @@ class Contract:
     @property
     def models(self) -> int:
         """Number of a party's models that share no parameters: a row of each travels by token."""
-        return 1 if self.topology is not None else self.made_up.models
+        if self.topology is not None:
+            return 1
+        return int(self.made_up.models)
 
     def problem(self, records: Dataset, party: int) -> Any:
         """Return what a party learns from its own records, which are checked.
@@ -220,13 +228,13 @@ class Contract:
         """
         counted = self.parties[party]
         if records.records != counted.records:
-            wanted = f"{counted.records} of {counted.name}, as the contract has"
-            fail("records", wanted, records.records)
+            expected = f"{counted.records} of {counted.name}, as the contract has"
+            fail("records", expected, records.records)
         if records.dim != self.tables.features or records.features.dtype != self.terms.numbers:
-            wanted = f"{self.terms.numbers} records of {self.tables.features} features"
-            fail("records", wanted, f"{records.features.dtype} of {records.dim}")
-        own = self.problem_of(records, [np.arange(records.records)])
-        return own.as_node(party, self.records)
+            expected = f"{self.terms.numbers} records of {self.tables.features} features"
+            fail("records", expected, f"{records.features.dtype} of {records.dim}")
+        local_problem = self.problem_of(records, [np.arange(records.records)])
+        return local_problem.as_node(party, self.records)
 
     def problem_of(self, records: Dataset, partition: Any) -> Any:
         """Return the contract's problem on these records, as `LinearProblem` takes them."""
@@ -269,11 +277,12 @@ class Contract:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Assumptions of the guarantee beside the proof."""
-        kind, why = type(self.algorithm), holds_for_any_rows(self.algorithm)
+        kind = type(self.algorithm)
+        why = holds_for_any_rows(self.algorithm)
         if kind.__module__.startswith("dpmesh."):
             return self.plan.assumptions
-        own = f"{kind.__name__} is no algorithm of dpmesh; it says that its sensitivity holds"
-        return (f"{own} for any rows since {why}", *self.plan.assumptions)
+        claim = f"{kind.__name__} is no algorithm of dpmesh; it says that its sensitivity holds"
+        return (f"{claim} for any rows since {why}", *self.plan.assumptions)
 
     def party_of(self, public_key: bytes) -> int:
         """Return the number of the party with this public key.
@@ -283,16 +292,19 @@ class Contract:
         ValueError
             If there is none.
         """
-        keys, own = [party.public_key for party in self.parties], public_key.hex()
+        keys = [party.public_key for party in self.parties]
+        key_text = public_key.hex()
         if public_key not in keys:
-            fail("signing_key", "that of a [[party]] of the contract", f"this folder's, {own}")
+            fail("signing_key", "that of a [[party]] of the contract", f"this folder's, {key_text}")
         return keys.index(public_key)
 
     @property
     def _learned(self) -> Any:
         """The made-up problem for the algorithm, centred if there is a first stage."""
         staged = "first_stage" in self.settings.content
-        return self.made_up.centred(np.zeros(self.tables.features)) if staged else self.made_up
+        if staged:
+            return self.made_up.centred(np.zeros(self.tables.features))
+        return self.made_up
 
     @property
     def smallest(self) -> int:
@@ -307,12 +319,13 @@ class Contract:
             features: Any = sparse.csr_array(shape, dtype=self.terms.numbers)
         else:
             features = np.zeros(shape, self.terms.numbers)
-        everything = {
-            "records": self._made_up_records(features),
-            "partition": [np.arange(shape[0])],
-        }
-        made = self.settings.call("problem", self.problem_of, **everything)
-        return made.as_node(self.smallest, self.records)
+        problem = self.settings.call(
+            "problem",
+            self.problem_of,
+            records=self._made_up_records(features),
+            partition=[np.arange(shape[0])],
+        )
+        return problem.as_node(self.smallest, self.records)
 
     @cached_property
     def made_up_column(self) -> Any:
@@ -326,8 +339,8 @@ class Contract:
             return self.made_up
         shape = self.records[self.smallest], 1
         records = self._made_up_records(sparse.csr_array(shape, dtype=self.terms.numbers))
-        made = LinearProblem(records, (np.arange(shape[0]),), **arguments)
-        return made.as_node(self.smallest, self.records)
+        problem = LinearProblem(records, (np.arange(shape[0]),), **arguments)
+        return problem.as_node(self.smallest, self.records)
 
     def _made_up_records(self, features: Any) -> Dataset:
         """Return records with labels that every loss takes."""

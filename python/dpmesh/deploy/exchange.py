@@ -39,8 +39,8 @@ class Coins:
     It stands in for a `Key` in a round. What is drawn once for all rounds comes from `lasting`.
     """
 
-    def __init__(self, own: Key, lasting: Key, public: Key, shared: frozenset[Purpose]) -> None:
-        self._own, self._lasting, self._public, self._shared = own, lasting, public, shared
+    def __init__(self, private: Key, lasting: Key, public: Key, shared: frozenset[Purpose]) -> None:
+        self._own, self._lasting, self._public, self._shared = private, lasting, public, shared
 
     def stream(self, purpose: int, round: int = 0) -> Stream:
         """Return the stream of a purpose."""
@@ -50,8 +50,8 @@ class Coins:
     def for_nodes(self, nodes: Any) -> Coins:
         """Return those of some nodes."""
         keys = self._own, self._lasting, self._public
-        own, lasting, public = (key.for_nodes(nodes) for key in keys)
-        return Coins(own, lasting, public, self._shared)
+        private, lasting, public = (key.for_nodes(nodes) for key in keys)
+        return Coins(private, lasting, public, self._shared)
 
 
 class NodeChannel(Channel):
@@ -68,11 +68,11 @@ class NodeChannel(Channel):
     """
 
     def __init__(
-        self, schedule: Schedule, node: int, problem: Problem, own: Key, state: Any
+        self, schedule: Schedule, node: int, problem: Problem, key: Key, state: Any
     ) -> None:
         contract = schedule.contract
         ledger = Ledger(contract.plan.with_releases(()), nodes=contract.nodes)
-        super().__init__(None, own, ledger, nodes=np.array([node]))
+        super().__init__(None, key, ledger, nodes=np.array([node]))
         self.schedule, self.node, self.state = schedule, node, state
         self.published: Any = None
         """The released model after the last round that it finished."""
@@ -83,7 +83,8 @@ class NodeChannel(Channel):
     def check_request(self, t: int, request: object) -> None:
         """Fail unless a round yields what its dry run did, before it draws any noise."""
         expected = self.schedule.contract.patterns.expected(t)
-        place, self._requests = self._requests, self._requests + 1
+        place = self._requests
+        self._requests = self._requests + 1
         if expected is None:
             return
         came = RequestPattern.of(request)
@@ -148,19 +149,19 @@ class RowChannel(NodeChannel):
         schedule: Schedule,
         node: int,
         problem: Problem,
-        own: Key,
+        key: Key,
         context: bytes | None,
         state: Any,
         t: int = 0,
     ) -> None:
-        super().__init__(schedule, node, problem, own, state)
+        super().__init__(schedule, node, problem, key, state)
         self.rows: Rows = {}
         """What arrived in the current round, and what the node itself sent."""
         self.at = BEFORE
         """The position that it waits at."""
         self.drawn: dict[str, DrawnRows] = {}
         """The noise that works together of what the node sent in round t, before a restart."""
-        self._own, self._context = own, context
+        self._own, self._context = key, context
         self._life, self._arrived = self._rounds(t), tuple[bytes, ...]()
         self._seeds: tuple[bytes, ...] = ()
 
@@ -176,7 +177,7 @@ class RowChannel(NodeChannel):
         keys = {j: Key.seeded(int.from_bytes(seed, "big")) for j, seed in seeds.items()}
         self.noise.partners = keys
 
-    def go_to(self, at: Position, arrived: tuple[bytes, ...]) -> Packet:
+    def go_to(self, position: Position, arrived: tuple[bytes, ...]) -> Packet:
         """Run up to a position, for which these messages arrived; return what the node sends there.
 
         The rows in them are in `rows` already.
@@ -187,17 +188,20 @@ class RowChannel(NodeChannel):
             If the algorithm sends at other positions than it states.
         """
         self._arrived, packet = arrived, Packet(None)
-        while self.at < at:
+        while self.at < position:
             packet = next(self._life)
-        if self.at != at:
-            raise RuntimeError(f"round {at.round} ends before its exchange {at.exchange}")
+        if self.at != position:
+            raise RuntimeError(
+                f"round {position.round} ends before its exchange {position.exchange}"
+            )
         return packet
 
     def _rounds(self, t: int) -> Iterator[Packet]:
         """Run all rounds from t on; yield what the node sends at each position."""
         contract = self.schedule.contract
         while t < contract.terms.rounds:
-            steps, arrived = self._round(t, self._begin(t)), None
+            steps = self._round(t, self._begin(t))
+            arrived = None
             self._allowed = list(contract.planned.releases(self.node, t))
             with suppress(StopIteration):
                 while True:
@@ -211,9 +215,11 @@ class RowChannel(NodeChannel):
 
     def _begin(self, t: int) -> Any:
         """Begin round t: other inputs, other streams. Return its coins."""
-        self.at, self.received = Position(t), None
-        self.rows = {at: rows for at, rows in self.rows.items() if at.round >= t}
-        contract, key = self.schedule.contract, self._own
+        self.at = Position(t)
+        self.received = None
+        self.rows = {position: rows for position, rows in self.rows.items() if position.round >= t}
+        contract = self.schedule.contract
+        key = self._own
         lasting = key
         if self._context is not None:
             lasting = key.derive(digest(b"dpmesh mesh allocation", contract.hash))
@@ -227,8 +233,10 @@ class RowChannel(NodeChannel):
         """Return where the noise comes from: other values or partners, other noise."""
         key = self.key
         if self._context is not None:
-            here = (at for at in sorted(self.rows) if at.round == self.at.round)
-            rows = [part for at in here for part in _flat(self.rows[at])]
+            positions = (
+                position for position in sorted(self.rows) if position.round == self.at.round
+            )
+            rows = [part for position in positions for part in _flat(self.rows[position])]
             shape = f"{values.dtype}{values.shape}".encode()
             key = key.derive(digest(pack(*rows), shape, values.tobytes(), *self._seeds))
         return key
@@ -249,12 +257,12 @@ class RowChannel(NodeChannel):
         self, t: int, message: Message, values: Sensitive, releases: tuple[Release, ...]
     ) -> Packet:
         """Release rows, or take those of this round that the node sent before it restarted."""
-        sent = self.rows.get(self.at, {})
-        if self.node not in sent:
+        earlier = self.rows.get(self.at, {})
+        if self.node not in earlier:
             return super().release_rows(t, message, values, releases)
         self.earlier_messages(message, len(values))
         self.noise.in_round.update(self.drawn)
-        return Packet(sent[self.node], sender=message.sender)
+        return Packet(earlier[self.node], sender=message.sender)
 
 
 class SumChannel(NodeChannel):
@@ -290,7 +298,9 @@ class SumChannel(NodeChannel):
     ) -> None:
         key = own or Key.seeded(0)  # of which nothing is drawn: each attempt has its own
         super().__init__(schedule, node, problem, key, state)
-        self.step, self.transcript, self._rehearses = step, transcript, own is not None
+        self.step = step
+        self.transcript = transcript
+        self._rehearses = own is not None
         self.totals = totals
         """What the open round added up so far."""
         self._steps: Generator[Packet, Any, None] | None = None
@@ -309,15 +319,17 @@ class SumChannel(NodeChannel):
             steps.send(total)
         except StopIteration:
             self.totals = []
-        self.transcript, self._steps, self.step = transcript, None, self.step + 1
+        self.transcript = transcript
+        self._steps = None
+        self.step = self.step + 1
 
-    def attempt(self, own: Key | None) -> Masked:
+    def attempt(self, key: Key | None) -> Masked:
         """Begin the round for an attempt; return what the node adds to its step.
 
         All that is drawn comes from `own`, a key of this attempt alone; in a rehearsal there is
         none.
         """
-        self._steps, packet = self._begun(own)
+        self._steps, packet = self._begun(key)
         if packet.masked is None:
             raise RuntimeError(f"step {self.step} releases no sum")
         return packet.masked
@@ -331,12 +343,12 @@ class SumChannel(NodeChannel):
         key = own.derive(digest(masked.steps.tobytes()))
         return replace(masked, stream=key.stream(Purpose.NOISE, self.step))
 
-    def _begun(self, own: Key | None) -> tuple[Generator[Packet, Any, None], Packet]:
+    def _begun(self, key: Key | None) -> tuple[Generator[Packet, Any, None], Packet]:
         contract = self.schedule.contract
         t = contract.planned.summed[self.step].round
         self.received, self._allowed = None, list(contract.planned.releases(self.node, t))
         if not self._rehearses:
-            self.key = own or Key.seeded(0)  # of whose noise nothing leaves
+            self.key = key or Key.seeded(0)  # of whose noise nothing leaves
         coins = Coins(self.key, self.key, contract.public_key, contract.algorithm.public_coins)
         steps = self._round(t, self.schedule.seat(self.node, coins))
         packet = next(steps)
@@ -370,10 +382,10 @@ def state_as_bytes(state: Any) -> bytes:
 def state_from_bytes(data: bytes, start: Any) -> Any:
     """Return the state, of the same classes as `start`."""
     tree, *parts = unpack(data)
-    names, held = parts[::2], parts[1::2]
+    names, contents = parts[::2], parts[1::2]
     arrays = {
         name.decode(): np.load(BytesIO(array), allow_pickle=False)
-        for name, array in zip(names, held, strict=True)
+        for name, array in zip(names, contents, strict=True)
     }
     return decode(json.loads(tree), arrays, classes_in(start))
 

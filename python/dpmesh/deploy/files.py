@@ -127,8 +127,8 @@ class Marks(PrivateFile):
 
     def all(self) -> dict[bytes, tuple[Joined, Sent]]:
         """Return what was joined, and what was released last, by the contracts' hashes."""
-        found = self._read("select * from marks")
-        return {each[0]: (Joined(*each[1:4]), Sent.of(*each[4:])) for each in found}
+        rows = self._read("select * from marks")
+        return {row[0]: (Joined(*row[1:4]), Sent.of(*row[4:])) for row in rows}
 
     def put(self, contract: bytes, joined: Joined, last: Sent) -> None:
         """Mark a contract that the folder has."""

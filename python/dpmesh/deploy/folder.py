@@ -49,7 +49,8 @@ create table if not exists signatures (
 );
 """
 """Secrets of runs that are not over, and what folders of an earlier version did not do."""
-_LATE, _SHARED = "joined after a release", "others hold its records"
+_LATE = "joined after a release"
+_SHARED = "others hold its records"
 _LOST = "joined by a lost folder"
 _UNSIGNED = "signed nothing"
 """A contract that was joined, under which no word of this folder has left it yet."""
@@ -150,14 +151,14 @@ class Folder(Steps):
             file.close()
             SigningKey.generate().save(new / SIGNING)
             Key.generate().save(new / NOISE)
-            made = cls(new, marks)
+            folder = cls(new, marks)
             try:
                 for contract in lost:
-                    made._join(contract, "", _LOST)
+                    folder._join(contract, "", _LOST)
             finally:
-                made.close()
-            for each in (*new.iterdir(), new):
-                sync(each)
+                folder.close()
+            for item in (*new.iterdir(), new):
+                sync(item)
             new.rename(path)
         sync(parent)
         return cls(path, marks)
@@ -237,34 +238,36 @@ class Folder(Steps):
             fail("contract", "one that this folder has not left: that is for ever", "a left one")
         joined = Joined(json.dumps(contract.plan.as_dict()), records, seeded)
         with self.transaction():
-            known = self._joined().get(contract.hash)
-            if known is None:
+            stored = self._joined().get(contract.hash)
+            if stored is None:
                 late = self._has_released()
                 self._require(contract.plan, late)
                 events = (event or _UNSIGNED, _LATE if late else None)
                 self._note(contract.hash, *filter(None, events))
                 row = contract.hash, *joined, 0, 0
                 self._file.execute("insert into contracts values (?, ?, ?, ?, ?, ?)", row)
-            elif known.records != records:
-                wanted = "those with which the contract was joined, in their order"
-                fail("records", wanted, "others")
-            elif known.seeded != seeded:
+            elif stored.records != records:
+                expected = "those with which the contract was joined, in their order"
+                fail("records", expected, "others")
+            elif stored.seeded != seeded:
                 fail("rehearsal", "the same as when the contract was joined", seeded)
-            elif known.plan != joined.plan and self._costs_more(contract.plan, known):
+            elif stored.plan != joined.plan and self._costs_more(contract.plan, stored):
                 fail("plan", "no more than what was charged under this hash", "another plan")
             if contract.copies > 1:  # also if an earlier version joined it
                 self._note(contract.hash, _SHARED)
-        self.marks.put(contract.hash, known or joined, self.last_sent(contract.hash))
+        self.marks.put(contract.hash, stored or joined, self.last_sent(contract.hash))
 
-    def _costs_more(self, plan: Plan, known: Joined) -> bool:
+    def _costs_more(self, plan: Plan, stored: Joined) -> bool:
         """Return True if a plan costs more than the one that was charged, beyond rounding.
 
         A contract names versions and modules, but not all that its plan is computed by.
         """
-        if known.records == _OUTSIDE:
+        if stored.records == _OUTSIDE:
             return True
-        charged = Plan.from_dict(json.loads(known.plan))
-        cost, before = (total_cost([each], self.budget.delta).epsilon for each in (plan, charged))
+        charged = Plan.from_dict(json.loads(stored.plan))
+        cost, before = (
+            total_cost([one_plan], self.budget.delta).epsilon for one_plan in (plan, charged)
+        )
         return cost > before * (1 + 1e-9) or len(plan.releases) > len(charged.releases)
 
     def has_joined(self, contract: Agreement) -> bool:
@@ -272,15 +275,15 @@ class Folder(Steps):
         return contract.hash in self._joined()
 
     def _joined(self) -> dict[bytes, Joined]:
-        found = self._read("select hash, plan, records, seeded from contracts")
-        return {contract: Joined(*joined) for contract, *joined in found}
+        rows = self._read("select hash, plan, records, seeded from contracts")
+        return {contract: Joined(*joined) for contract, *joined in rows}
 
     def _require(self, plan: Plan, late: bool) -> None:
         cost = self._cost([*self._plans(), plan], late)
         if not cost <= self.budget.epsilon * (1 + ROUNDING):
-            wanted = f"this costs epsilon {rounded_up(cost)} with what was charged before"
+            excess = f"this costs epsilon {rounded_up(cost)} with what was charged before"
             chosen = ", as it is chosen after a release" if late else ""
-            raise OverBudget(f"{wanted}{chosen}, more than the budget of {self.budget}")
+            raise OverBudget(f"{excess}{chosen}, more than the budget of {self.budget}")
 
     def cost(self) -> float:
         """Return the epsilon of all that was charged so far, each contract in whole.
@@ -298,13 +301,15 @@ class Folder(Steps):
 
     def _plans(self) -> list[Plan]:
         """Return the plans of all contracts, each once more for each time that it was restored."""
-        times = [(known.plan, 1 + self.incarnation(known.hash)) for known in self.contracts()]
-        return [made for plan, count in times for made in made_again(*count * [plan])]
+        times = [
+            (agreement.plan, 1 + self.incarnation(agreement.hash)) for agreement in self.contracts()
+        ]
+        return [replanned for plan, count in times for replanned in made_again(*count * [plan])]
 
     def contracts(self) -> list[Known]:
         """Return the contracts that were joined, in that order."""
-        found = self._read("select hash, plan from contracts order by rowid")
-        return [Known(contract, Plan.from_dict(json.loads(plan))) for contract, plan in found]
+        rows = self._read("select hash, plan from contracts order by rowid")
+        return [Known(contract, Plan.from_dict(json.loads(plan))) for contract, plan in rows]
 
     def _has_released(self) -> bool:
         """Return True if a release was charged here, or may have been made by another copy."""
@@ -314,8 +319,8 @@ class Folder(Steps):
         return bool(elsewhere or self._read(f"{charged} union {again}", _OUTSIDE))
 
     def _is_outside(self, contract: Agreement) -> bool:
-        known = self._joined().get(contract.hash)
-        return known is not None and known.records == _OUTSIDE
+        stored = self._joined().get(contract.hash)
+        return stored is not None and stored.records == _OUTSIDE
 
     def leave(self, contract: Agreement) -> bool:
         """Leave a contract for ever. It stays charged in whole: a choice to leave returns nothing.
@@ -375,9 +380,12 @@ class Folder(Steps):
         """
         if self._is_outside(contract):
             return self.reserved(contract)
-        ledger, again = self.ledger(contract), self.incarnation(contract.hash)
+        ledger = self.ledger(contract)
+        again = self.incarnation(contract.hash)
         plans = [*again * [contract.plan], *([ledger] if ledger.releases else [])]
-        return total_cost(made_again(*plans), self.budget.delta) if plans else None
+        if plans:
+            return total_cost(made_again(*plans), self.budget.delta)
+        return None
 
     def reserved(self, contract: Agreement, delta: float | None = None) -> Cost:
         """Return what a contract that was joined may cost in all, by default at the budget's delta.
@@ -400,8 +408,8 @@ class Folder(Steps):
     def last_sent(self, contract: bytes) -> Sent:
         """Return what this folder knows to have released last."""
         query = "select round, exchange from steps where contract = ? and row is not null"
-        found = self._read(f"{query} order by round desc, exchange desc limit 1", contract)
-        return Sent(self.incarnation(contract), Position(*found[0]) if found else BEFORE)
+        rows = self._read(f"{query} order by round desc, exchange desc limit 1", contract)
+        return Sent(self.incarnation(contract), Position(*rows[0]) if rows else BEFORE)
 
     def mark(self, contract: Agreement) -> None:
         """Mark the last answer outside of the folder."""
@@ -409,9 +417,9 @@ class Folder(Steps):
 
     def _check_marks(self) -> None:
         """Fail if this folder has forgotten a contract or an answer that a mark knows of."""
-        known = self._joined()
+        stored = self._joined()
         for contract, (_, marked) in self.marks.all().items():
-            if contract not in known or self.last_sent(contract) < marked:
+            if contract not in stored or self.last_sent(contract) < marked:
                 got = "an older copy. Use --restored, or dpmesh contract restored, to charge again"
                 fail("folder", "the one that answered last on this machine", got)
 
@@ -423,8 +431,8 @@ class Folder(Steps):
         """
         marked = self.marks.all()
         with self.transaction():
-            known = self._joined()
-            for contract in marked.keys() | known.keys():
+            stored = self._joined()
+            for contract in marked.keys() | stored.keys():
                 self._note(contract, _LATE)
             for contract in self.marks.left():
                 self._note(contract, LEFT)
@@ -447,8 +455,10 @@ class Folder(Steps):
 
     def state_of(self, contract: Agreement) -> str:
         """Return in words whether a contract goes on."""
-        last, count = self.last(contract), sum(self.attempts(contract).values())
-        releases, finished = f"{count} releases so far", self._begins(contract, FINISHED)
+        last = self.last(contract)
+        count = sum(self.attempts(contract).values())
+        releases = f"{count} releases so far"
+        finished = self._begins(contract, FINISHED)
         if self._is_outside(contract):
             return "released by dpmesh fit, stats or ranges"
         if self.has_left(contract):
@@ -469,5 +479,7 @@ class Folder(Steps):
     def _begins(self, contract: Agreement, word: str) -> str:
         """Return the last event of a contract that begins with a word; empty if there is none."""
         query = "select event from events where contract = ? and event like ? order by rowid desc"
-        found = self._read(query, contract.hash, f"{word} %")
-        return str(found[0][0]) if found else ""
+        events = self._read(query, contract.hash, f"{word} %")
+        if events:
+            return str(events[0][0])
+        return ""

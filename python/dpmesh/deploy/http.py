@@ -17,7 +17,7 @@ import logging
 import os
 import ssl
 from asyncio import sleep
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from ipaddress import ip_address
@@ -25,7 +25,7 @@ from pathlib import Path
 from secrets import randbits
 from socket import AF_INET, AF_INET6, SHUT_RDWR, create_server, socket
 from time import monotonic
-from typing import Any
+from typing import TypeAlias
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
@@ -51,15 +51,19 @@ TIMEOUT = 60.0
 """Seconds for a whole request and its response, both ways, many times `HOLD`."""
 RATE = 2**17
 """Bytes a second that a long message may take beyond that."""
+Peer: TypeAlias = tuple[str, int]
+"""The address of a connection."""
 STRANGERS, STRANGER = 64, 10.0
 """Most connections that have shown no key, and the seconds for which each is kept."""
 CONNECTIONS = 2
 """Most connections of a party; an older one is closed."""
-LIMITS: dict[str, Any] = {"max_headers": 32, "max_line_size": 2048, "max_field_size": 2048}
-"""Most headers of a request or a response, and the longest of them in bytes."""
+MOST_HEADERS, LONGEST_HEADER = 32, 2048
+"""Most headers of a request or a response, and the longest line of them in bytes."""
 WINDOW = 2**32
 """By how much the number of a post may exceed the last one."""
-NUMBER, BODY, SIGNATURE = "Dpmesh-Number", "Dpmesh-Body", "Dpmesh-Signature"
+NUMBER = "Dpmesh-Number"
+BODY = "Dpmesh-Body"
+SIGNATURE = "Dpmesh-Signature"
 """Headers of a post; a response to one that is not signed has the number to count on from."""
 WAITS = "Dpmesh-Waits"
 """Header of a response without a question: the numbers of the parties that the router waits for."""
@@ -101,13 +105,13 @@ def node_tls(authority: str | Path | None = None) -> ssl.SSLContext:
 
 
 @contextmanager
-def _reading(name: str, wanted: str, path: str | Path | None) -> Iterator[None]:
+def _reading(name: str, expected: str, path: str | Path | None) -> Iterator[None]:
     """Say which file is wrong if OpenSSL cannot use it."""
     try:
         yield
     except ssl.SSLError as error:
         got = f"{path}: {error.reason or error}".replace("_", " ").lower()
-        raise ValueError(f"{name}: wanted {wanted}, got {got}") from error
+        raise ValueError(f"{name}: wanted {expected}, got {got}") from error
 
 
 def _http1(tls: ssl.SSLContext) -> ssl.SSLContext:
@@ -161,13 +165,13 @@ class RouterServer:
             2**127 + randbits(127) for _ in self._parties
         ]  # old posts fit no new router
         self._longest = longest_answer(router.contract)
-        self._kept, self._whose = dict[Any, tuple[socket, float]](), dict[Any, int]()
+        self._kept, self._whose = dict[Peer, tuple[socket, float]](), dict[Peer, int]()
         """Connections by address, oldest first: until when each is kept, and whose it is."""
         self._socket = create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
 
-    def run(self, progress: Callable[[Any], object] = id) -> None:
+    def run(self, progress: Callable[[Router], object] = id) -> None:
         """Serve until the run is over for everybody who is not missing; then close."""
         asyncio.run(self._run(progress))
 
@@ -175,10 +179,19 @@ class RouterServer:
         """Listen no more."""
         self._socket.close()
 
-    async def _run(self, progress: Callable[[Any], object]) -> None:
-        quiet: dict[str, Any] = {"access_log": None, "logger": _SILENT, "lingering_time": 0.0}
-        http = web.Server(self._respond, auto_decompress=False, **quiet, **LIMITS)
-        accepting, over = asyncio.create_task(self._accept(http)), None
+    async def _run(self, progress: Callable[[Router], object]) -> None:
+        http = web.Server(
+            self._respond,
+            auto_decompress=False,
+            access_log=None,
+            logger=_SILENT,
+            lingering_time=0.0,
+            max_headers=MOST_HEADERS,
+            max_line_size=LONGEST_HEADER,
+            max_field_size=LONGEST_HEADER,
+        )
+        accepting = asyncio.create_task(self._accept(http))
+        over = None
         try:
             while over is None or monotonic() < over:
                 if self.router.waits_since() > self.router.contract.terms.deadline:
@@ -197,45 +210,51 @@ class RouterServer:
             self.close()
             await http.shutdown(HOLD)
 
-    async def _accept(self, http: Any) -> None:
+    async def _accept(self, http: web.Server) -> None:
         """Take connections; one that is too many without a key closes the oldest of these."""
-        loop, limit = asyncio.get_running_loop(), None if self._tls is None else STRANGER
-        shaking = set[asyncio.Task[Any]]()
+        loop = asyncio.get_running_loop()
+        limit = None if self._tls is None else STRANGER
+        shaking = set[asyncio.Task[None]]()
         while True:
             with suppress(OSError):  # such as no file left
-                found, peer = await loop.sock_accept(self._socket)
+                connection, peer = await loop.sock_accept(self._socket)
                 self._drop([old for old in self._kept if old not in self._whose][: 1 - STRANGERS])
-                self._kept[peer] = found, monotonic() + STRANGER
+                self._kept[peer] = connection, monotonic() + STRANGER
                 self._whose.pop(peer, None)
                 hands = loop.connect_accepted_socket(
-                    http, found, ssl=self._tls, ssl_handshake_timeout=limit
+                    http, connection, ssl=self._tls, ssl_handshake_timeout=limit
                 )
-                shaking.add(task := asyncio.ensure_future(_ended(hands)))
+                task = asyncio.ensure_future(_ended(hands))
+                shaking.add(task)
                 task.add_done_callback(shaking.discard)
             await sleep(0)
 
-    def _drop(self, peers: list[Any]) -> None:
+    def _drop(self, peers: list[Peer]) -> None:
         """Close connections."""
         for peer in peers:
             with suppress(OSError):  # it is closed already
                 self._kept.pop(peer)[0].shutdown(SHUT_RDWR)
             self._whose.pop(peer, None)
 
-    def _keep(self, peer: Any, party: int) -> None:
+    def _keep(self, peer: Peer, party: int) -> None:
         """Keep a connection for a request that a party has signed."""
         self._kept[peer] = self._kept[peer][0], monotonic() + seconds_for(self._longest)
         self._whose[peer] = party
-        self._drop([old for old, of in self._whose.items() if of == party][:-CONNECTIONS])
+        self._drop([old for old, owner in self._whose.items() if owner == party][:-CONNECTIONS])
 
-    async def _respond(self, request: Any) -> web.Response:
+    async def _respond(self, request: web.BaseRequest) -> web.Response:
         """Return the response to a post."""
-        party, length = self._parties.get(request.path), request.content_length
-        sound = request.method == "POST" and request.version == aiohttp.HttpVersion11
-        sound = sound and length is not None and hdrs.CONTENT_ENCODING not in request.headers
-        status, message, headers = 400, b"", {"Server": "dpmesh"}
-        if party is not None and sound and length <= self._longest:
+        party = self._parties.get(request.path)
+        length = request.content_length
+        is_post = request.method == "POST" and request.version == aiohttp.HttpVersion11
+        is_sound = is_post and hdrs.CONTENT_ENCODING not in request.headers
+        status = 400
+        message = b""
+        headers = {"Server": "dpmesh"}
+        if party is not None and length is not None and is_sound and length <= self._longest:
             status = NOT_SIGNED
             if self._is_signed(party, length, request.headers):
+                assert request.transport is not None
                 self._keep(request.transport.get_extra_info("peername"), party)
                 body = await request.content.read()  # the parser takes no more than `length`
                 status = 400
@@ -250,13 +269,16 @@ class RouterServer:
             response.force_close()
         return response
 
-    def _is_signed(self, party: int, length: int, headers: Any) -> bool:
+    def _is_signed(self, party: int, length: int, headers: Mapping[str, str]) -> bool:
         """Return True if a party signed this request and its number is new."""
-        contract, last = self.router.contract, self._numbers[party]
+        contract = self.router.contract
+        last = self._numbers[party]
         with suppress(ValueError, KeyError):
-            number, signature = int(headers[NUMBER]), bytes.fromhex(headers[SIGNATURE])
+            number = int(headers[NUMBER])
+            signature = bytes.fromhex(headers[SIGNATURE])
             fields = fields_of(contract, party, number, length, headers[BODY])
-            key, fits = contract.parties[party].public_key, last < number <= last + WINDOW
+            key = contract.parties[party].public_key
+            fits = last < number <= last + WINDOW
             if fits and is_signed(key, signature, *fields):
                 self._numbers[party] = number
                 return True
@@ -264,12 +286,14 @@ class RouterServer:
 
     async def _exchange(self, party: int, answer: bytes) -> tuple[int, bytes]:
         """Take an answer; return a status and the next question, waiting for one a little."""
-        end, router = monotonic() + HOLD, self.router
+        end = monotonic() + HOLD
+        router = self.router
         try:
             if answer:
                 router.take(party, answer)
             while monotonic() < end:
-                if (message := router.request(party)) is not None:
+                message = router.request(party)
+                if message is not None:
                     return 200, message
                 if router.done or router.failure or party in router.gone:
                     self._answered.add(party)
@@ -288,7 +312,7 @@ def waits_for(router: Router) -> str:
     return ",".join(numbers)
 
 
-async def _ended(hands: Awaitable[Any]) -> None:
+async def _ended(hands: Awaitable[object]) -> None:
     """Shake hands with whoever connects; who leaves, or speaks no TLS, does no harm."""
     with suppress(OSError):
         await hands
@@ -303,5 +327,5 @@ def fields_of(
     contract: Contract, party: int, number: int, length: int, body: str
 ) -> tuple[bytes, ...]:
     """Return what a party signs when it posts a body of this length and SHA-256."""
-    counted = (str(each).encode() for each in (party, number, length))
+    counted = (str(count).encode() for count in (party, number, length))
     return b"dpmesh post 2", contract.hash, *counted, body.encode()

@@ -152,25 +152,29 @@ def _checked_address(url: str, *, insecure: bool) -> URL:
 
 async def _reached(posts: _Posts, tls: ssl.SSLContext, patience: float) -> None:
     """Post nothing until the router takes it."""
-    since, problem, refusals = monotonic(), "", 0
+    since = monotonic()
+    problem = ""
+    refusals = 0
     async with _session(tls, posts.longest) as session:
         while True:
             reply = await posts.sent(session, b"")
             if reply.status in (200, 204, http.OVER):
                 return
-            found = reply.problem or f"refuses with status {reply.status}"
+            symptom = reply.problem or f"refuses with status {reply.status}"
             refusals += reply.status == http.NOT_SIGNED
             if refusals > 1:  # the first may be of a router that has just been restarted
-                wanted = f"one at {posts.url} that has contract {posts.contract.hash.hex()}"
-                fail("router", wanted, "one with another contract (compare dpmesh contract check)")
+                expected = f"one at {posts.url} that has contract {posts.contract.hash.hex()}"
+                fail(
+                    "router", expected, "one with another contract (compare dpmesh contract check)"
+                )
             waited = monotonic() - since
             if waited >= patience:
-                tried = f"the router at {posts.url} {found}; for {waited:.0f} seconds now"
+                tried = f"the router at {posts.url} {symptom}; for {waited:.0f} seconds now"
                 raise LeftOutError(f"{tried}. Nothing was charged")
-            if found != problem:
+            if symptom != problem:
                 text = "the router at %s %s; trying for %g seconds, with nothing charged so far"
-                _log.warning(text, posts.url, found, patience)
-            problem = found
+                _log.warning(text, posts.url, symptom, patience)
+            problem = symptom
             await sleep(RETRY)
 
 
@@ -182,7 +186,9 @@ def _session(tls: ssl.SSLContext, longest: int) -> aiohttp.ClientSession:
         timeout=aiohttp.ClientTimeout(total=http.seconds_for(longest)),
         auto_decompress=False,
         trust_env=False,
-        **http.LIMITS,
+        max_headers=http.MOST_HEADERS,
+        max_line_size=http.LONGEST_HEADER,
+        max_field_size=http.LONGEST_HEADER,
     )
 
 
@@ -243,9 +249,9 @@ class _Posts:
                 await self._post(session, b"")  # the response says from where to count
             return await self._post(session, body)
         except aiohttp.ClientConnectorCertificateError as error:
-            wanted = f"one for {self.url.host} that this node trusts (--certificate)"
+            expected = f"one for {self.url.host} that this node trusts (--certificate)"
             got = getattr(error.certificate_error, "verify_message", "another")
-            fail("certificate", wanted, got)
+            fail("certificate", expected, got)
         except asyncio.TimeoutError:
             problem = "does not answer in time"
         except aiohttp.ClientConnectorError as error:
@@ -300,9 +306,9 @@ class _Dialogue:
     async def run(self, progress: Callable[[Any], object]) -> None:
         """Post answers until the run is over."""
         async with _session(self._tls, self._posts.longest) as session:
-            answer = asked = b""
+            answer = question = b""
             while True:
-                begun = monotonic()
+                start = monotonic()
                 reply = await self._posts.sent(session, answer)
                 status, message = reply.status, reply.message
                 self._contact.waits_for = ()
@@ -313,7 +319,9 @@ class _Dialogue:
                 if self._is_over(status, refused(answer), message):
                     return
                 if status in (200, 204):
-                    self._problem, repeated, asked = "", message == asked, message
+                    self._problem = ""
+                    repeated = message == question
+                    question = message
                     self._contact.problem = ""
                     answer = b""
                     if message:
@@ -321,7 +329,7 @@ class _Dialogue:
                         progress(self.node)
                     if message and not repeated and not refused(answer):
                         continue
-                pause = RETRY if message else RETRY - (monotonic() - begun)
+                pause = RETRY if message else RETRY - (monotonic() - start)
                 await sleep(max(0.0, pause))
 
     def _note_waiting(self, status: int, waits: str) -> None:
@@ -331,8 +339,8 @@ class _Dialogue:
             self._waits_since = self._waits_said = now
             return
         parties = self.node.contract.parties
-        known = [int(each) for each in waits.split(",") if each.isdecimal()]
-        names = [parties[number].name for number in known if number < len(parties)]
+        numbers = [int(entry) for entry in waits.split(",") if entry.isdecimal()]
+        names = [parties[number].name for number in numbers if number < len(parties)]
         self._contact.waits_for = tuple(names)
         if now - self._waits_said >= MINUTE:
             self._waits_said = now
@@ -346,18 +354,21 @@ class _Dialogue:
             return "before round 0"
         return f"round {self.node.rounds} of {self.node.contract.terms.rounds}"
 
-    def _fails(self, found: str) -> None:
+    def _fails(self, symptom: str) -> None:
         """Note what went wrong, and since when."""
-        found, before = f"the router at {self.url} {found}", self._problem
+        symptom = f"the router at {self.url} {symptom}"
+        before = self._problem
         self._since = self._since if before else monotonic()
-        if found != before:
-            _log.warning("%s; trying for %g seconds", found, self._limit)
-        self._problem = self._contact.problem = found
+        if symptom != before:
+            _log.warning("%s; trying for %g seconds", symptom, self._limit)
+        self._problem = self._contact.problem = symptom
         self._posts.begin_anew()
 
     @property
     def _limit(self) -> float:
-        return http.FAREWELL if self.node.is_done else self._patience
+        if self.node.is_done:
+            return http.FAREWELL
+        return self._patience
 
     def _is_over(self, status: int, reason: str | None, message: bytes) -> bool:
         """Return True if a response ends the node's part of the run; raise if it ends early.
@@ -376,7 +387,8 @@ class _Dialogue:
             self._fails(f"says that the run is over without {node.name}")
         elif status not in (0, 200, 204):
             self._fails(f"refuses with status {status}; has it the same contract?")
-        if status in (200, 204) or (waited := monotonic() - self._since) < self._limit:
+        waited = monotonic() - self._since
+        if status in (200, 204) or waited < self._limit:
             return False
         if node.is_done:
             return True
@@ -385,8 +397,11 @@ class _Dialogue:
 
     def _where(self) -> str:
         """Return the party's name, and where in the run it ends."""
-        at, rounds = self.node.at, self.node.contract.terms.rounds
-        where = "before round 0" if at is None else f"after round {self.node.rounds} of {rounds}"
+        position = self.node.at
+        rounds = self.node.contract.terms.rounds
+        where = (
+            "before round 0" if position is None else f"after round {self.node.rounds} of {rounds}"
+        )
         return f"{self.node.name}, which ends {where}"
 
 

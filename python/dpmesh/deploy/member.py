@@ -61,20 +61,23 @@ class Member(Outcome):
         self._group: Group | None = None
         self._secrets: RunSecrets | None = None
         if contract.planned.has_partners or contract.planned.sums is not None:
-            kept = folder.secrets(contract, lambda: RunSecrets.generate().as_bytes())
-            mine, keys = unpack(kept)[:2], unpack(kept)[2:]
+            stored = folder.secrets(contract, lambda: RunSecrets.generate().as_bytes())
+            mine = unpack(stored)[:2]
+            keys = unpack(stored)[2:]
             self._secrets = RunSecrets(*mine) if mine else None
             self._group = self._group_with(keys) if keys else None
 
     def own_model(self) -> Any:
         """Return the party's own model, shape (1, dim), without noise: it must not leave it."""
         last = self.folder.last(self.contract)
-        kept = None if last is None else last.state
-        return self.contract.algorithm.parameters(self.start if kept is None else self.state(kept))
+        stored = None if last is None else last.state
+        return self.contract.algorithm.parameters(
+            self.start if stored is None else self.state(stored)
+        )
 
-    def state(self, kept: bytes) -> Any:
+    def state(self, stored: bytes) -> Any:
         """Return the algorithm's state in what the folder kept of a step."""
-        return state_from_bytes(self.state_and_transcript(kept)[0], self.start)
+        return state_from_bytes(self.state_and_transcript(stored)[0], self.start)
 
     def group(self, messages: tuple[bytes, ...] = ()) -> Group:
         """Return the parties with their keys of the run: those of its first step, or signed now."""
@@ -85,8 +88,8 @@ class Member(Outcome):
         keys = {self.number: self._secrets.public}
         for message in messages:
             with suppress(ValueError):
-                of = Signature.read(message, self.contract)
-                keys.setdefault(of.party, of.key[:KEY_BYTES])
+                signature = Signature.read(message, self.contract)
+                keys.setdefault(signature.party, signature.key[:KEY_BYTES])
         for number, party in enumerate(self.contract.parties):
             if len(keys.get(number, b"")) != KEY_BYTES:
                 raise RefusedError(f"not signed by {party.name}")

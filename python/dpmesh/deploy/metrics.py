@@ -59,13 +59,14 @@ class _Gauges:
         self._problem = problem
         self.progressed = monotonic()
         """When the run went on here."""
-        registry, labels = CollectorRegistry(), ["contract", "process"]
+        registry = CollectorRegistry()
+        labels = ["contract", "process"]
         values = contract.hash.hex()[:12], name
-        made = {
+        families = {
             gauge: Gauge(f"dpmesh_{gauge}", meaning, labels, registry=registry)
             for gauge, meaning in _GAUGES.items()
         }
-        self._gauges = {gauge: each.labels(*values) for gauge, each in made.items()}
+        self._gauges = {gauge: family.labels(*values) for gauge, family in families.items()}
         self.follow("seconds_since_progress", lambda: monotonic() - self.progressed)
         self._metrics = make_wsgi_app(registry)
         self._server = make_server(LOOPBACK, port, self._respond, handler_class=_Handler)
@@ -90,9 +91,10 @@ class _Gauges:
         """Answer a request."""
         path = environ.get("PATH_INFO", "")
         if path == METRICS:
-            found: Iterable[bytes] = self._metrics(environ, start)
-            return found
-        status, text = "404 Not Found", f"{HEALTH} or {METRICS}"
+            body: Iterable[bytes] = self._metrics(environ, start)
+            return body
+        status = "404 Not Found"
+        text = f"{HEALTH} or {METRICS}"
         if path == HEALTH:
             problem = self._problem()
             status = "503 Service Unavailable" if problem else "200 OK"
@@ -113,7 +115,9 @@ class NodeMetrics:
     """
 
     def __init__(self, node: Node, contact: Contact, port: int) -> None:
-        self._node, self._at, self._counted = node, node.at, -COUNT
+        self._node = node
+        self._at = node.at
+        self._counted = -COUNT
         self._gauges = _Gauges(node.contract, node.name, port, lambda: contact.problem)
         self.address = self._gauges.address
         """Where it serves, in words."""
@@ -123,13 +127,15 @@ class NodeMetrics:
 
     def update(self) -> None:
         """Take over what the node has done; the epsilon at most once in `COUNT` seconds."""
-        node, now = self._node, monotonic()
+        node = self._node
+        now = monotonic()
         if node.at != self._at:
             self._at, self._gauges.progressed = node.at, now
         self._gauges.set(round=node.rounds, done=node.is_done)
         if node.is_done or now - self._counted > COUNT:
             self._counted = now
-            spent, reserved = node.folder.spent(node.contract), node.folder.reserved(node.contract)
+            spent = node.folder.spent(node.contract)
+            reserved = node.folder.reserved(node.contract)
             charged = 0.0 if spent is None else spent.epsilon
             self._gauges.set(charged_epsilon=charged, reserved_epsilon=reserved.epsilon)
 
@@ -150,7 +156,9 @@ class RouterMetrics:
     """
 
     def __init__(self, router: Router, port: int) -> None:
-        self._router, self._at, self._updated = router, router.at, -UPDATE
+        self._router = router
+        self._at = router.at
+        self._updated = -UPDATE
         self._problem = ""
         self._gauges = _Gauges(router.contract, "router", port, lambda: self._problem)
         self.address = self._gauges.address
@@ -160,7 +168,8 @@ class RouterMetrics:
 
     def update(self) -> None:
         """Take over how far the router got, at most once in `UPDATE` seconds."""
-        router, now = self._router, monotonic()
+        router = self._router
+        now = monotonic()
         if now - self._updated < UPDATE:
             return
         self._updated = now

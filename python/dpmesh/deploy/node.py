@@ -69,7 +69,8 @@ class Node(Member):
         super().__init__(contract, folder, records, rehearsal=rehearsal)
         self.travel: Rows | Sums = (Rows if contract.planned.sums is None else Sums)(self)
         """How what it releases leaves it."""
-        self._lock, self._confirmed = Lock(), rehearsal
+        self._lock = Lock()
+        self._confirmed = rehearsal
         self._has_signed = False
         """Whether the folder knows that a word of this node may have left it."""
         self._channel: Any = None
@@ -112,12 +113,13 @@ class Node(Member):
             return self._presence()
         if isinstance(ask, Ask):
             return self._step(ask)
-        heard = Heard(self.number, digest(message), self.travel.later_than(ask))
-        return heard.signed(self.contract, self.folder.signing)
+        report = Heard(self.number, digest(message), self.travel.later_than(ask))
+        return report.signed(self.contract, self.folder.signing)
 
     def _presence(self) -> bytes:
         """Return this node's signature; with it what it asks others, and how far it got."""
-        signature, last = self._signature(), self.folder.last(self.contract)
+        signature = self._signature()
+        last = self.folder.last(self.contract)
         if self._confirmed and last is None:
             return signature
         question = b"" if self._confirmed else self._question()
@@ -129,15 +131,15 @@ class Node(Member):
     def _recalled(self, since: int | None) -> bytes:
         """Return the signatures with which the run began, or totals that were accepted."""
         if since is None:
-            kept = Recalled(signatures=self.folder.signatures(self.contract))
+            recalled = Recalled(signatures=self.folder.signatures(self.contract))
         else:
-            kept = Recalled(totals=self.travel.totals_since(since))
-        return kept.as_bytes(self.contract)
+            recalled = Recalled(totals=self.travel.totals_since(since))
+        return recalled.as_bytes(self.contract)
 
     def _step(self, ask: Ask) -> bytes:
         """Return what a step releases: the same, however often it is asked for."""
-        contract, folder, at, travel = self.contract, self.folder, ask.at, self.travel
-        step = folder.step(contract, at)
+        contract, folder, position, travel = self.contract, self.folder, ask.at, self.travel
+        step = folder.step(contract, position)
         if step is not None and step.row is not None:
             if folder.has_stopped(contract):
                 folder.mark(contract)  # which may be what failed
@@ -150,31 +152,32 @@ class Node(Member):
         if not is_confirmed and not travel.may_withhold(ask):
             return self._question()
         if step is None:
-            if (word := travel.declined(ask, folder.last(contract))) is not None:
+            word = travel.declined(ask, folder.last(contract))
+            if word is not None:
                 return word
             self._begin(ask, withheld=not is_confirmed)
         elif not is_confirmed:
-            folder.withhold(contract, at)  # it was killed before it had computed the row
-        return self._finished(at)
+            folder.withhold(contract, position)  # it was killed before it had computed the row
+        return self._finished(position)
 
     def _begin(self, ask: Ask, *, withheld: bool) -> None:
         """Check what arrived for a step, store it, and charge the step; or refuse it."""
-        contract, folder, at, travel = self.contract, self.folder, ask.at, self.travel
+        contract, folder, position, travel = self.contract, self.folder, ask.at, self.travel
         last = folder.last(contract)
         if last is not None and last.row is None and not self.schedule.gossips:
             self._finished(last.at)  # a turn, or an attempt, in which it was killed
             last = folder.last(contract)
-        if (last is not None and last.row is None) or not travel.follows(last, at):
+        if (last is not None and last.row is None) or not travel.follows(last, position):
             raise RefusedError("not the next round")
         messages = travel.checked(ask, last)
-        charged = travel.charged(at)
+        charged = travel.charged(position)
         if travel.witness is not None:
             travel.witness.compare_mixed(messages, last)
         group = None if self._secrets is None else self.group(ask.attached)
         with folder.transaction():
             if travel.witness is not None:
                 travel.witness.hear(messages)
-            folder.begin(contract, at, messages, charged, withheld=withheld)
+            folder.begin(contract, position, messages, charged, withheld=withheld)
             if last is None:
                 folder.keep_signatures(contract, self._signatures(ask))
             if last is None and group is not None and self._secrets is not None:
@@ -195,8 +198,9 @@ class Node(Member):
         return Signature.of(self.contract, self.number, self.folder.signing, key)
 
     def _fresh(self) -> Fresh:
-        folder, of = self.folder, self.contract.hash
-        return Fresh(self.number, folder.last_sent(of), folder.marks.fresh(of))
+        folder = self.folder
+        contract = self.contract.hash
+        return Fresh(self.number, folder.last_sent(contract), folder.marks.fresh(contract))
 
     def _question(self) -> bytes:
         """Return what this node asks the others after its start."""
@@ -204,17 +208,19 @@ class Node(Member):
 
     def _said(self, ask: Ask) -> dict[int, bytes]:
         """Return what others say to questions of which this node's own is one, since it started."""
-        fresh, found = self._fresh(), dict[int, bytes]()
-        asked: dict[bytes, tuple[Fresh, ...]] = {digest(self._question()): (fresh,)}
-        for message in (each for each in ask.attached if kind_of(each) == FRESH):
+        fresh = self._fresh()
+        reports = dict[int, bytes]()
+        questions_by_hash: dict[bytes, tuple[Fresh, ...]] = {digest(self._question()): (fresh,)}
+        for message in (attached for attached in ask.attached if kind_of(attached) == FRESH):
             with suppress(ValueError):
-                if fresh in (questions := Fresh.read(message, self.contract)):
-                    asked[digest(message)] = questions
-        for message in (each for each in ask.attached if kind_of(each) == HEARD):
+                questions = Fresh.read(message, self.contract)
+                if fresh in questions:
+                    questions_by_hash[digest(message)] = questions
+        for message in (attached for attached in ask.attached if kind_of(attached) == HEARD):
             with suppress(ValueError):
-                heard = Heard.read(message, self.contract, asked)
-                found[heard.by] = heard.later
-        return found
+                report = Heard.read(message, self.contract, questions_by_hash)
+                reports[report.by] = report.later
+        return reports
 
     def _confirm(self, ask: Ask) -> bool:
         """Return True if enough parties confirm this node's last step before its start."""
@@ -223,19 +229,19 @@ class Node(Member):
             self.folder.marks.confirmed(self.contract.hash)
         return self._confirmed
 
-    def _finished(self, at: Position) -> bytes:
+    def _finished(self, position: Position) -> bytes:
         """Return the answer to a step that is charged; what fails from here on stops the node."""
         try:
-            step = self.folder.step(self.contract, at)
+            step = self.folder.step(self.contract, position)
             assert step is not None
             channel, message = self._computed(step)
             published = channel.published
             before = self.folder.released(self.contract)
             released = before if published is None else published.tobytes()
             with self.folder.transaction():
-                self.folder.finish(self.contract, at, channel.kept, message, released)
-                if self.schedule.is_closing(at):
-                    rounds = self.contract.planned.rounds_before(at.round)
+                self.folder.finish(self.contract, position, channel.kept, message, released)
+                if self.schedule.is_closing(position):
+                    rounds = self.contract.planned.rounds_before(position.round)
                     self.folder.end(self.contract, rounds)
             self.folder.mark(self.contract)
             self._channel = channel
@@ -250,7 +256,8 @@ class Node(Member):
 
     def _computed(self, step: Stored) -> tuple[Any, bytes]:
         """Return the node's rounds, gone on to a step, and its message there, signed."""
-        channel, self._channel = self._channel or self._resumed(step.at), None
+        channel = self._channel or self._resumed(step.at)
+        self._channel = None
         return channel, self.travel.go_on(channel, step)
 
     def _resumed(self, until: Position) -> Any:

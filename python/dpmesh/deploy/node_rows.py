@@ -116,7 +116,8 @@ class Rows:
         """Return the rows of a question; refuse one that does not pass, by public numbers."""
         contract, signed, rows = self._contract, {self._number}, dict[tuple[Position, int], bytes]()
         for message in ask.attached:
-            if (kind := kind_of(message)) == SIGNED:
+            kind = kind_of(message)
+            if kind == SIGNED:
                 with suppress(ValueError):
                     by = Signature.read(message, contract)
                     signed.add(by.party)

@@ -49,7 +49,8 @@ _log = logging.getLogger("dpmesh")
 
 MOST_TRIES = 1000
 """Totals without a right tag after which a node stops."""
-MOST_RECALLED, LONGEST_RECALLED = 32, 2**15
+MOST_RECALLED = 32
+LONGEST_RECALLED = 2**15
 """Most steps whose totals go into one answer, and the bytes after which no other total does."""
 
 
@@ -66,7 +67,9 @@ class Sums:
     """Nothing is kept of others: parts are seen by nobody."""
 
     def __init__(self, node: Member) -> None:
-        self._node, self._schedule, self._number = node, node.schedule, node.number
+        self._node = node
+        self._schedule = node.schedule
+        self._number = node.number
         self._contract = node.contract
         self._known, self._ahead = BEFORE, (0,) * len(node.contract.planned.attempts)
         """The last attempt that another party had answered when this node started, and how many
@@ -90,7 +93,7 @@ class Sums:
         """Return what leaves the node of a step: its message."""
         return message
 
-    def later_than(self, asked: tuple[Fresh, ...]) -> bytes:
+    def later_than(self, questions: tuple[Fresh, ...]) -> bytes:
         """Return how far this node got itself."""
         last = self._node.at or BEFORE
         return b"".join(numbers(last.round + 1, last.exchange, *self.spent))
@@ -104,14 +107,14 @@ class Sums:
             If its run is over, so that its secrets are erased, or it is not asked for it.
         """
         try:
-            _, of, *others = unpack(message)
+            _, contract, *signatures = unpack(message)
         except ValueError:
             raise RefusedError("malformed") from None
-        if of != self._contract.hash:
+        if contract != self._contract.hash:
             raise RefusedError("another contract")
         if self._node.is_done:
             raise RefusedError("not dealt")
-        return self._node.group(tuple(others)).dealt()
+        return self._node.group(tuple(signatures)).dealt()
 
     def relayed(self, message: bytes) -> bytes:
         """Return the secret for tags of a dealer that is lost, sealed for the others.
@@ -122,11 +125,11 @@ class Sums:
             If this node does not have it, or is not asked for it.
         """
         try:
-            _, of, number = unpack(message)
+            _, contract, number = unpack(message)
             (dealer,) = read_numbers(number)
         except ValueError:
             raise RefusedError("malformed") from None
-        if of != self._contract.hash:
+        if contract != self._contract.hash:
             raise RefusedError("another contract")
         try:
             group = self._node.group()
@@ -137,7 +140,8 @@ class Sums:
 
     def _stored_headers(self) -> list[Header]:
         """Return the headers of all steps, and of all totals that this node has taken."""
-        contract, headers = self._contract, list[Header]()
+        contract = self._contract
+        headers = list[Header]()
         for message in self._node.folder.arrived_after(contract, -1, -1):
             kind = kind_of(message)
             if kind == HEADER:
@@ -154,7 +158,9 @@ class Sums:
         if self._schedule.is_early(step.at):
             return pack(*spent_words(step.rows, step.at.round, self._contract).values())
         headers = [message for message in step.rows if kind_of(message) == HEADER]
-        return headers[0] if headers and self._contract.has_one_model else b""
+        if headers and self._contract.has_one_model:
+            return headers[0]
+        return b""
 
     def totals_since(self, step: int) -> tuple[bytes, ...]:
         """Return accepted totals from a step on, some at a time."""
@@ -162,9 +168,9 @@ class Sums:
         for message in self._node.folder.arrived_after(self._contract, step, MOST_RECALLED):
             if kind_of(message) != TOTAL:
                 continue
-            at = Total.read(message, self._contract).header.at
-            if at.round >= step:
-                totals[at.round] = message
+            position = Total.read(message, self._contract).header.at
+            if position.round >= step:
+                totals[position.round] = message
             if sum(map(len, totals.values())) > LONGEST_RECALLED:
                 break
         return tuple(total for _, total in sorted(totals.items()))
@@ -183,31 +189,40 @@ class Sums:
         """Number of sums of each kind charged to this node, or to another party if more."""
         return tuple(map(sum, zip(self._own_spent, self._ahead, strict=True)))
 
-    def is_confirmed(self, ask: Ask, said: dict[int, bytes], last: Position) -> bool:
+    def is_confirmed(self, ask: Ask, reports: dict[int, bytes], last: Position) -> bool:
         """Return True if the rest of the cohort reported its progress since this node started.
 
         Some may have answered this very attempt: under another header it opens nothing, since they
         do not answer it again, and under the same one it has the same bytes.
         """
-        contract, headers = self._contract, self._headers(ask)
+        contract = self._contract
+        headers = self._headers(ask)
         self._check_cohorts(headers)
-        others = {party for header in headers for party in header.cohort} - {self._number}
-        if others - said.keys():
+        cohort = {party for header in headers for party in header.cohort} - {self._number}
+        if cohort - reports.keys():
             return False
-        self._words = [progress(each, contract) for by, each in said.items() if by in others]
-        self._known = max((at for at, _ in self._words), default=BEFORE)
+        self._words = [progress(report, contract) for by, report in reports.items() if by in cohort]
+        self._known = max((position for position, _ in self._words), default=BEFORE)
         self._before, self._ahead = self._own_spent, self._ahead_of(ask.at, self._own_spent)
         return True
 
-    def _ahead_of(self, at: Position, own: tuple[int, ...]) -> tuple[int, ...]:
+    def _ahead_of(self, position: Position, spent: tuple[int, ...]) -> tuple[int, ...]:
         """Return how many more sums of each kind others were charged for, but for attempt `at`.
 
         This node is charged for that one itself.
         """
-        now = self._contract.planned.kind_at(at.round)
+        now = self._contract.planned.kind_at(position.round)
         return tuple(
-            max([0, *(of[kind] - (last == at and kind == now) - n for last, of in self._words)])
-            for kind, n in enumerate(own)
+            max(
+                [
+                    0,
+                    *(
+                        charged[kind] - (last == position and kind == now) - n
+                        for last, charged in self._words
+                    ),
+                ]
+            )
+            for kind, n in enumerate(spent)
         )
 
     def _headers(self, ask: Ask) -> list[Header]:
@@ -217,20 +232,22 @@ class Sums:
         """
         with suppress(ValueError):
             headers = _headers_in(ask.attached, self._contract)
-            adds = sum(self._number in some for some in self._contract.planned.sums_at(0).receivers)
+            adds = sum(
+                self._number in senders for senders in self._contract.planned.sums_at(0).receivers
+            )
             count = 0 if self._schedule.is_closing(ask.at) else adds
             dealers = {header.dealer for header in headers if header.at == ask.at}
             if len(dealers) == len(headers) == count:
                 return headers
         raise RefusedError("malformed")
 
-    def follows(self, last: Stored | None, at: Position) -> bool:
+    def follows(self, last: Stored | None, position: Position) -> bool:
         """Return True if an attempt is after the last one, and the run is not over."""
         before = BEFORE if last is None else last.at
         if self._schedule.is_closing(before):
             next_one = Position(before.round, before.exchange + 1)
-            return at == next_one and not self._schedule.is_last(before)
-        return before < at <= self._schedule.end and at >= self._known
+            return position == next_one and not self._schedule.is_last(before)
+        return before < position <= self._schedule.end and position >= self._known
 
     def declined(self, ask: Ask, last: Stored | None) -> bytes | None:
         """Return this node's word that it adds to no sum like the one asked for; None if it may.
@@ -238,17 +255,17 @@ class Sums:
         It is true for ever, and stands in the place of a refusal, so that all can see why a run
         ends early.
         """
-        at, contract = ask.at, self._contract
-        is_open = self.follows(last, at) and not self._schedule.is_closing(at)
-        if not is_open or not contract.has_one_model or not self._has_spent(at):
+        position, contract = ask.at, self._contract
+        is_open = self.follows(last, position) and not self._schedule.is_closing(position)
+        if not is_open or not contract.has_one_model or not self._has_spent(position):
             return None
-        return Spent(at.round, self._number).signed(contract, self._node.folder.signing)
+        return Spent(position.round, self._number).signed(contract, self._node.folder.signing)
 
-    def _has_spent(self, at: Position) -> bool:
+    def _has_spent(self, position: Position) -> bool:
         """Return True if the attempts at sums like a position's are spent, or the budget is."""
         if self._words and self._own_spent == self._before:  # an earlier question was refused
-            self._ahead = self._ahead_of(at, self._before)
-        kind = self._contract.planned.kind_at(at.round)
+            self._ahead = self._ahead_of(position, self._before)
+        kind = self._contract.planned.kind_at(position.round)
         allowed = len(self._contract.planned.attempts[kind])
         name = self._contract.parties[self._number].name
         if self._node.folder.is_over_budget:
@@ -257,14 +274,14 @@ class Sums:
             )
             return True
         if self.spent[kind] >= allowed:
-            text = f"{name} adds to no sum from step {at.round} on: it was charged for"
+            text = f"{name} adds to no sum from step {position.round} on: it was charged for"
             self._warn_once(f"{text} all {allowed} attempts that the contract allows")
             return True
         return False
 
-    def _warn_of_an_early_end(self, at: Position, attempts_left: int) -> None:
+    def _warn_of_an_early_end(self, position: Position, attempts_left: int) -> None:
         """Say at once if fewer attempts are left than sums."""
-        later = self._contract.planned.later_steps[at.round]
+        later = self._contract.planned.later_steps[position.round]
         if attempts_left < later:
             rounds = self._contract.terms.rounds
             text = f"only {attempts_left} more attempts are allowed at {later} more sums:"
@@ -279,7 +296,8 @@ class Sums:
 
     def checked(self, ask: Ask, last: Stored | None) -> tuple[bytes, ...]:
         """Return the totals and headers of a question; refuse what does not pass."""
-        contract, headers = self._contract, self._headers(ask)
+        contract = self._contract
+        headers = self._headers(ask)
         step, transcript = self._reached(last)
         totals = list[bytes]()
         for message in (m for m in ask.attached if kind_of(m) == TOTAL):
@@ -295,7 +313,8 @@ class Sums:
             if last is not None and not total.header.sealed:
                 group.learn(_headers_in(last.rows, contract))
             try:
-                step, transcript = step + 1, group.opened(total, transcript)[1]
+                step = step + 1
+                transcript = group.opened(total, transcript)[1]
             except ValueError:
                 raise self._bad_total() from None
             totals.append(message)
@@ -325,7 +344,7 @@ class Sums:
 
     def _check_cohorts(self, headers: list[Header]) -> None:
         """Refuse a cohort without this node, or whose honest parties' noise is not enough."""
-        if not all(self._number in each.cohort and self._is_enough(each) for each in headers):
+        if not all(self._number in header.cohort and self._is_enough(header) for header in headers):
             raise RefusedError("bad cohort")
 
     def _is_enough(self, header: Header) -> bool:
@@ -344,24 +363,27 @@ class Sums:
 
         Of sums over neighbours it must be this node's own, of which it has answered no header.
         """
-        header, for_all = total.header, self._contract.has_one_model
+        header = total.header
+        for_all = self._contract.has_one_model
         if not self._is_enough(header) or not (for_all or header.dealer == self._number):
             return False
         if last is None or header.at > last.at:
             return True
         answered = _headers_in(last.rows, self._contract) if for_all else [header]
-        return last.at == header.at and header.common in [each.common for each in answered]
+        return last.at == header.at and header.common in [
+            header_answered.common for header_answered in answered
+        ]
 
-    def charged(self, at: Position) -> tuple[Release, ...]:
+    def charged(self, position: Position) -> tuple[Release, ...]:
         """Return what an attempt is charged; refuse it over budget."""
-        if self._schedule.is_closing(at):
+        if self._schedule.is_closing(position):
             return ()
-        if self._has_spent(at):
+        if self._has_spent(position):
             raise RefusedError("over budget")
-        kind = self._contract.planned.kind_at(at.round)
+        kind = self._contract.planned.kind_at(position.round)
         planned = self._contract.planned.attempts[kind]
         if self._contract.has_one_model:
-            self._warn_of_an_early_end(at, len(planned) - self.spent[kind] - 1)
+            self._warn_of_an_early_end(position, len(planned) - self.spent[kind] - 1)
         return (planned[self._own_spent[kind]],)
 
     def _reached(self, last: Stored | None) -> tuple[int, bytes]:
@@ -380,13 +402,15 @@ class Sums:
         if not headers:
             seal = Seal(step.at, self._number, channel.transcript)
             return seal.signed(self._contract, self._node.folder.signing)
-        group, before, rehearses = self._node.group(), channel.transcript, self._node.rehearsal
+        group = self._node.group()
+        before = channel.transcript
+        rehearses = self._node.rehearsal
         agreements = [group.agreement(header, before) for header in headers]
         masked = channel.attempt(None if rehearses else _key(group, *agreements))
         parts = list[bytes]()
         for header, agreed in zip(headers, agreements, strict=True):
-            own = masked if rehearses else channel.of_one_sum(masked, _key(group, agreed))
-            (noisy,) = own.part(group.receiver(header.dealer))
+            one_sum = masked if rehearses else channel.of_one_sum(masked, _key(group, agreed))
+            (noisy,) = one_sum.part(group.receiver(header.dealer))
             parts.append(group.part(header, before, noisy).as_bytes(self._contract))
         return pack(PARTS, *parts)
 
@@ -394,12 +418,12 @@ class Sums:
         """Return the node's rounds as the step `base` left them, after which none has a state."""
         node = self._node
         step, transcript = self._reached(base)
-        kept = None if base is None else base.state
-        state = node.start if kept is None else node.state(kept)
-        totals = [] if kept is None else unpack(kept)[2:]
-        opened = [np.frombuffer(each, np.int64)[None] for each in totals]
-        own = node.key if node.rehearsal else None
-        inputs = node.problem, own, state, step, transcript, opened
+        stored = None if base is None else base.state
+        state = node.start if stored is None else node.state(stored)
+        totals = [] if stored is None else unpack(stored)[2:]
+        opened = [np.frombuffer(total, np.int64)[None] for total in totals]
+        rehearsal_key = node.key if node.rehearsal else None
+        inputs = node.problem, rehearsal_key, state, step, transcript, opened
         return SumChannel(self._schedule, self._number, *inputs)
 
 
@@ -410,4 +434,4 @@ def _key(group: Group, *agreements: bytes) -> Key:
 
 def _headers_in(messages: tuple[bytes, ...], contract: Contract) -> list[Header]:
     """Return the headers among messages; none at the end."""
-    return [Header.read(each, contract) for each in messages if kind_of(each) == HEADER]
+    return [Header.read(message, contract) for message in messages if kind_of(message) == HEADER]

@@ -136,8 +136,8 @@ class PrivateUpdate(Filter):
             return make_reply(status)
         update = from_shareable(shareable)
         if update.data_kind != DataKind.WEIGHT_DIFF:
-            wanted = "an update, WEIGHT_DIFF (params_transfer_type=TransferType.DIFF)"
-            fail("result", wanted, update.data_kind)
+            expected = "an update, WEIGHT_DIFF (params_transfer_type=TransferType.DIFF)"
+            fail("result", expected, update.data_kind)
         row = _flat(update.data)
         site = fl_ctx.get_identity_name()
         spent = self._admit(str(site))

@@ -61,13 +61,17 @@ class Outcome:
     @property
     def at(self) -> Position | None:
         """The position that it answered last; None before the first."""
-        at = self.folder.last_sent(self.contract.hash).at
-        return None if at == BEFORE else at
+        position = self.folder.last_sent(self.contract.hash).at
+        if position == BEFORE:
+            return None
+        return position
 
     @property
     def rounds(self) -> int:
         """Number of whole rounds completed at the position that it answered last."""
-        return 0 if self.at is None else self.contract.planned.rounds_before(self.at.round)
+        if self.at is None:
+            return 0
+        return self.contract.planned.rounds_before(self.at.round)
 
     @property
     def is_done(self) -> bool:
@@ -89,7 +93,8 @@ class Outcome:
         """
         if self.contract.has_one_model:
             return len(self.seals) >= self.contract.sealing
-        last, schedule = self.folder.last(self.contract), self.schedule
+        last = self.folder.last(self.contract)
+        schedule = self.schedule
         if not self.is_done or last is None or not schedule.gossips:
             return self.is_done
         before = schedule.before(schedule.end)
@@ -103,7 +108,8 @@ class Outcome:
 
         There are none where models differ.
         """
-        last, found = self.folder.last(self.contract), dict[int, bytes]()
+        last = self.folder.last(self.contract)
+        by_party = dict[int, bytes]()
         if last is None or last.row is None or not self.contract.has_one_model:
             return ()
         if not self.schedule.is_closing(last.at):
@@ -112,8 +118,8 @@ class Outcome:
             with suppress(ValueError):
                 seal = Seal.read(message, self.contract)
                 if seal.transcript == self.transcript:
-                    found.setdefault(seal.party, message)
-        return tuple(found.values())
+                    by_party.setdefault(seal.party, message)
+        return tuple(by_party.values())
 
     @property
     def transcript(self) -> bytes:
@@ -122,13 +128,17 @@ class Outcome:
 
     def transcript_at(self, last: Stored | None) -> bytes:
         """Return the transcript as of a stored step."""
-        kept = None if last is None else last.state
-        return self.contract.hash if kept is None else self.state_and_transcript(kept)[1]
+        stored = None if last is None else last.state
+        if stored is None:
+            return self.contract.hash
+        return self.state_and_transcript(stored)[1]
 
-    def state_and_transcript(self, kept: bytes) -> tuple[bytes, bytes]:
+    def state_and_transcript(self, stored: bytes) -> tuple[bytes, bytes]:
         """Return both in what the folder kept of a step; of sums the transcript comes first."""
-        first, second = unpack(kept)[:2]
-        return (first, second) if self.contract.planned.sums is None else (second, first)
+        first, second = unpack(stored)[:2]
+        if self.contract.planned.sums is None:
+            return (first, second)
+        return (second, first)
 
     def is_over(self, proof: bytes) -> bool:
         """Return True if enough parties prove that they ended the run without this one."""
@@ -148,9 +158,11 @@ class Outcome:
 
         It may be published, at the epsilon of the contract.
         """
-        kept = self.folder.released(self.contract)
+        stored = self.folder.released(self.contract)
         kind = self.contract.terms.numbers
-        return np.frombuffer(kept, kind).reshape(1, -1) if kept else None
+        if stored:
+            return np.frombuffer(stored, kind).reshape(1, -1)
+        return None
 
     def model(self) -> Model:
         """Return the released model, which predicts, with what it cost and who signed it.
@@ -160,13 +172,14 @@ class Outcome:
         ValueError
             If nothing was released, or this is a network of records that are no tables.
         """
-        weights, outline = self.released, self.contract.made_up.outline
+        weights = self.released
+        outline = self.contract.made_up.outline
         if weights is None:
             fail("weights", "a run with at least one released model", "none")
         if outline is None:
             fail("ranges", "a contract with [ranges] for a network", "none")
-        made: Model = outline.model(weights, {"privacy": self._privacy().as_dict()})
-        return self._signed(made)
+        released_model: Model = outline.model(weights, {"privacy": self._privacy().as_dict()})
+        return self._signed(released_model)
 
     def statistics(self) -> Statistics:
         """Return the answers to the contract's questions, with what they cost and who signed them.
@@ -179,8 +192,9 @@ class Outcome:
         contract, total = self.contract, self.released
         if contract.tables.questions is None or total is None:
             fail("questions", "a contract with [questions] whose run is over", "another")
-        privacy, records = self._privacy(), int(contract.records.sum())
-        found = Statistics(
+        privacy = self._privacy()
+        records = int(contract.records.sum())
+        released_answers = Statistics(
             answers=contract.tables.questions.answers(
                 total[0], contract.planned.noise_scales, records
             ),
@@ -190,7 +204,7 @@ class Outcome:
             privacy=replace(privacy, assumptions=(*privacy.assumptions, PUBLIC)),
             ledger=contract.plan,
         )
-        return replace(found, origin=self._signed(found.as_dict())[NAME])
+        return replace(released_answers, origin=self._signed(released_answers.as_dict())[NAME])
 
     def _privacy(self) -> Report:
         """Return what was released cost: in whole once more for each time it was restored."""
@@ -198,16 +212,23 @@ class Outcome:
         delta = max(party.delta for party in contract.parties)
         seeded = folder.is_seeded(contract)
         privacy = report(contract.plan, delta, seeded=seeded, nodes=contract.nodes)
-        if restored := folder.incarnation(contract.hash):
-            epsilon, releases = folder.reserved(contract, delta).epsilon, privacy.releases
+        restored = folder.incarnation(contract.hash)
+        if restored:
+            epsilon = folder.reserved(contract, delta).epsilon
+            releases = privacy.releases
             privacy = replace(privacy, epsilon=epsilon, releases=(1 + restored) * releases)
         return privacy
 
-    def _signed(self, made: MadeT) -> MadeT:
+    def _signed(self, result: MadeT) -> MadeT:
         """Return what came of the run, signed, with the seals of all who have the same."""
-        seals = [each.hex() for each in self.seals]
-        origin = {"party": self.name, "rounds": self.rounds, "seals": seals}
-        return signed(made, self.contract, self.folder.signing, **origin)
+        return signed(
+            result,
+            self.contract,
+            self.folder.signing,
+            party=self.name,
+            rounds=self.rounds,
+            seals=self.seals,
+        )
 
 
 class Origin(NamedTuple):
@@ -228,24 +249,40 @@ class Origin(NamedTuple):
     sealed_by: tuple[str, ...]
 
 
-def signed(made: MadeT, contract: Contract, key: SigningKey, **origin: Any) -> MadeT:
-    """Return a model, or answers, with what shows where they came from, under a signature.
+def signed(
+    result: MadeT,
+    contract: Contract,
+    key: SigningKey,
+    *,
+    party: str,
+    rounds: int,
+    seals: tuple[bytes, ...],
+) -> MadeT:
+    """Return a model, or answers, with their signed origin.
 
     Parameters
     ----------
-    made, contract
-        Which, and under which contract.
-    key
-        The party's.
-    origin
-        Its name (`party`), how many `rounds` the model is made of, and what parties signed at the
-        end (`seals`), as texts.
+    result, contract
+        A model or answers, and the contract under which they were made.
+    key, party
+        The party's key, and its name.
+    rounds
+        Number of rounds that the result is made of.
+    seals
+        Messages that parties signed at the end.
     """
-    whole = {"contract": contract.hash.hex(), **origin, "signature": None}
-    return _with(made, whole | {"signature": key.sign(*_fields(_with(made, whole))).hex()})
+    unsigned: dict[str, object] = {
+        "contract": contract.hash.hex(),
+        "party": party,
+        "rounds": rounds,
+        "seals": [seal.hex() for seal in seals],
+        "signature": None,
+    }
+    signature = key.sign(*_fields(_with(result, unsigned)))
+    return _with(result, unsigned | {"signature": signature.hex()})
 
 
-def verified(made: Made, contract: Contract) -> Origin:
+def verified(result: Made, contract: Contract) -> Origin:
     """Return where a model, or answers, came from, as a party's signature shows.
 
     Raises
@@ -253,7 +290,7 @@ def verified(made: Made, contract: Contract) -> Origin:
     ValueError
         If it comes from another contract or version, or its party or others did not sign it.
     """
-    about: Any = _about(made) if isinstance(made, (Model, dict)) else {}
+    about: Any = _about(result) if isinstance(result, (Model, dict)) else {}
     origin = about.get(NAME)
     is_origin = isinstance(origin, dict) and {k: type(v) for k, v in origin.items()} == _KINDS
     if not is_origin or not all(isinstance(seal, str) for seal in origin["seals"]):
@@ -262,11 +299,13 @@ def verified(made: Made, contract: Contract) -> Origin:
         got = f"that of {origin['contract']}"
         fail("model", f"that of contract {contract.hash.hex()} under this version of dpmesh", got)
     parties = {party.name: party.public_key for party in contract.parties}
-    signature, key = bytes.fromhex(origin["signature"]), parties.get(origin["party"], b"")
-    if not is_signed(key, signature, *_fields(made)):
+    signature = bytes.fromhex(origin["signature"])
+    key = parties.get(origin["party"], b"")
+    if not is_signed(key, signature, *_fields(result)):
         fail("model", f"as {origin['party']} signed it", "another, or one that was changed")
     seals = [Seal.read(bytes.fromhex(seal), contract) for seal in origin["seals"]]
-    schedule, planned = Schedule(contract), contract.planned
+    schedule = Schedule(contract)
+    planned = contract.planned
     ended = [
         seal
         for seal in seals
@@ -282,19 +321,23 @@ def verified(made: Made, contract: Contract) -> Origin:
     return Origin(origin["party"], origin["rounds"], names)
 
 
-def _about(made: Made) -> dict[str, Any]:
-    return dict(made.about) if isinstance(made, Model) else made
+def _about(result: Made) -> dict[str, Any]:
+    if isinstance(result, Model):
+        return dict(result.about)
+    return result
 
 
-def _with(made: MadeT, origin: dict[str, Any]) -> MadeT:
-    about = {**_about(made), NAME: origin}
-    return replace(made, about=about) if isinstance(made, Model) else about
+def _with(result: MadeT, origin: dict[str, Any]) -> MadeT:
+    about = {**_about(result), NAME: origin}
+    if isinstance(result, Model):
+        return replace(result, about=about)
+    return about
 
 
-def _fields(made: Made) -> tuple[bytes, ...]:
+def _fields(result: Made) -> tuple[bytes, ...]:
     """Return what a party signs: all that the file holds but the signature."""
-    about = {**_about(made), NAME: {**_about(made)[NAME], "signature": None}}
-    if not isinstance(made, Model):
+    about = {**_about(result), NAME: {**_about(result)[NAME], "signature": None}}
+    if not isinstance(result, Model):
         return b"dpmesh answers 1", json.dumps(about, sort_keys=True).encode()
-    text = json.dumps([made.as_dict(), about], sort_keys=True)
-    return b"dpmesh model 1", text.encode(), digest(made.params.tobytes())
+    text = json.dumps([result.as_dict(), about], sort_keys=True)
+    return b"dpmesh model 1", text.encode(), digest(result.params.tobytes())

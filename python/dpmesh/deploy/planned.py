@@ -48,8 +48,10 @@ class Planned:
     @cached_property
     def plan(self) -> Plan:
         """The privacy plan that a whole run is charged."""
-        made = self.algorithm.plan(self.terms.rounds)
-        return made.with_releases(self.charged(release) for release in made.releases)
+        of_algorithm = self.algorithm.plan(self.terms.rounds)
+        return of_algorithm.with_releases(
+            self.charged(release) for release in of_algorithm.releases
+        )
 
     @cached_property
     def summed(self) -> tuple[Release, ...]:
@@ -59,7 +61,9 @@ class Planned:
         """
         each = map(self.algorithm.release_of, range(self.terms.rounds))
         found = (one for some in each for one in (some if isinstance(some, tuple) else (some,)))
-        return tuple(found) if is_summed(self.algorithm.release_of(0)) else ()
+        if is_summed(self.algorithm.release_of(0)):
+            return tuple(found)
+        return ()
 
     @property
     def noise_scales(self) -> tuple[float, ...]:
@@ -91,7 +95,9 @@ class Planned:
 
     def rounds_before(self, step: int) -> int:
         """Return how many rounds are over when a step begins."""
-        return self.summed[step].round if step < len(self.summed) else min(step, self.terms.rounds)
+        if step < len(self.summed):
+            return self.summed[step].round
+        return min(step, self.terms.rounds)
 
     @cached_property
     def _kinds(self) -> dict[tuple[int, float], list[Release]]:
@@ -108,11 +114,12 @@ class Planned:
     @cached_property
     def later_steps(self) -> tuple[int, ...]:
         """For each step, the number of later steps of the same kind."""
-        left, later = dict.fromkeys(self._kinds, 0), list[int]()
+        counts = dict.fromkeys(self._kinds, 0)
+        later = list[int]()
         for release in reversed(self.summed):
             kind = _kind(release)
-            later.append(left[kind])
-            left[kind] += 1
+            later.append(counts[kind])
+            counts[kind] += 1
         return tuple(reversed(later))
 
     @cached_property
@@ -155,9 +162,9 @@ class Planned:
 
     def releases(self, node: int, t: int) -> tuple[Release, ...]:
         """Return what a party releases if it sends in round t, from public numbers alone."""
-        found = self.algorithm.release_by(node, t)
-        each = (found,) if isinstance(found, Release) else found
-        return tuple(one for one in each if one.nodes is None or node in one.nodes)
+        of_round = self.algorithm.release_by(node, t)
+        each = (of_round,) if isinstance(of_round, Release) else of_round
+        return tuple(release for release in each if release.nodes is None or node in release.nodes)
 
     def charged(self, release: Release) -> Release:
         """Return what is charged for a release: rounding may move neighbours a little further.
@@ -166,7 +173,8 @@ class Planned:
         """
         if release.sensitivity.bound == 0 or self.summed:
             return release
-        mechanism, more = release.mechanism, 1 + self.rounding
+        mechanism = release.mechanism
+        more = 1 + self.rounding
         joint = mechanism.joint_event
         if joint is not None:
             mechanism = CorrelatedRow.of(self._moved(joint), mechanism.joint_row)
@@ -197,16 +205,18 @@ class Planned:
         A row and those it is made of are rounded: in each round that moves two neighbours apart by
         at most ``4 2**-digits largest_row``, sqrt(dim) times that in L1 norm.
         """
-        terms, largest, dim = self.terms, 0.0, int(self.problem.dim)
+        terms = self.terms
+        largest = 0.0
+        dim = int(self.problem.dim)
         precision = PRECISION[terms.numbers]
         longest = terms.largest_row * np.sqrt(self.models)  # a message has a row of each model
-        apart = 4 * 2.0**-precision.digits * longest * terms.rounds
+        error = 4 * 2.0**-precision.digits * longest * terms.rounds
         for release in self.algorithm.plan(terms.rounds).touching:
             mechanism = release.mechanism
             unit = self.algorithm.unit_of(release.round, self.problem)
             noise = mechanism.noise_scale(release.sensitivity, dim) * unit
             l1 = np.sqrt(dim) if mechanism.norm == "l1" else 1.0
-            largest = max(largest, float(l1 * apart * mechanism.noise_to_sensitivity / noise))
+            largest = max(largest, float(l1 * error * mechanism.noise_to_sensitivity / noise))
         if largest > precision.share:
             most = f"wanted at most {terms.largest_row * precision.share / largest:.3g}"
             reason = f"{most}: {terms.numbers} rounds longer rows by too much beside the noise"

@@ -59,15 +59,18 @@ def rehearse(
         If a party has no file, or its records are not those of the contract.
     """
     names = [party.name for party in contract.parties]
-    if missing := [name for name in names if name not in files]:
+    missing = [name for name in names if name not in files]
+    if missing:
         fail("data", f"a file for each party ({', '.join(names)})", f"none for {missing[0]}")
     with TemporaryDirectory() as place:
         content = _with_new_keys(contract, Path(place))
-        own = Contract.of(content, contract.settings.module)
-        records = [own.tables.read(files[name]) for name in names]
+        rehearsed = Contract.of(content, contract.settings.module)
+        records = [rehearsed.tables.read(files[name]) for name in names]
         folders = [Folder.open(Path(place) / name) for name in names]
-        nodes = [Node(own, *each, rehearsal=True) for each in zip(folders, records, strict=True)]
-        router = Router(own)
+        nodes = [
+            Node(rehearsed, *pair, rehearsal=True) for pair in zip(folders, records, strict=True)
+        ]
+        router = Router(rehearsed)
         while not router.done:
             for party, message in router.requests().items():
                 router.take(party, nodes[party].answer(message))
@@ -78,12 +81,12 @@ def rehearse(
         for folder in folders:
             folder.close()
     simulated = simulate(
-        own.algorithm,
-        _whole(own, records),
-        own.topology,
-        rounds=own.terms.rounds,
-        key=own.public_key,
-        delta=max(party.delta for party in own.parties),
+        rehearsed.algorithm,
+        _whole(rehearsed, records),
+        rehearsed.topology,
+        rounds=rehearsed.terms.rounds,
+        key=rehearsed.public_key,
+        delta=max(party.delta for party in rehearsed.parties),
         metrics=[],
     )
     expected = np.broadcast_to(simulated.released, released.shape)
@@ -102,7 +105,7 @@ def _with_new_keys(contract: Contract, place: Path) -> dict[str, Any]:
 
 def _whole(contract: Contract, records: list[Dataset]) -> Any:
     """Return the problem of all parties' records in one place, for the simulator."""
-    features = np.concatenate([np.asarray(own.features) for own in records])
-    whole = Dataset(features, np.concatenate([own.labels for own in records]), "all records")
+    features = np.concatenate([np.asarray(site.features) for site in records])
+    pooled = Dataset(features, np.concatenate([site.labels for site in records]), "all records")
     ends = np.cumsum(contract.records)[:-1]
-    return contract.problem_of(whole, np.split(np.arange(whole.records), ends))
+    return contract.problem_of(pooled, np.split(np.arange(pooled.records), ends))

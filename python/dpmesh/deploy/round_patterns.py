@@ -84,8 +84,10 @@ class RoundPatterns:
     """
 
     def __init__(self, planned: Planned, records: Indices, key: Key, column: Any) -> None:
-        self._planned, self._algorithm = planned, planned.algorithm
-        self._rounds, self._column = planned.terms.rounds, column
+        self._planned = planned
+        self._algorithm = planned.algorithm
+        self._rounds = planned.terms.rounds
+        self._column = column
         self._node = int(records.argmin())
         self._key = key
         self._compresses = getattr(self._algorithm, "compressor", None) is not None
@@ -122,8 +124,10 @@ class RoundPatterns:
         """
         if self._sums:
             sums = _as_tuple(self._algorithm.release_of(t))
-            return tuple(RequestPattern(releases=(each,), travels=True) for each in sums)
-        return None if self._in_turns else self._dry_run.pattern(t)
+            return tuple(RequestPattern(releases=(release,), travels=True) for release in sums)
+        if self._in_turns:
+            return None
+        return self._dry_run.pattern(t)
 
     def check_at_once(self) -> None:
         """Refuse a contract whose first rounds or last round do not fit.
@@ -222,7 +226,8 @@ class RoundPatterns:
                 self._refuse(t, f"sends {request.row_length} numbers for a model of {dim}")
             if is_compressed != (exchange == 0 and self._compresses):
                 self._refuse(t, "compresses other messages than the first one of a round")
-            exchange, is_compressed = exchange + 1, False
+            exchange = exchange + 1
+            is_compressed = False
         if exchange == 0 and self._planned.has_partners:
             reason = "sends nothing, but noise of partners needs a message in each round: in it "
             self._refuse(t, f"{reason}they name each other before they share a secret")
@@ -238,9 +243,9 @@ class RoundPatterns:
 
     def _check_lengths(self) -> None:
         """Refuse rounds that yield something else for records of their full length."""
-        whole = self._begun(self._planned.problem)
+        full_length = self._begun(self._planned.problem)
         for t in range(min(2, self._rounds)):
-            pattern = self._pattern(t, whole)
+            pattern = self._pattern(t, full_length)
             if pattern != self._dry_run.pattern(t):
                 self._refuse(t, "yields something else for records with more columns")
             if not self._in_turns:
@@ -252,12 +257,14 @@ class RoundPatterns:
 
 
 def _as_tuple(releases: Release | tuple[Release, ...]) -> tuple[Release, ...]:
-    return (releases,) if isinstance(releases, Release) else releases
+    if isinstance(releases, Release):
+        return (releases,)
+    return releases
 
 
 def _kind(releases: Release | tuple[Release, ...]) -> tuple[object, ...]:
     """Return what rounds have in common whose releases differ in their numbers alone."""
     return tuple(
-        (type(each.mechanism), each.sensitivity.bound > 0, each.sampling, each.nodes)
-        for each in _as_tuple(releases)
+        (type(release.mechanism), release.sensitivity.bound > 0, release.sampling, release.nodes)
+        for release in _as_tuple(releases)
     )

@@ -105,7 +105,7 @@ class Router(Attendance):
         Those that do not say what they have of a party that started are among them.
         """
         waited = self.waited or (set() if self.enough else self.out)
-        held_up = {other for party in waited for other in self._silent(party)}
+        held_up = {silent for party in waited for silent in self._silent(party)}
         return self.names(waited | held_up)
 
     @property
@@ -115,8 +115,8 @@ class Router(Attendance):
 
     def requests(self) -> dict[int, bytes]:
         """Return what to ask each party now, by its number; asking twice does no harm."""
-        asked = {party: self.request(party) for party in range(self.contract.nodes)}
-        return {party: message for party, message in asked.items() if message is not None}
+        questions = {party: self.request(party) for party in range(self.contract.nodes)}
+        return {party: message for party, message in questions.items() if message is not None}
 
     def request(self, party: int) -> bytes | None:
         """Return what to ask one party now; None if nothing."""
@@ -132,19 +132,20 @@ class Router(Attendance):
         """
         if self.at is None:
             return self._question_before_the_start(party)
-        if (question := self.travel.question_between(party)) is not None:
+        question = self.travel.question_between(party)
+        if question is not None:
             return question
         if self.travel.lacking:
             return None
-        at = self.travel.next(party)
+        position = self.travel.next(party)
         is_confirmed = self._confirmed(party)
-        if is_confirmed and at is not None:
-            return Ask(at, self.travel.attached(party)).as_bytes(self.contract)
+        if is_confirmed and position is not None:
+            return Ask(position, self.travel.attached(party)).as_bytes(self.contract)
         if is_confirmed and party in self.late:
             return who(self.contract)  # is it back?
-        if at is not None and self.travel.is_cut_off(party):
+        if position is not None and self.travel.is_cut_off(party):
             attached = (*self.travel.attached(party), WITHHOLD)
-            return Ask(at, attached).as_bytes(self.contract)
+            return Ask(position, attached).as_bytes(self.contract)
         return self.asks(party, self.travel.askers(party))
 
     def _question_before_the_start(self, party: int) -> bytes | None:
@@ -164,7 +165,8 @@ class Router(Attendance):
         self.bytes += len(answer)
         self.heard_from.add(party)
         try:
-            if (reason := refused(answer)) is not None:
+            reason = refused(answer)
+            if reason is not None:
                 self._take_refusal(party, reason)
             elif (take := self._takes.get(kind_of(answer))) is not None:
                 take(party, answer)
@@ -176,13 +178,13 @@ class Router(Attendance):
             _log.exception("the router fails at what %s sent, and goes on", name)
 
     def _take_here(self, party: int, answer: bytes) -> None:
-        here = Here.read(answer)
-        if here.question:
-            self.take_fresh(party, here.question)
-        if here.reached is not None:
-            self.travel.check_reached(here.reached)
-            self.reached[party] = here.reached
-        self._take_signature(party, here.signature)
+        presence = Here.read(answer)
+        if presence.question:
+            self.take_fresh(party, presence.question)
+        if presence.reached is not None:
+            self.travel.check_reached(presence.reached)
+            self.reached[party] = presence.reached
+        self._take_signature(party, presence.signature)
 
     def _take_signature(self, party: int, answer: bytes) -> None:
         signed = Signature.read(answer, self.contract)
@@ -284,14 +286,15 @@ class Router(Attendance):
         """Return True if enough parties reported what they received of this one since its start."""
         if party not in self.fresh:
             return True
-        others, needed = self.travel.confirming(party)
-        return len(others & self.answers(party)) >= needed
+        witnesses, quorum = self.travel.confirming(party)
+        return len(witnesses & self.answers(party)) >= quorum
 
     def _silent(self, party: int) -> set[int]:
         """Return those without whose word a party does not go on."""
         if self.at is None or self.travel.question_between(party) is not None:
             return set()
-        if holding_up := self.travel.holding_up(party):
+        holding_up = self.travel.holding_up(party)
+        if holding_up:
             return holding_up
         if self._confirmed(party):
             return set()

@@ -164,7 +164,10 @@ class RowRouting:
 
     def _heard(self, party: int, before: Position | None) -> list[tuple[Position, int]]:
         """Return the neighbours' rows of a position, if they and the party were in time."""
-        if before is None or party not in (in_time := self._router.in_time[before]):
+        if before is None:
+            return []
+        in_time = self._router.in_time[before]
+        if party not in in_time:
             return []
         return [(before, n) for n in self._schedule.sent(before, party) & in_time]
 

@@ -70,7 +70,9 @@ class SumRouting:
     """
 
     def __init__(self, router: Attendance) -> None:
-        self._router, self._contract, self._schedule = router, router.contract, router.schedule
+        self._router = router
+        self._contract = router.contract
+        self._schedule = router.schedule
         self.takes: dict[bytes, Callable[[int, bytes], None]] = {
             PARTS: self._take_parts,
             DEALT: self._take_dealt,
@@ -135,11 +137,12 @@ class SumRouting:
     @property
     def waited(self) -> set[int]:
         """For whom the open position waits."""
-        router, at = self._router, self._router.at
-        assert at is not None
+        router, position = self._router, self._router.at
+        assert position is not None
         if self._ends:
-            return {*router.everybody - router.in_time[at] - router.out}
-        if lacking := self.lacking:
+            return {*router.everybody - router.in_time[position] - router.out}
+        lacking = self.lacking
+        if lacking:
             return lacking - router.out
         return self._cohort - self._parts.keys() - self._refused - router.out - router.spent
 
@@ -154,15 +157,16 @@ class SumRouting:
     def start(self) -> None:
         """Open the first position, or the last attempt that any party has begun."""
         router = self._router
-        reached = [each for party, each in router.reached.items() if party not in router.out]
+        reached = [step for party, step in router.reached.items() if party not in router.out]
         if not reached or not self._for_all:
             self.open(router.schedule.after(None))
             return
         if router.late:
             self._stride = STRIDE
-        early = [each for each in reached if self._schedule.is_early(each.at)]
-        last = max(early or reached, key=lambda each: each.at)
-        self._first_step, self._lagging = last.at.round, {*router.everybody}
+        early = [step for step in reached if self._schedule.is_early(step.at)]
+        last = max(early or reached, key=lambda step: step.at)
+        self._first_step = last.at.round
+        self._lagging = {*router.everybody}
         if early:
             words = spent_words(unpack(last.header), last.at.round, self._contract)
             self._spent[self._kind_at(last.at.round)] |= words
@@ -173,32 +177,35 @@ class SumRouting:
 
     def check_reached(self, reached: Reached) -> None:
         """Fail unless a party says something that it may have reached."""
-        at = reached.at
-        if at > self._schedule.end or at.round < 0:
-            fail("message", "a position of the contract's run", at)
-        if self._schedule.is_early(at):
-            words = spent_words(unpack(reached.header), at.round, self._contract)
-            if at.round == self._schedule.end.round or len(words) < needed_words(self._contract):
+        position = reached.at
+        if position > self._schedule.end or position.round < 0:
+            fail("message", "a position of the contract's run", position)
+        if self._schedule.is_early(position):
+            words = spent_words(unpack(reached.header), position.round, self._contract)
+            if position.round == self._schedule.end.round or len(words) < needed_words(
+                self._contract
+            ):
                 fail("message", "the words after which a run ends early", f"{len(words)} of them")
             return
-        if reached.header and Header.read(reached.header, self._contract).at != at:
-            fail("header", f"that of the attempt {at}", "another")
-        if self._for_all and at.round < self._schedule.end.round and not reached.header:
+        if reached.header and Header.read(reached.header, self._contract).at != position:
+            fail("header", f"that of the attempt {position}", "another")
+        if self._for_all and position.round < self._schedule.end.round and not reached.header:
             fail("message", "the header of an attempt", "none")
 
-    def open(self, at: Position, header: Header | None = None) -> None:
+    def open(self, position: Position, header: Header | None = None) -> None:
         """Open a position for a cohort: that of a header, or all who have cost others nothing."""
         router = self._router
         router.in_time.clear()
-        router.move(at)
+        router.move(position)
         self._parts, self._refused, self._doubting = {}, set(), set()
-        router.spent = set() if self._ends else {*self._spent[self._kind_at(at.round)]}
+        router.spent = set() if self._ends else {*self._spent[self._kind_at(position.round)]}
         if header is None:
             self._cohort = self._next_cohort()
             if not self._deals:
                 self._dealer = min(self._cohort)
         else:
-            self._cohort, self._dealer = {*header.cohort}, header.dealer
+            self._cohort = {*header.cohort}
+            self._dealer = header.dealer
         self.settle()
 
     def _next_cohort(self) -> set[int]:
@@ -234,9 +241,9 @@ class SumRouting:
             return
         if self.waited:
             return
-        whole = [] if self.lacking else self._whole()
-        if whole:
-            self._take_totals(whole)
+        complete = [] if self.lacking else self._whole()
+        if complete:
+            self._take_totals(complete)
             self.open(Position(router.at.round + 1))
         elif self._has_reserve or self.lacking:
             self._try_again()
@@ -275,23 +282,23 @@ class SumRouting:
 
     def _try_again(self) -> None:
         """Begin another attempt, if a quorum is there."""
-        at = self._router.at
-        if at is not None and self._router.enough:
+        position = self._router.at
+        if position is not None and self._router.enough:
             self._count_costs()
-            self._warn_of_an_early_end(at.round)
-            self.open(Position(at.round, at.exchange + self._stride))
+            self._warn_of_an_early_end(position.round)
+            self.open(Position(position.round, position.exchange + self._stride))
 
     def _lost_step(self) -> int | None:
         """Return the first step whose total only parties that are out have kept; None if none is.
 
         A party may take a total, and be lost together with the router that made it.
         """
-        router, at = self._router, self._router.at
-        if at is None or not self._for_all or not router.enough:
+        router, position = self._router, self._router.at
+        if position is None or not self._for_all or not router.enough:
             return None
         there = router.everybody - router.out
         reached = max(self._since(party) for party in there - self._distrusted or there)
-        unknown = {*range(reached, at.round)} - self._totals.keys()
+        unknown = {*range(reached, position.round)} - self._totals.keys()
         return min(unknown, default=None)
 
     def _go_back_to(self, step: int) -> None:
@@ -304,9 +311,13 @@ class SumRouting:
         there = router.everybody - router.out
         for party in router.everybody - there:
             self._attempts_cost[party] += 1
-        self._totals = {kept: totals for kept, totals in self._totals.items() if kept < step}
-        begun = [self._position(party) for party in there]
-        last = max((at.exchange for at in begun if at.round == step), default=0)
+        self._totals = {
+            earlier_step: totals
+            for earlier_step, totals in self._totals.items()
+            if earlier_step < step
+        }
+        reached = [self._position(party) for party in there]
+        last = max((at.exchange for at in reached if at.round == step), default=0)
         text = "round %d is added up again: only missing parties know its total"
         _log.warning(text, self._contract.planned.rounds_before(step))
         self._warn_of_an_early_end(step)
@@ -337,29 +348,30 @@ class SumRouting:
 
     def _end_early(self) -> bool:
         """Have all parties sign the totals so far; or end the run without, if they would not."""
-        router, at = self._router, self._router.at
-        assert at is not None
-        spent = self._spent[self._kind_at(at.round)]
+        router, position = self._router, self._router.at
+        assert position is not None
+        spent = self._spent[self._kind_at(position.round)]
         if len(spent) < needed_words(self._contract):
             if not router.is_quorum(self._may_add_again):
                 router.gone |= dict.fromkeys(spent, "over budget")
             return False
-        rounds = self._contract.planned.rounds_before(at.round)
+        rounds = self._contract.planned.rounds_before(position.round)
         names = ", ".join(router.names({*spent}))
         text = "the run ends early, after %d of %d rounds: %s may release no more"
         _log.warning(text, rounds, self._contract.terms.rounds, names)
-        self.open(self._schedule.closing(at.round))
+        self.open(self._schedule.closing(position.round))
         return True
 
     def _take_spent(self, _: int, answer: bytes) -> None:
         """Go on without a party that has spent its attempts at sums like the open one."""
-        said, router = Spent.read(answer, self._contract), self._router
+        word = Spent.read(answer, self._contract)
+        router = self._router
         if router.at is None or self._ends or not self._for_all:
             return
-        kind = self._kind_at(said.step)
-        self._spent[kind].setdefault(said.party, answer)
+        kind = self._kind_at(word.step)
+        self._spent[kind].setdefault(word.party, answer)
         if kind == self._kind_at(router.at.round):
-            router.spent.add(said.party)
+            router.spent.add(word.party)
             self.settle()
 
     def _warn_of_an_early_end(self, step: int) -> None:
@@ -397,12 +409,12 @@ class SumRouting:
 
     def _apart(self) -> set[int]:
         """Return the parties with another agreement than most; nobody if no one can tell."""
-        apart = set()
+        minority = set()
         for agreements in self._agreements().values():
             ((common, count),) = Counter(agreements.values()).most_common(1)
             if 2 * count > len(agreements):
-                apart |= {party for party, agreed in agreements.items() if agreed != common}
-        return apart
+                minority |= {party for party, agreed in agreements.items() if agreed != common}
+        return minority
 
     def _disagreeing(self) -> set[int]:
         """Return the parties that add to a sum for which not all have the same agreement."""
@@ -425,28 +437,31 @@ class SumRouting:
         for party, parts in sorted(self._parts.items()):
             for part in parts:
                 groups.setdefault((part.header, part.agreement), {})[party] = part
-        whole = {
+        by_dealer = {
             header.dealer: [*parts.values()]
             for (header, _), parts in groups.items()
             if (*parts,) == header.cohort
         }
-        complete = len(whole) == len(self._contract.planned.sums_at(0).receivers)
-        return [parts for _, parts in sorted(whole.items())] if complete else []
+        complete = len(by_dealer) == len(self._contract.planned.sums_at(0).receivers)
+        if complete:
+            return [parts for _, parts in sorted(by_dealer.items())]
+        return []
 
-    def _take_totals(self, whole: list[list[Part]]) -> None:
+    def _take_totals(self, groups: list[list[Part]]) -> None:
         """Add up the parts of each sum of a round."""
-        at = self._router.at
-        assert at is not None
-        totals = [Total(parts[0].header, *added(parts, self._contract)) for parts in whole]
-        self._totals[at.round] = totals
-        self._end_suspicion(at.round)
-        self._recalled_from.pop(at.round, None)
+        position = self._router.at
+        assert position is not None
+        totals = [Total(parts[0].header, *added(parts, self._contract)) for parts in groups]
+        self._totals[position.round] = totals
+        self._end_suspicion(position.round)
+        self._recalled_from.pop(position.round, None)
         self._dealers |= {total.header.dealer for total in totals}
         if self._for_all:
             self._dealer = totals[0].header.dealer  # another one, if this router was started anew
             return
-        self._transcripts_before, self._transcripts = self._transcripts, [*self._transcripts]
-        for receiver, (total, parts) in enumerate(zip(totals, whole, strict=True)):
+        self._transcripts_before = self._transcripts
+        self._transcripts = [*self._transcripts]
+        for receiver, (total, parts) in enumerate(zip(totals, groups, strict=True)):
             so_far = self._transcripts[receiver], parts[0].agreement, total.packed
             self._transcripts[receiver] = digest(*so_far)
 
@@ -462,12 +477,16 @@ class SumRouting:
 
     def next(self, party: int) -> Position | None:
         """Return the position that a party is to answer next, if any."""
-        at = self._router.at
-        assert at is not None
+        position = self._router.at
+        assert position is not None
         if self._router.now() < self._paused.get(party, 0.0):
             return None
-        is_asked = party in self.waited or (self._ends and party not in self._router.in_time[at])
-        return at if is_asked and not self._missed(party) else None
+        is_asked = party in self.waited or (
+            self._ends and party not in self._router.in_time[position]
+        )
+        if is_asked and not self._missed(party):
+            return position
+        return None
 
     def _position(self, party: int) -> Position:
         """Return how far a party got, as this router knows it."""
@@ -488,10 +507,10 @@ class SumRouting:
 
     def _missed(self, party: int) -> list[int]:
         """Return the steps whose totals a party needs, and which this router cannot give it yet."""
-        at = self._router.at
-        assert at is not None
+        position = self._router.at
+        assert position is not None
         missed = []
-        for step in range(self._since(party), at.round):
+        for step in range(self._since(party), position.round):
             totals = self._totals.get(step)
             if totals is None:
                 missed.append(step)
@@ -516,12 +535,14 @@ class SumRouting:
     def question_between(self, party: int) -> bytes | None:
         """Return the question for a secret for tags, or for totals that others have missed."""
         if self._deals_wanted(party):
-            others = self._router.signatures.items()
-            signed = (message for number, message in others if number != party)
+            signatures = self._router.signatures.items()
+            signed = (message for number, message in signatures if number != party)
             return pack(DEAL, self._contract.hash, *signed)
-        if (dealer := self._relay_wanted(party)) is not None:
+        dealer = self._relay_wanted(party)
+        if dealer is not None:
             return pack(RELAY, self._contract.hash, *numbers(dealer))
-        if (since := self._recalls_wanted(party)) is not None:
+        since = self._recalls_wanted(party)
+        if since is not None:
             return recall_totals(self._contract, since)
         return None
 
@@ -547,17 +568,19 @@ class SumRouting:
 
     def _recalls_wanted(self, party: int) -> int | None:
         """Return the first step whose total a party is to give to the router; None if nothing."""
-        self._lagging = {other for other in self._lagging if self._since(other) < self._first_step}
+        self._lagging = {
+            laggard for laggard in self._lagging if self._since(laggard) < self._first_step
+        }
         if party in self._distrusted:
             return None
         unknown = {
             step
-            for other in self._lagging - self._router.out
-            for step in self._missed(other)
+            for laggard in self._lagging - self._router.out
+            for step in self._missed(laggard)
             if step not in self._totals
         }
-        known = {step for step in unknown if step < self._since(party)}
-        return min(known, default=None)
+        available = {step for step in unknown if step < self._since(party)}
+        return min(available, default=None)
 
     def holding_up(self, party: int) -> set[int]:
         """Return who holds up a party, but for words about its start: who has totals for it."""
@@ -567,9 +590,9 @@ class SumRouting:
         there = self._router.everybody - self._router.out - {party}
         dealers = {self._totals[step][0].header.dealer for step in missed if step in self._totals}
         keepers = {
-            other
-            for other in there
-            if self._recalls_wanted(other) is not None or self._relay_wanted(other) is not None
+            keeper
+            for keeper in there
+            if self._recalls_wanted(keeper) is not None or self._relay_wanted(keeper) is not None
         }
         return (dealers & there) | keepers
 
@@ -590,8 +613,8 @@ class SumRouting:
 
     def confirming(self, party: int) -> tuple[set[int], int]:
         """Return who must say how far a party that started got, and how many of them."""
-        others = self._cohort - self._router.out - {party}
-        return others, len(others)
+        witnesses = self._cohort - self._router.out - {party}
+        return witnesses, len(witnesses)
 
     def is_cut_off(self, party: int) -> bool:
         """Return False: a cohort is of the parties left, so some can always confirm a start."""
@@ -599,38 +622,39 @@ class SumRouting:
 
     def attached(self, party: int) -> tuple[bytes, ...]:
         """Return what goes with a party's question: signatures, totals that it misses, headers."""
-        router, contract, at = self._router, self._contract, self._router.at
-        assert at is not None
+        router, contract, position = self._router, self._contract, self._router.at
+        assert position is not None
         is_new = router.answered[party] is None
         signed = tuple(router.signatures.values()) if is_new else ()
         totals = []
-        for step in range(self._since(party), at.round):
+        for step in range(self._since(party), position.round):
             total = self._totals[step][0 if self._for_all else party]
             sealed = replace(total, header=self._sealed(total.header, party))
             totals.append(sealed.as_bytes(contract))
         if self._ends:
-            return (*signed, *totals, *self._reasons(at), *self.ended.values())
+            return (*signed, *totals, *self._reasons(position), *self.ended.values())
         headers = [
-            self._sealed(header, party).as_bytes(contract) for header in self._headers(at, party)
+            self._sealed(header, party).as_bytes(contract)
+            for header in self._headers(position, party)
         ]
         return (*signed, *router.confirmation(party, self._cohort), *totals, *headers)
 
-    def _reasons(self, at: Position) -> list[bytes]:
+    def _reasons(self, position: Position) -> list[bytes]:
         """Return the words after which a run ends early; none at the end of a whole run."""
-        if not self._schedule.is_early(at):
+        if not self._schedule.is_early(position):
             return []
-        words = self._spent[self._kind_at(at.round)]
+        words = self._spent[self._kind_at(position.round)]
         return [*words.values()][: needed_words(self._contract)]
 
-    def _headers(self, at: Position, party: int) -> list[Header]:
+    def _headers(self, position: Position, party: int) -> list[Header]:
         """Return the header of each sum that a party is to add to."""
         if self._for_all:
-            return [Header(at, tuple(sorted(self._cohort)), self._dealer)]
+            return [Header(position, tuple(sorted(self._cohort)), self._dealer)]
         receivers = self._contract.planned.sums_at(0).receivers
         return [
-            Header(at, tuple(sorted(some)), to, transcript=self._transcripts[to])
-            for to, some in enumerate(receivers)
-            if party in some
+            Header(position, tuple(sorted(senders)), to, transcript=self._transcripts[to])
+            for to, senders in enumerate(receivers)
+            if party in senders
         ]
 
     def _sealed(self, header: Header, party: int) -> Header:
@@ -639,16 +663,20 @@ class SumRouting:
         return replace(header, sealed=self._deals[header.dealer][party])
 
     def _take_parts(self, party: int, answer: bytes) -> None:
-        at = self._router.at
+        position = self._router.at
         _, *messages = unpack(answer)
         try:
-            parts = [Part.read(each, self._contract) for each in messages]
+            parts = [Part.read(message, self._contract) for message in messages]
         except ValueError:
             self._leave_out(party)
             raise
-        if at is None or {part.header.at for part in parts} != {at} or self.next(party) is None:
+        if (
+            position is None
+            or {part.header.at for part in parts} != {position}
+            or self.next(party) is None
+        ):
             return
-        self._router.came(party, at)
+        self._router.came(party, position)
         self._parts[party] = parts
         self.settle()
 
@@ -676,11 +704,12 @@ class SumRouting:
             self.settle()
 
     def _take_seal(self, party: int, answer: bytes) -> None:
-        seal, at = Seal.read(answer, self._contract), self._router.at
-        if at is not None and self._ends and seal[:2] == (at, party):
+        seal = Seal.read(answer, self._contract)
+        position = self._router.at
+        if position is not None and self._ends and seal[:2] == (position, party):
             self.ended[party] = answer
-            self._router.came(party, at)
-            self._router.in_time[at].add(party)
+            self._router.came(party, position)
+            self._router.in_time[position].add(party)
             self.settle()
 
     def refused(self, party: int, reason: str) -> None:
@@ -703,15 +732,15 @@ class SumRouting:
             for step in doubtful:
                 del self._totals[step], self._recalled_from[step]
             return
-        at = self._router.at
-        if at is None or at.round - 1 not in self._totals:
+        position = self._router.at
+        if position is None or position.round - 1 not in self._totals:
             return
         self._doubting.add(party)
         nobody_takes_it = self._doubting >= self._cohort - self._router.out - self._refused
         if nobody_takes_it and self._has_reserve:
-            self._add_up_without_another(at.round - 1)
+            self._add_up_without_another(position.round - 1)
         elif not self._has_reserve and (nobody_takes_it or not self._for_all):
-            self._ask_for_parts_again(at.round - 1)
+            self._ask_for_parts_again(position.round - 1)
 
     def _add_up_without_another(self, step: int) -> None:
         """Begin another attempt at a step whose total nobody takes, without one more party.

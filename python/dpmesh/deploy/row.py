@@ -26,7 +26,8 @@ from dpmesh.deploy.wire import (
 )
 from dpmesh.noise.compression import Compressor
 
-ROW, HEARD = b"dpmesh row 1", b"dpmesh heard 1"
+ROW = b"dpmesh row 1"
+HEARD = b"dpmesh heard 1"
 MIXED_BYTES = 3 * NUMBER_BYTES + 32
 PROCESS_BYTES = 8
 
@@ -89,8 +90,8 @@ class Row:
     @property
     def _fields(self) -> tuple[bytes, ...]:
         named = (*self.at, self.party, self.incarnation, *self.shape)
-        sent = self.dtype.encode(), self.codes, self.mixed, self.said
-        return ROW, self.contract, *numbers(*named), *sent
+        contents = self.dtype.encode(), self.codes, self.mixed, self.said
+        return ROW, self.contract, *numbers(*named), *contents
 
     @classmethod
     def read(cls, message: bytes, contract: Contract, *, stored: bool = False) -> Row:
@@ -101,18 +102,31 @@ class Row:
         ValueError
             If it is no row of this contract that its party signed.
         """
-        kind, of, *named, dtype, codes, mixed, said, signature = unpack(message)
-        if kind != ROW or of != contract.hash or len(named) != 6:
+        kind, contract_hash, *named, dtype, codes, mixed, statement, signature = unpack(message)
+        if kind != ROW or contract_hash != contract.hash or len(named) != 6:
             fail("row", "a row of this contract", "another message")
         round_, exchange, party, incarnation, rows, dim = read_numbers(*named)
         if party >= contract.nodes:
             fail("row", "a party of the contract", party)
-        at, kept, shape = Position(round_, exchange), dtype.decode("ascii"), (rows, dim)
-        row = cls(of, at, party, incarnation, kept, shape, codes, mixed, said, signature)
+        position = Position(round_, exchange)
+        numbers = dtype.decode("ascii")
+        shape = (rows, dim)
+        row = cls(
+            contract_hash,
+            position,
+            party,
+            incarnation,
+            numbers,
+            shape,
+            codes,
+            mixed,
+            statement,
+            signature,
+        )
         key = contract.parties[party].public_key
         row.mixes(contract)
-        same = row._fields == (kind, of, *named, dtype, codes, mixed, said)
-        same &= len(said) <= contract.planned.has_partners * PROCESS_BYTES * contract.nodes
+        same = row._fields == (kind, contract_hash, *named, dtype, codes, mixed, statement)
+        same &= len(statement) <= contract.planned.has_partners * PROCESS_BYTES * contract.nodes
         if not same or not (stored or is_signed(key, signature, *row._fields)):
             fail("row", f"one that {contract.parties[party].name} signed", "another")
         return row
@@ -128,14 +142,14 @@ class Row:
         entries = range(0, len(self.mixed), MIXED_BYTES)
         if len(self.mixed) % MIXED_BYTES or len(entries) > max(contract.nodes, contract.models):
             fail("row", "hashes of the rows that its party mixed", f"{len(self.mixed)} bytes")
-        found = {}
+        hashes = {}
         for start in entries:
             entry = self.mixed[start : start + MIXED_BYTES]
             round_, exchange, party = read_numbers(entry[:4], entry[4:8], entry[8:12])
             if party >= contract.nodes:
                 fail("row", "hashes of rows of parties of the contract", party)
-            found[Position(round_, exchange), party] = entry[12:]
-        return found
+            hashes[Position(round_, exchange), party] = entry[12:]
+        return hashes
 
     def values(self, contract: Contract) -> Released | None:
         """Return what receivers compute with; None if nothing was released.
@@ -157,8 +171,8 @@ class Row:
         else:
             values = np.frombuffer(self.codes, np.dtype(self.dtype).newbyteorder("<"))
             values = values.reshape(self.shape).astype(self.dtype)
-        sent = values if contract.topology is not None else values[~np.isnan(values[:, 0])]
-        check_length(sent, contract)
+        released = values if contract.topology is not None else values[~np.isnan(values[:, 0])]
+        check_length(released, contract)
         return Released(values)
 
 
@@ -171,7 +185,9 @@ def place_and_hash(contract: Contract, message: bytes) -> tuple[tuple[Position, 
 def mixed_rows(contract: Contract, messages: Iterable[bytes]) -> bytes:
     """Return positions, parties and hashes of the rows that a node mixed, as `Row.mixed`."""
     entries = (place_and_hash(contract, message) for message in messages)
-    return b"".join(b"".join(numbers(*at, party)) + hashed for (at, party), hashed in entries)
+    return b"".join(
+        b"".join(numbers(*position, party)) + hashed for (position, party), hashed in entries
+    )
 
 
 def check_length(rows: Floats, contract: Contract) -> None:
@@ -181,10 +197,12 @@ def check_length(rows: Floats, contract: Contract) -> None:
         fail("row", f"finite numbers of norm at most {longest:g}", "others")
 
 
-def compressor_at(contract: Contract, at: Position) -> Compressor | None:
+def compressor_at(contract: Contract, position: Position) -> Compressor | None:
     """Return what compresses the messages of an exchange: the algorithm's, in the first one."""
     compressor: Compressor | None = getattr(contract.algorithm, "compressor", None)
-    return compressor if at.exchange == 0 else None
+    if position.exchange == 0:
+        return compressor
+    return None
 
 
 class Heard(NamedTuple):
@@ -212,7 +230,7 @@ class Heard(NamedTuple):
 
     @classmethod
     def read(
-        cls, message: bytes, contract: Contract, asked: Mapping[bytes, tuple[Fresh, ...]]
+        cls, message: bytes, contract: Contract, questions: Mapping[bytes, tuple[Fresh, ...]]
     ) -> Heard:
         """Return a party's answer, whose signature is checked.
 
@@ -223,19 +241,22 @@ class Heard(NamedTuple):
             hash, or has a row that is no later one of who asks.
         """
         (by,), (to, later) = read_signed(message, HEARD, contract)
-        if to not in asked:
+        if to not in questions:
             fail("message", "an answer under this contract", "another message")
         if contract.planned.sums is not None:
             progress(later, contract)
             return cls(by, to, later)
-        for each in unpack(later):
-            row = Row.read(each, contract)
-            if not any(row.party == one.party and row.sent > one.last for one in asked[to]):
+        for row_message in unpack(later):
+            row = Row.read(row_message, contract)
+            if not any(
+                row.party == question.party and row.sent > question.last
+                for question in questions[to]
+            ):
                 fail("message", "later rows of parties who ask", "another row")
         return cls(by, to, later)
 
 
-def progress(said: bytes, contract: Contract) -> tuple[Position, tuple[int, ...]]:
+def progress(report: bytes, contract: Contract) -> tuple[Position, tuple[int, ...]]:
     """Return the last attempt that a party answered, and how many of each kind it was charged for.
 
     Raises
@@ -244,7 +265,7 @@ def progress(said: bytes, contract: Contract) -> tuple[Position, tuple[int, ...]
         If a message says nothing of that.
     """
     count = 2 + len(contract.planned.attempts)
-    if len(said) != count * NUMBER_BYTES:
+    if len(report) != count * NUMBER_BYTES:
         fail("message", "the progress of a party", "another message")
-    after, attempt, *spent = struct.unpack(f">{count}I", said)
+    after, attempt, *spent = struct.unpack(f">{count}I", report)
     return Position(after - 1, attempt), tuple(spent)

@@ -100,7 +100,8 @@ class Schedule:
         if at.exchange > 0:
             return Position(at.round, at.exchange - 1)
         for t in reversed(range(at.round)):
-            if (exchanges := self.exchanges(t)) > 0:
+            exchanges = self.exchanges(t)
+            if exchanges > 0:
                 return Position(t, exchanges - 1)
         return None
 
@@ -140,7 +141,8 @@ class Schedule:
         return self._partners(t).get(node, ())
 
     def _partners_at(self, t: int) -> dict[int, tuple[int, ...]]:
-        if (secrets := self.contract.planned.secrets_at(t)) is None:
+        secrets = self.contract.planned.secrets_at(t)
+        if secrets is None:
             return {}
         of_nodes: dict[int, list[int]] = {}
         for i, j in secrets.pairs.tolist():

@@ -128,11 +128,12 @@ def unpack(message: bytes) -> tuple[bytes, ...]:
     ValueError
         If the message is not made of fields.
     """
-    fields, at = [], 0
-    while at < len(message):
-        start = at + LENGTH_BYTES
-        at = start + int.from_bytes(message[at:start], "big")
-        if start > len(message) or at > len(message):
+    fields = []
+    offset = 0
+    while offset < len(message):
+        start = offset + LENGTH_BYTES
+        offset = start + int.from_bytes(message[offset:start], "big")
+        if start > len(message) or offset > len(message):
             fail("message", "fields with their lengths", f"{len(message)} bytes that end early")
-        fields.append(message[start:at])
+        fields.append(message[start:offset])
     return tuple(fields)

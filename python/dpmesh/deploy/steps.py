@@ -67,8 +67,8 @@ class Steps(PrivateFile):
     """The steps of all contracts, in the file of a folder."""
 
     def _events(self, event: str) -> set[bytes]:
-        found = self._read("select contract from events where event = ?", event)
-        return {contract for (contract,) in found}
+        rows = self._read("select contract from events where event = ?", event)
+        return {contract for (contract,) in rows}
 
     def _note(self, contract: bytes, *events: str) -> None:
         for event in events:
@@ -89,10 +89,10 @@ class Steps(PrivateFile):
         where = "where contract = ? order by round desc, exchange desc limit 1"
         return next(iter(self._steps(where, contract.hash)), None)
 
-    def step(self, contract: Agreement, at: Position) -> Stored | None:
+    def step(self, contract: Agreement, position: Position) -> Stored | None:
         """Return the step at a position; None if there is none."""
         where = "where contract = ? and round = ? and exchange = ?"
-        return next(iter(self._steps(where, contract.hash, *at)), None)
+        return next(iter(self._steps(where, contract.hash, *position)), None)
 
     def _steps(self, where: str, *values: Any) -> list[Stored]:
         query = f"select round, exchange, rows, state, row from steps {where}"
@@ -101,7 +101,7 @@ class Steps(PrivateFile):
     def begin(
         self,
         contract: Agreement,
-        at: Position,
+        position: Position,
         rows: tuple[bytes, ...],
         charged: tuple[Release, ...],
         *,
@@ -113,24 +113,25 @@ class Steps(PrivateFile):
         """
         if self.has_left(contract):
             raise RefusedError("stopped")
-        planned, charges = contract.plan.releases, list[dict[str, Any]]()
+        planned = contract.plan.releases
+        charges = list[dict[str, Any]]()
         for release in charged:
             is_joint = release.mechanism.is_joint  # not stored with each row
             charges.append({"planned": planned.index(release)} if is_joint else release.as_dict())
         if withheld:
             rows = (*rows, WITHHOLD)
-        values = contract.hash, *at, pack(*rows), json.dumps(charges)
+        values = contract.hash, *position, pack(*rows), json.dumps(charges)
         query = "insert into steps values (?, ?, ?, ?, ?, null, null, null)"
         self._file.execute(query, values)
 
-    def withhold(self, contract: Agreement, at: Position) -> None:
+    def withhold(self, contract: Agreement, position: Position) -> None:
         """Keep the row of a step at the node, before it is computed."""
-        step = self.step(contract, at)
+        step = self.step(contract, position)
         if step is None or step.withheld:
             return
         where = "where contract = ? and round = ? and exchange = ? and row is null"
         arrived = pack(*step.rows, WITHHOLD)
-        self.change(f"update steps set rows = ? {where}", arrived, contract.hash, *at)
+        self.change(f"update steps set rows = ? {where}", arrived, contract.hash, *position)
 
     def keep_signatures(self, contract: Agreement, signatures: Mapping[int, bytes]) -> None:
         """Store the parties' signatures under a contract, within the transaction of its start."""
@@ -150,13 +151,13 @@ class Steps(PrivateFile):
         return [message for stored in steps for message in stored.rows]
 
     def finish(
-        self, contract: Agreement, at: Position, state: bytes, row: bytes, released: bytes
+        self, contract: Agreement, position: Position, state: bytes, row: bytes, released: bytes
     ) -> None:
         """Store the state and the answer of a step; states of earlier ones are erased.
 
         `released` is the model that follows from what was released so far.
         """
-        key = contract.hash, *at
+        key = contract.hash, *position
         where = "where contract = ? and round = ? and exchange = ?"
         change = f"update steps set state = ?, row = ?, released = ? {where}"
         self._file.execute(change, (state, row, released, *key))
@@ -172,28 +173,34 @@ class Steps(PrivateFile):
         """Store a row of a party, if it is the latest of the party's."""
         self._file.execute(_HEARD, (contract.hash, row.party, row.incarnation, *row.at, message))
 
-    def later_row(self, contract: Agreement, asked: Fresh) -> bytes:
+    def later_row(self, contract: Agreement, question: Fresh) -> bytes:
         """Return a later row of the party who asks than it knows of; empty if there is none."""
         later = "(incarnation, round, exchange) > (?, ?, ?)"
         query = f"select row from heard where contract = ? and party = ? and {later}"
-        last = asked.last
-        found = self._read(query, contract.hash, asked.party, last.incarnation, *last.at)
-        return bytes(found[0][0]) if found else b""
+        last = question.last
+        rows = self._read(query, contract.hash, question.party, last.incarnation, *last.at)
+        if rows:
+            return bytes(rows[0][0])
+        return b""
 
     def released(self, contract: Agreement) -> bytes:
         """Return the model that follows from what was released; empty before the first step."""
         query = "select released from steps where contract = ? and released is not null"
-        found = self._read(query, contract.hash)
-        return bytes(found[0][0]) if found else b""
+        rows = self._read(query, contract.hash)
+        if rows:
+            return bytes(rows[0][0])
+        return b""
 
     def ledger(self, contract: Agreement) -> Plan:
         """Return what a contract was charged so far."""
         query = "select charged from steps where contract = ? order by round, exchange"
-        found = self._read(query, contract.hash)
+        rows = self._read(query, contract.hash)
         releases = [
-            contract.plan.releases[one["planned"]] if "planned" in one else Release.from_dict(one)
-            for (text,) in found
-            for one in json.loads(text)
+            contract.plan.releases[charge["planned"]]
+            if "planned" in charge
+            else Release.from_dict(charge)
+            for (text,) in rows
+            for charge in json.loads(text)
         ]
         return contract.plan.with_releases(releases)
 
@@ -209,12 +216,12 @@ class Steps(PrivateFile):
     def secrets(self, contract: Agreement, new: Callable[[], bytes]) -> bytes:
         """Return the secrets of a contract's run, which are made once; empty if it is over."""
         with self.transaction():
-            found = self._read("select secrets from secrets where contract = ?", contract.hash)
-            if not found:
-                made = (contract.hash, new())
-                self._file.execute("insert into secrets values (?, ?)", made)
-                return made[1]
-        return bytes(found[0][0])
+            rows = self._read("select secrets from secrets where contract = ?", contract.hash)
+            if not rows:
+                row = (contract.hash, new())
+                self._file.execute("insert into secrets values (?, ?)", row)
+                return row[1]
+        return bytes(rows[0][0])
 
     def keep_secrets(self, contract: Agreement, secrets: bytes) -> None:
         """Store the secrets of a run anew, within a transaction."""

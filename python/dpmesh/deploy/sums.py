@@ -79,7 +79,7 @@ class RunSecrets:
         """Return them as bytes, with the public keys of all parties once these are fixed."""
         return pack(self.agreement, self.own, *keys)
 
-    def shared(self, other: bytes) -> bytes:
+    def shared(self, public_key: bytes) -> bytes:
         """Return the secret shared with the owner of a public key.
 
         Raises
@@ -87,7 +87,7 @@ class RunSecrets:
         ValueError
             If the key agreement gives zeros, as for a public key of low order.
         """
-        return self._private.exchange(X25519PublicKey.from_public_bytes(other))
+        return self._private.exchange(X25519PublicKey.from_public_bytes(public_key))
 
 
 def derive(secret: bytes, salt: bytes, use: bytes, *context: bytes, length: int = 32) -> bytes:
@@ -211,12 +211,13 @@ class Part:
         kind, place, members, body = unpack(message)
         if kind != PART:
             fail("message", "a part", "another message")
-        whole = members or bits_of(np.ones(contract.nodes))
-        header = Header.read(pack(HEADER, place[:12], whole, b"", b""), contract)
+        cohort_bits = members or bits_of(np.ones(contract.nodes))
+        header = Header.read(pack(HEADER, place[:12], cohort_bits, b"", b""), contract)
         sums = contract.planned.sums_at(header.at.round)
         if len(body) != sums.message_bytes + TAG_BYTES:
             fail("message", "a part of the length of its sum", "another message")
-        packed, tag = body[:-TAG_BYTES], int.from_bytes(body[-TAG_BYTES:], "big")
+        packed = body[:-TAG_BYTES]
+        tag = int.from_bytes(body[-TAG_BYTES:], "big")
         if tag >= PRIME:
             fail("message", f"a part whose tag is below {PRIME}", tag)
         kernels.unpack_sum([packed], sums.dim, sums.modulus_bits)  # or its spare bits are set
@@ -275,14 +276,15 @@ def needed_words(contract: Contract) -> int:
 
 def spent_words(messages: Iterable[bytes], step: int, contract: Contract) -> dict[int, bytes]:
     """Return the words among messages of parties that add to no sum like a step's, by party."""
-    planned, words = contract.planned, dict[int, bytes]()
+    planned = contract.planned
+    words = dict[int, bytes]()
     for message in messages:
         if kind_of(message) != SPENT:
             continue
         with suppress(ValueError):
-            said = Spent.read(message, contract)
-            if said.step <= step and planned.kind_at(said.step) == planned.kind_at(step):
-                words.setdefault(said.party, message)
+            word = Spent.read(message, contract)
+            if word.step <= step and planned.kind_at(word.step) == planned.kind_at(step):
+                words.setdefault(word.party, message)
     return words
 
 
@@ -318,9 +320,9 @@ class Group:
     """
 
     def __init__(
-        self, contract: Contract, own: int, secrets: RunSecrets, keys: tuple[bytes, ...]
+        self, contract: Contract, number: int, secrets: RunSecrets, keys: tuple[bytes, ...]
     ) -> None:
-        self.contract, self.own, self._secrets = contract, own, secrets
+        self.contract, self.own, self._secrets = contract, number, secrets
         self.keys, self.root = keys, digest(*keys)
         self._for_all = contract.has_one_model
         self._tags: dict[int, bytes] = {}
@@ -328,9 +330,9 @@ class Group:
         self._shared: dict[int, bytes] = {}
         for party, key in enumerate(keys):
             name = contract.parties[party].name
-            if (party == own and key != secrets.public) or keys.index(key) < party:
+            if (party == number and key != secrets.public) or keys.index(key) < party:
                 fail("key", f"one of its own for {name} in this run", "another")
-            if party != own:
+            if party != number:
                 try:
                     self._shared[party] = secrets.shared(key)
                 except ValueError:
@@ -346,7 +348,8 @@ class Group:
 
     def dealt(self) -> bytes:
         """Return this party's secret for tags as a message, sealed for each who adds to its sum."""
-        secret, sealed = self._own_tags(), [b""] * self.contract.nodes
+        secret = self._own_tags()
+        sealed = [b""] * self.contract.nodes
         adds = self.contract.planned.sums_at(0).receivers[self.receiver(self.own)]
         for party in {*adds} - {self.own}:
             nonce = token_bytes(NONCE_BYTES)
@@ -387,10 +390,11 @@ class Group:
         """Return 32 bytes of this party alone, for the agreements of an attempt."""
         return derive(self._secrets.own, self.contract.hash, b"noise", *agreements)
 
-    def between(self, party: int, t: int, own: bytes, other: bytes) -> bytes:
+    def between(self, party: int, t: int, process: bytes, other_process: bytes) -> bytes:
         """Return 32 bytes of this party and another, for round t and the numbers of both."""
-        processes = [number for _, number in sorted([(self.own, own), (party, other)])]
-        salt, context = self.contract.hash, (*numbers(t), *processes)
+        processes = [number for _, number in sorted([(self.own, process), (party, other_process)])]
+        salt = self.contract.hash
+        context = (*numbers(t), *processes)
         return derive(self._shared[party], salt, b"between", *context)
 
     def part(self, header: Header, transcript: bytes, noisy: Integers) -> Part:
@@ -403,7 +407,8 @@ class Group:
             if party == self.own:
                 continue
             ids = numbers(*sorted((party, self.own)))
-            salt, context = self.contract.hash, (agreement, *ids)
+            salt = self.contract.hash
+            context = (agreement, *ids)
             secret = derive(self._shared[party], salt, b"mask", *context, length=64)
             adds = self.own < party
             signs[adds].append(secret[:32])
@@ -424,7 +429,8 @@ class Group:
         opened = kernels.unpack_sum([total.packed], sums.dim, sums.modulus_bits)
         agreement = self.agreement(header, transcript)
         small = max(-int(opened.min()), int(opened.max())) < LARGEST
-        weights, parties = self._weights(header, agreement), len(header.cohort)
+        weights = self._weights(header, agreement)
+        parties = len(header.cohort)
         if not small or kernels.tag(opened, weights, parties) != total.tag:
             fail("total", "the sum of what the parties sent", "another")
         return opened, digest(transcript, agreement, total.packed)
@@ -448,7 +454,9 @@ class Group:
 
     def receiver(self, dealer: int) -> int:
         """Return the number of the sum whose tags a party's secret makes: the first, if for all."""
-        return 0 if self._for_all else dealer
+        if self._for_all:
+            return 0
+        return dealer
 
     def _tags_of(self, header: Header) -> bytes:
         """Return the secret that tags are made of; fail if this party was not given it."""
@@ -457,14 +465,16 @@ class Group:
             return self._own_tags()
         if not header.sealed and dealer in self._tags:
             return self._tags[dealer]
-        sealed, through = header.sealed, None
+        sealed = header.sealed
+        through = None
         if len(sealed) == RELAYED_BYTES:
             (through,) = read_numbers(sealed[:NUMBER_BYTES])
             sealed = sealed[NUMBER_BYTES:]
         if through == self.own or (through is not None and through >= self.contract.nodes):
             fail("header", "a secret that another party sealed", "one through itself")
         cipher = ChaCha20Poly1305(self._pair(dealer, self.own, through))
-        nonce, text = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
+        nonce = sealed[:NONCE_BYTES]
+        text = sealed[NONCE_BYTES:]
         try:
             secret = cipher.decrypt(nonce, text, None)
         except (InvalidTag, ValueError):

@@ -57,14 +57,20 @@ class Tables:
         if not ranges or self.questions is not None:
             return None
         features = str(self.terms.features or "columns")
-        given = {"ranges": {name: ranges[name] for name in names}, "names": names}
-        columns: Columns = self.settings.call("ranges", Columns.of, **given, features=features)
+        columns: Columns = self.settings.call(
+            "ranges",
+            Columns.of,
+            ranges={name: ranges[name] for name in names},
+            names=names,
+            features=features,
+        )
         return columns
 
     @cached_property
     def questions(self) -> Questions | None:
         """Questions that the parties ask of their tables together; None if they learn a model."""
-        settings, ranges = self.settings, self.settings.table("ranges")
+        settings = self.settings
+        ranges = self.settings.table("ranges")
         if "questions" not in settings.content:
             return None
         table = settings.table("questions")
@@ -108,7 +114,9 @@ class Tables:
         """Number of features of a record."""
         if self.questions is not None:
             return PER_COLUMN * len(self.questions.kinds)
-        return int(self.terms.features or 0) if self.columns is None else self.columns.dim
+        if self.columns is None:
+            return int(self.terms.features or 0)
+        return self.columns.dim
 
     @cached_property
     def problem(self) -> tuple[Any, dict[str, Any]]:
@@ -122,7 +130,9 @@ class Tables:
     def network(self) -> str | None:
         """The function that makes a network in JAX, as "module:function"; None: a linear model."""
         maker, arguments = self.problem
-        return arguments["model"] if maker is jax_model else None
+        if maker is jax_model:
+            return str(arguments["model"])
+        return None
 
     def read(
         self, path: str | Path, written: TextFormat | None = None, *, drop: bool = False

@@ -48,8 +48,8 @@ class Party:
     def __post_init__(self) -> None:
         sound = len(self.name) <= LONGEST_NAME and self.name.isprintable()
         if not sound or not re.fullmatch(r"\w[^/\\,:]*", self.name):
-            wanted = "a text that begins with a letter or a digit, without / \\ , or :"
-            fail("name", f"{wanted}, of at most {LONGEST_NAME}", reprlib.repr(self.name))
+            expected = "a text that begins with a letter or a digit, without / \\ , or :"
+            fail("name", f"{expected}, of at most {LONGEST_NAME}", reprlib.repr(self.name))
         _hexadecimal("signing_key", self.signing_key)
         if not is_public_key(self.public_key):
             got = f"{self.signing_key}, under which anybody could sign"

@@ -199,7 +199,9 @@ def recalled_since(message: bytes, contract: Contract) -> int | None:
     with suppress(ValueError):
         kind, of, *since = unpack(message)
         if kind == RECALL and of == contract.hash and len(since) <= 1:
-            return read_numbers(*since)[0] if since else None
+            if since:
+                return read_numbers(*since)[0]
+            return None
     raise RefusedError("malformed")
 
 
@@ -266,10 +268,10 @@ class Ask(NamedTuple):
             If it is no question under this contract.
         """
         try:
-            kind, of, *rest = unpack(message)
+            kind, contract_hash, *rest = unpack(message)
         except ValueError:
             raise RefusedError("malformed") from None
-        if of != contract.hash:
+        if contract_hash != contract.hash:
             raise RefusedError("another contract")
         if kind == WHO and not rest:
             return None
@@ -298,7 +300,9 @@ def refused(message: bytes) -> str | None:
         kind, _, reason = unpack(message)
     except ValueError:
         return None
-    return reason.decode(errors="replace") if kind == NO else None
+    if kind == NO:
+        return reason.decode(errors="replace")
+    return None
 
 
 def kind_of(message: bytes) -> bytes:
@@ -338,10 +342,12 @@ def read_signed(
     ValueError
         If it is of another kind or contract, or no party of the contract signed it.
     """
-    found, of, *fields, signature = unpack(message)
+    kind_read, contract_hash, *fields, signature = unpack(message)
     *_, party = named = read_numbers(*fields[:count])
-    if found != kind or of != contract.hash or party >= contract.nodes:
+    if kind_read != kind or contract_hash != contract.hash or party >= contract.nodes:
         fail("message", "one that a party signed under this contract", "another")
-    if not is_signed(contract.parties[party].public_key, signature, found, of, *fields):
+    if not is_signed(
+        contract.parties[party].public_key, signature, kind_read, contract_hash, *fields
+    ):
         fail("signature", f"that of {contract.parties[party].name}", "another")
     return named, fields[count:]

@@ -169,9 +169,9 @@ class MpiEngine:
         traffic = (self.bytes_sent, self.bytes_least)
         return [RankTraffic(*counts) for counts in self.everyone(traffic)]
 
-    def count(self, sent: int, least: int) -> None:
+    def count(self, total: int, least: int) -> None:
         """Count bytes sent to other ranks, as in `RankTraffic`."""
-        self.bytes_sent += sent
+        self.bytes_sent += total
         self.bytes_least += least
 
     @contextmanager

@@ -64,7 +64,9 @@ def _row(classes: Sequence[str], row: Sequence[object]) -> str:
 def _class_of(column: Sequence[object]) -> str:
     """Return the attribute of a column's cells: long texts may have several lines."""
     longest = max(len(str(cell)) for cell in column)
-    return ' class="text"' if longest > _LONG else ""
+    if longest > _LONG:
+        return ' class="text"'
+    return ""
 
 
 def figures(figures: Iterable[tuple[Figure, str]]) -> str:

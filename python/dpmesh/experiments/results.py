@@ -108,7 +108,9 @@ class Result(Tabled):
     def population(self) -> Population | None:
         """Scores on each node's own test records: see `Run.population`."""
         saved = self.run.get("population")
-        return None if saved is None else Population.from_dict(saved)
+        if saved is None:
+            return None
+        return Population.from_dict(saved)
 
     @property
     def released(self) -> Released:

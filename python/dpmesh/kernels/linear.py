@@ -106,8 +106,8 @@ class LinearModel:
         self.features, self.loss, self.classes = features, loss, classes
         self.labels = label_array(labels, records, classes)
         self.weights = None if weights is None else _weights(weights, records)
-        given = () if self.weights is None else (self.weights,)
-        self._native = _core.LinearModel(parts, self.labels, loss, classes, *given)
+        optional = () if self.weights is None else (self.weights,)
+        self._native = _core.LinearModel(parts, self.labels, loss, classes, *optional)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (self.features, self.labels, self.loss, self.classes, self.weights)
@@ -394,8 +394,8 @@ class LinearModel:
         if self.loss == "multilabel" and self.classes is not None:
             rows = floats("params", params)
             scores = linear_scores(rows.reshape(len(rows) * self.classes, -1), self.features)
-            found = scores.reshape(len(scores), len(rows), self.classes) > 0
-            right = found == members(self.labels, self.classes)[:, np.newaxis]
+            predicted = scores.reshape(len(scores), len(rows), self.classes) > 0
+            right = predicted == members(self.labels, self.classes)[:, np.newaxis]
             return np.asarray(right.mean(axis=(0, 2)))
         return self._native.count_correct(floats("params", params)) / len(self.labels)
 
@@ -406,8 +406,8 @@ def _made(
     return LinearModel(features, labels, loss, classes=classes, weights=weights)
 
 
-def _weights(given: npt.ArrayLike, records: int) -> Numbers:
-    weights = np.ascontiguousarray(floats("weights", given, ndim=1), np.float64)
+def _weights(values: npt.ArrayLike, records: int) -> Numbers:
+    weights = np.ascontiguousarray(floats("weights", values, ndim=1), np.float64)
     if weights.shape != (records,) or not ((weights >= 0) & (weights <= 1)).all():
         fail("weights", f"{records} numbers from 0 to 1, one for each record", weights)
     return weights

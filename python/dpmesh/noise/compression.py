@@ -166,18 +166,20 @@ class Quantizer:
     def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
         """Unpack the codes of each width and multiply by the step; see `Compressor`."""
         rows, dim = _lengths(rows, dim)
-        int64, at = np.dtype(np.int64), rows
+        int64 = np.dtype(np.int64)
+        offset = rows
         widths = _first("bytes of bits", packet, rows, np.uint8)
         codes = np.empty((rows, dim), int64)
         for bits in np.unique(widths).tolist():
             of_width = widths == bits
-            length = int(_first("length of codes", packet[at:], 1, np.dtype("<u8"))[0])
-            message, at = packet[at + LENGTH.size :][:length], at + LENGTH.size + length
+            length = int(_first("length of codes", packet[offset:], 1, np.dtype("<u8"))[0])
+            message = packet[offset + LENGTH.size :][:length]
+            offset = offset + LENGTH.size + length
             shape = (int(of_width.sum()), dim)
             codes[of_width] = kernels.unpack(
                 Packed(message=message, bits=bits, shape=shape, dtype=int64)
             )
-        _ends(packet, at)
+        _ends(packet, offset)
         return kernels.dequantize(codes, self.step, dtype=dtype)
 
 
@@ -274,29 +276,29 @@ class RandomSparsifier:
         """Keep some; see `Compressor`."""
         if not np.isfinite(values).all():
             fail("values", "finite values", "NaN or infinity")
-        kept = kernels.uniform(values.shape, coins) < self.keep
-        sparse = np.where(kept, values / values.dtype.type(self.keep), values.dtype.type(0))
-        counts = kept.sum(axis=1)
+        is_kept = kernels.uniform(values.shape, coins) < self.keep
+        sparse = np.where(is_kept, values / values.dtype.type(self.keep), values.dtype.type(0))
+        counts = is_kept.sum(axis=1)
         bitmap = -(-values.shape[1] // 8)
         lengths = 1 + np.minimum(bitmap, 4 * counts) + values.itemsize * counts
 
         def message(row: int) -> bytes:
             if 4 * counts[row] < bitmap:
-                places: bytes = PLACES + np.flatnonzero(kept[row]).astype("<u4").tobytes()
+                places: bytes = PLACES + np.flatnonzero(is_kept[row]).astype("<u4").tobytes()
             else:
-                places = BITMAP + np.packbits(kept[row], bitorder="little").tobytes()
-            numbers: bytes = sparse[row, kept[row]].tobytes()
+                places = BITMAP + np.packbits(is_kept[row], bitorder="little").tobytes()
+            numbers: bytes = sparse[row, is_kept[row]].tobytes()
             return places + numbers
 
         def together(rows: Rows) -> bytes:
             dense = bitmap <= 4 * counts[rows]
-            _, places = np.nonzero(kept[rows[~dense]])
+            _, places = np.nonzero(is_kept[rows[~dense]])
             return b"".join(
                 (
                     counts[rows].astype("<u4").tobytes(),
-                    np.packbits(kept[rows[dense]], axis=1, bitorder="little").tobytes(),
+                    np.packbits(is_kept[rows[dense]], axis=1, bitorder="little").tobytes(),
                     places.astype("<u4").tobytes(),
-                    sparse[rows][kept[rows]].tobytes(),
+                    sparse[rows][is_kept[rows]].tobytes(),
                 )
             )
 
@@ -305,7 +307,8 @@ class RandomSparsifier:
     def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:
         """Put the numbers in their places; see `Compressor`."""
         dim = integer("dim", dim, at_least=1)
-        size, bitmap = np.dtype(dtype).itemsize, -(-dim // 8)
+        size = np.dtype(dtype).itemsize
+        bitmap = -(-dim // 8)
         decoded = np.zeros((len(messages), dim), dtype)
         for row, message in enumerate(messages):
             kind, rest = message[:1], message[1:]
@@ -329,25 +332,26 @@ class RandomSparsifier:
         The packet has the counts of kept numbers, the bitmaps, the places, and the kept numbers.
         """
         rows, dim = _lengths(rows, dim)
-        bitmap, kept = -(-dim // 8), np.zeros((rows, dim), np.bool_)
+        bitmap = -(-dim // 8)
+        is_kept = np.zeros((rows, dim), np.bool_)
         counts = _first("counts", packet, rows, np.dtype("<u4")).astype(np.int64)
         dense = bitmap <= 4 * counts
-        at = 4 * rows
-        bits = _first("bitmaps", packet[at:], int(dense.sum()) * bitmap, np.uint8)
-        at += bits.nbytes
+        offset = 4 * rows
+        bits = _first("bitmaps", packet[offset:], int(dense.sum()) * bitmap, np.uint8)
+        offset += bits.nbytes
         bits = bits.reshape(-1, bitmap)
-        kept[dense] = np.unpackbits(bits, axis=1, count=dim, bitorder="little").astype(np.bool_)
-        places = _first("places", packet[at:], int(counts[~dense].sum()), np.dtype("<u4"))
-        at += places.nbytes
+        is_kept[dense] = np.unpackbits(bits, axis=1, count=dim, bitorder="little").astype(np.bool_)
+        places = _first("places", packet[offset:], int(counts[~dense].sum()), np.dtype("<u4"))
+        offset += places.nbytes
         if np.any(places >= dim):
             fail("packet", f"places below {dim}", places.max())
-        kept[np.repeat(np.flatnonzero(~dense), counts[~dense]), places] = True
-        if not np.array_equal(kept.sum(axis=1), counts):
+        is_kept[np.repeat(np.flatnonzero(~dense), counts[~dense]), places] = True
+        if not np.array_equal(is_kept.sum(axis=1), counts):
             fail("packet", "as many places as counted", "others")
-        numbers = _first("numbers", packet[at:], int(counts.sum()), np.dtype(dtype))
-        _ends(packet, at + numbers.nbytes)
+        numbers = _first("numbers", packet[offset:], int(counts.sum()), np.dtype(dtype))
+        _ends(packet, offset + numbers.nbytes)
         decoded = np.zeros((rows, dim), dtype)
-        decoded[kept] = numbers
+        decoded[is_kept] = numbers
         return decoded
 
 
@@ -362,6 +366,6 @@ def _first(what: str, packet: bytes, count: int, dtype: npt.DTypeLike) -> npt.ND
     return np.frombuffer(packet, dtype, count)
 
 
-def _ends(packet: bytes, at: int) -> None:
-    if len(packet) != at:
-        fail("packet", f"{at} bytes", len(packet))
+def _ends(packet: bytes, length: int) -> None:
+    if len(packet) != length:
+        fail("packet", f"{length} bytes", len(packet))

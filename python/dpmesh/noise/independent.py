@@ -51,14 +51,14 @@ class Independent:
     def __post_init__(self) -> None:
         if not is_kind(self.kind):
             fail("noise", "a class of mechanisms, such as Gaussian", self.kind)
-        known = [each.name for each in fields(self.kind) if each.init]
-        if self.kind.deviation == 0 or "noise_to_sensitivity" not in known:
-            wanted = "a class of independent noise (noise_multiplier=None runs without)"
-            fail("noise", wanted, self.kind.__name__)
+        names = [field.name for field in fields(self.kind) if field.init]
+        if self.kind.deviation == 0 or "noise_to_sensitivity" not in names:
+            expected = "a class of independent noise (noise_multiplier=None runs without)"
+            fail("noise", expected, self.kind.__name__)
         for name, _ in self.settings:
-            if name not in known or name in _OF_ALGORITHM:
-                own = ", ".join(each for each in known if each not in _OF_ALGORITHM)
-                fail("noise", f"settings of {self.kind.__name__}: {own}", name)
+            if name not in names or name in _OF_ALGORITHM:
+                choices = ", ".join(name for name in names if name not in _OF_ALGORITHM)
+                fail("noise", f"settings of {self.kind.__name__}: {choices}", name)
 
     def __repr__(self) -> str:
         settings = "".join(f", {name}={value!r}" for name, value in self.settings)

@@ -143,7 +143,9 @@ class Mechanism(ABC):
         After it the class, if it states its own loss: what goes by names then knows it as no other.
         """
         name = self.distribution if self.grid is None else f"discrete_{self.distribution}"
-        return f"{name} of {type(self).__qualname__}" if self._states_its_loss else name
+        if self._states_its_loss:
+            return f"{name} of {type(self).__qualname__}"
+        return name
 
     @property
     def spacing(self) -> float:
@@ -153,7 +155,9 @@ class Mechanism(ABC):
     @property
     def law(self) -> str | None:
         """The distribution, if the loss follows from it: None if the class states its loss."""
-        return None if self._states_its_loss else self.distribution
+        if self._states_its_loss:
+            return None
+        return self.distribution
 
     @final
     @property
@@ -183,9 +187,11 @@ class Mechanism(ABC):
     @property
     def settings(self) -> dict[str, Any]:
         """The fields that the class has beside those of every mechanism, in plain types."""
-        known = {each.name for each in fields(Mechanism)}
-        own = (each for each in fields(self) if each.init and each.compare)
-        return {each.name: getattr(self, each.name) for each in own if each.name not in known}
+        common = {field.name for field in fields(Mechanism)}
+        stored = (field for field in fields(self) if field.init and field.compare)
+        return {
+            field.name: getattr(self, field.name) for field in stored if field.name not in common
+        }
 
     @property
     def pure_epsilon(self) -> float:
@@ -195,7 +201,9 @@ class Mechanism(ABC):
     @property
     def integer_rows(self) -> int:
         """Number of rows of grid noise in a release on which a record's row depends."""
-        return 0 if self.grid is None else 1
+        if self.grid is None:
+            return 0
+        return 1
 
     @property
     @abstractmethod
@@ -485,8 +493,8 @@ def mechanism_named(
     """
     kinds: dict[str, type[Mechanism]] = {kind.distribution: kind for kind in KINDS}
     kinds[NoNoise.distribution] = NoNoise
-    distribution, of, qualified_name = name.removeprefix("discrete_").partition(" of ")
-    if of:
+    distribution, separator, qualified_name = name.removeprefix("discrete_").partition(" of ")
+    if separator:
         kind = _imported_kind(distribution, qualified_name, module)
         return kind(noise_to_sensitivity, **settings)
     one_of("mechanism", distribution, tuple(kinds))
@@ -497,15 +505,15 @@ def _imported_kind(
     distribution: str, qualified_name: str, module: str | None
 ) -> Callable[..., Mechanism]:
     """Return the class of another module that a plan names; its module must be imported."""
-    found: Callable[..., Mechanism] | None = None
+    imported: Callable[..., Mechanism] | None = None
     for kind in _subclasses(Mechanism):
         named = (kind.__module__, kind.__qualname__, kind.distribution)
         if named == (module, qualified_name, distribution):
-            found = kind
-    if found is None:
-        wanted = "noise of this package, or of a class whose module is imported"
-        fail("mechanism", wanted, f"{qualified_name} of {module}")
-    return found
+            imported = kind
+    if imported is None:
+        expected = "noise of this package, or of a class whose module is imported"
+        fail("mechanism", expected, f"{qualified_name} of {module}")
+    return imported
 
 
 def _subclasses(kind: Any) -> Iterator[type[Mechanism]]:
@@ -526,8 +534,10 @@ def pure_epsilon(event: DpEvent) -> float:
     if isinstance(event, LaplaceDpEvent):
         return float(1 / event.noise_multiplier)
     if isinstance(event, RandomizedResponseDpEvent):  # of replacing one, whatever it is
-        other = event.noise_parameter / event.num_buckets
-        return log1p((1 - event.noise_parameter) / other) if other > 0 else inf
+        probability = event.noise_parameter / event.num_buckets
+        if probability > 0:
+            return log1p((1 - event.noise_parameter) / probability)
+        return inf
     if isinstance(event, ComposedDpEvent):
         return sum(map(pure_epsilon, event.events))
     return inf
@@ -538,7 +548,9 @@ def _rows(values: Floats) -> Floats:
     if getattr(values, "ndim", None) not in (1, 2):
         of_shape = f" of shape {values.shape}" if hasattr(values, "shape") else ""
         fail("values", "an array of shape (nodes, dim)", f"{type(values).__name__}{of_shape}")
-    return values if is_float_array(values) else floats("values", values)
+    if is_float_array(values):
+        return values
+    return floats("values", values)
 
 
 def _check_finite(values: Floats) -> None:

@@ -95,20 +95,24 @@ def longest_row(
     """
     precision = PRECISION[values.itemsize]
     if scale < precision.least:
-        wanted = f"one whose noise has a scale of at least {precision.least:g}, for"
-        fail("sensitivity", f"{wanted} {precision.name}", scale)
+        expected = f"one whose noise has a scale of at least {precision.least:g}, for"
+        fail("sensitivity", f"{expected} {precision.name}", scale)
     longest = precision.longest(roundings) * distance + most_noise(values.shape[-1], scale, norm)
-    return longest if longest < inf else float_info.max
+    if longest < inf:
+        return longest
+    return float_info.max
 
 
 def fail_for_length(values: Floats, distance: float, roundings: float) -> NoReturn:
     """Refuse a row that is longer."""
     precision = PRECISION[values.itemsize]
-    longest, name, share = precision.longest(roundings) * distance, precision.name, precision.share
+    longest = precision.longest(roundings) * distance
+    name = precision.name
+    share = precision.share
     remedy = " (take records in float64)" if name == SINGLE.name else ""
-    wanted = f"rows of norm at most {longest:g}: {name} rounds longer ones by more"
+    expected = f"rows of norm at most {longest:g}: {name} rounds longer ones by more"
     fail(
         "values",
-        f"{wanted} than {share:.1g} of the sensitivity, {distance:g}{remedy}",
+        f"{expected} than {share:.1g} of the sensitivity, {distance:g}{remedy}",
         "a longer one",
     )

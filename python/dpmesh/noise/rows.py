@@ -22,11 +22,11 @@ INDEPENDENT_ONLY = "views of single nodes are proved for independent noise only"
 
 def check_strategy(noise: object, algorithm: object) -> None:
     """Fail unless an algorithm's noise is a strategy of `dpmesh.noise.correlated`."""
-    wanted = "correlated.InTime(..), correlated.BetweenPartners(..), correlated.Both(..) or None"
-    wanted = f"{wanted} for {type(algorithm).__name__}, for which no other noise is proved"
+    expected = "correlated.InTime(..), correlated.BetweenPartners(..), correlated.Both(..) or None"
+    expected = f"{expected} for {type(algorithm).__name__}, for which no other noise is proved"
     if isinstance(noise, (type, Mechanism)):  # which has such a method, too
-        fail("noise", wanted, noise)
-    require_methods("noise", noise, wanted, "release")
+        fail("noise", expected, noise)
+    require_methods("noise", noise, expected, "release")
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class CorrelatedRow(Mechanism):
             If there is no such row: a longer run needs noise that is planned for it.
         """
         if not 0 <= row < joint.rounds:
-            wanted = f"no more than the {joint.rounds} rows that correlated noise is planned for"
-            fail("rounds", wanted, f"{row + 1} or more")
+            expected = f"no more than the {joint.rounds} rows that correlated noise is planned for"
+            fail("rounds", expected, f"{row + 1} or more")
         return cls(float(joint.spreads[row]), joint=joint, row=row)
 
     @property

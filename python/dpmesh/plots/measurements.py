@@ -83,11 +83,12 @@ def bands(
     for i, (label, histories) in enumerate(groups.items()):
         style = look(i)
         line = mean_line(label, histories, metric, x)
-        ax.plot(line.x, line.y, label=label, **style)
+        colour, dashes = style["color"], style["linestyle"]
+        ax.plot(line.x, line.y, label=label, color=colour, linestyle=dashes)
         half_widths = np.asarray(line.spread)
         low = np.subtract(line.y, half_widths)
         high = np.add(line.y, half_widths)
-        ax.fill_between(line.x, low, high, color=style["color"], alpha=0.18, linewidth=0)
+        ax.fill_between(line.x, low, high, color=colour, alpha=0.18, linewidth=0)
     return finished(ax, x, metric, curves=len(groups))
 
 

@@ -225,12 +225,15 @@ def _draw_paper(ax: Axes, line: Line, numbers: Sequence[float | None], colour: s
 
 def _draw_band(ax: Axes, line: Line, style: LineStyle) -> Artist:
     """Draw a curve with its spread as a band; a single point is marked."""
+    colour, dashes = style["color"], style["linestyle"]
     if line.spread is not None:
         low = np.subtract(line.y, line.spread)
         high = np.add(line.y, line.spread)
-        ax.fill_between(line.x, low, high, color=style["color"], alpha=0.2, linewidth=0)
+        ax.fill_between(line.x, low, high, color=colour, alpha=0.2, linewidth=0)
     marker = "o" if len(line.x) == 1 else ""
-    curves = ax.plot(line.x, line.y, marker=marker, label=line.label, **style)
+    curves = ax.plot(
+        line.x, line.y, marker=marker, label=line.label, color=colour, linestyle=dashes
+    )
     return curves[0]
 
 

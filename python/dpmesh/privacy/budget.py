@@ -96,7 +96,9 @@ class Budget:
         runs = len(self.spent)
         if self.view is not None:
             return f"{most} against {in_words(self.view)}"
-        return f"{most} after {runs} earlier run{'s' * (runs > 1)}" if runs else most
+        if runs:
+            return f"{most} after {runs} earlier run{'s' * (runs > 1)}"
+        return most
 
     def cost(self, plan: Plan) -> Cost | ViewCost:
         """Return what a plan costs together with what was spent, at the budget's delta.
@@ -109,7 +111,9 @@ class Budget:
         instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
         if self.view is not None:
             return plan.cost(self.delta, view=self.view)
-        return total_cost((*self.spent, plan), self.delta) if self.spent else plan.cost(self.delta)
+        if self.spent:
+            return total_cost((*self.spent, plan), self.delta)
+        return plan.cost(self.delta)
 
     def allows(self, plan: Plan) -> bool:
         """Return True if the budget covers a plan, up to rounding in the last digits of epsilon.
@@ -210,12 +214,15 @@ class Budget:
         integer("rounds", rounds, at_least=1)
 
         def epsilon(noise: float) -> float:
-            made = algorithm(noise)
-            require_methods("algorithm", made, "a function that makes an algorithm", "plan")
-            return self.cost(self._plan(made, rounds, problem)).epsilon
+            instance = algorithm(noise)
+            require_methods("algorithm", instance, "a function that makes an algorithm", "plan")
+            return self.cost(self._plan(instance, rounds, problem)).epsilon
 
-        if self.spent and (gone := total_cost(self.spent, self.delta).epsilon) >= self.epsilon:
-            fail("spent", f"plans of an epsilon below {as_given(self.epsilon)}", rounded_up(gone))
+        if self.spent:
+            spent = total_cost(self.spent, self.delta).epsilon
+            if spent >= self.epsilon:
+                expected = f"plans of an epsilon below {as_given(self.epsilon)}"
+                fail("spent", expected, rounded_up(spent))
         return accounting.calibrate_noise(epsilon, target_epsilon=self.epsilon, guess=guess)
 
     def _plan(self, algorithm: Planned, rounds: int, problem: object) -> Plan:

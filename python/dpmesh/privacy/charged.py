@@ -40,8 +40,8 @@ def joints(releases: Iterable[Release]) -> list[CorrelatedGaussian]:
 
 def secrets_in(releases: Iterable[Release]) -> list[Secrets]:
     """Return what partners share in the first row of each joint event, if they do."""
-    found = (joint.secrets_of(0) for joint in joints(releases))
-    return [secrets for secrets in found if secrets is not None]
+    first_rows = (joint.secrets_of(0) for joint in joints(releases))
+    return [secrets for secrets in first_rows if secrets is not None]
 
 
 def joints_from(stored: Iterable[Mapping[str, Any]]) -> list[CorrelatedGaussian]:
@@ -93,8 +93,8 @@ def charged(releases: Sequence[Release], colluding: int | None = None) -> list[R
         result += _of_one(joint, joint_releases, colluding)
     for (allocation, batch), batch_releases in allocated.items():
         if batch is not None and (allocation, None) in allocated:  # both, in one secret round
-            wanted = "that of each release of an allocation, or None in all"
-            fail("batch", wanted, f"{batch} and None")
+            expected = "that of each release of an allocation, or None in all"
+            fail("batch", expected, f"{batch} and None")
         for nodes, touching in _by_nodes(batch_releases).items():
             result += _of_allocation(allocation, touching, nodes)
     return sorted(result, key=lambda release: release.round)
@@ -111,8 +111,8 @@ def _of_one(
         if release.sensitivity.norm != "l2" or release.sensitivity.bound > planned * (1 + 1e-12):
             fail("sensitivity", f"at most {planned:g}, as the noise is planned", release)
         if release.sampling is not None or release.nodes is not None:
-            wanted = "rows of all nodes and no samples: their amplification is not proved"
-            fail("release", wanted, release)
+            expected = "rows of all nodes and no samples: their amplification is not proved"
+            fail("release", expected, release)
         if row in uses[release.batch]:
             fail("release", f"row {row} of the correlated noise once", "twice")
         uses[release.batch][row] = release
@@ -133,7 +133,9 @@ def _of_one(
 
 def _integer_rows(secrets: Secrets | None) -> int:
     """Return the rows of noise that the messages of a round which a record moves are made of."""
-    return 1 if secrets is None else secrets.nodes + len(secrets.pairs)
+    if secrets is None:
+        return 1
+    return secrets.nodes + len(secrets.pairs)
 
 
 def _row(release: Release) -> int:
@@ -225,8 +227,8 @@ def _together(releases: Sequence[Release]) -> Release:
     mechanism = first.mechanism
     order = mechanism.composition
     if len(names) > 1 or order is None or mechanism.spacing > 0 or mechanism.is_joint:
-        wanted = "one kind of noise, Gaussian or Laplace, in a round of an allocation"
-        fail("release", wanted, " and ".join(sorted(names)))
+        expected = "one kind of noise, Gaussian or Laplace, in a round of an allocation"
+        fail("release", expected, " and ".join(sorted(names)))
     inverse = [1 / release.noise_to_sensitivity for release in releases]
     inverse_noise = sum(inverse)
     if order == 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from dpmesh.privacy.kinds import ALL_DATA, COARSE, Kind, kinds_of, sampled_by, s
 from dpmesh.privacy.own_noise import own_costs
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.sampling import RandomAllocation, Sampling
+from dpmesh.privacy.sampling import RandomAllocation
 
 MOST_COMPOSITIONS = 32
 """With more distinct parts, those alone that may cost most have a loss distribution."""
@@ -88,17 +88,20 @@ class Costs(NamedTuple):
     gaussian_accountant: Callable[[int], str]
     together: Names
 
-    def where(self, chosen: Chosen, others: Costs | None) -> Costs:
+    def where(self, chosen: Chosen, rest: Costs | None) -> Costs:
         """Return these costs of the chosen parts, and the others of the rest, if there are any."""
-        if others is None or chosen.all():
+        if rest is None or chosen.all():
             return self
-        names = self.gaussian_accountant, others.gaussian_accountant
-        epsilons, unprotected, pure, amplified, together = (
-            np.where(chosen, getattr(self, name), getattr(others, name))
+        epsilons, unprotected, pure, amplified, joint = (
+            np.where(chosen, getattr(self, name), getattr(rest, name))
             for name in ("epsilons", "unprotected", "pure", "amplified", "together")
         )
-        accountant = lambda part: names[0 if chosen[part] else 1](part)  # noqa: E731
-        return Costs(epsilons, unprotected, pure, amplified, accountant, together)
+
+        def accountant(part: int) -> str:
+            costs = self if chosen[part] else rest
+            return costs.gaussian_accountant(part)
+
+        return Costs(epsilons, unprotected, pure, amplified, accountant, joint)
 
     def cost(self, part: int) -> Cost:
         """Return the cost of one part."""
@@ -141,70 +144,73 @@ def costs(
     ValueError
         If a release was sampled in a way that is not proved to amplify under this relation.
     """
-    alike = few, place = _alike(releases)
-    for release in few:
+    distinct = _distinct(releases)
+    for release in distinct.releases:
         if release.sampling is not None:
             release.sampling.require(relation)
-    rows = np.array([release.mechanism.integer_rows for release in few], dtype=np.float64)
-    numbers = MOST_NUMBERS * parts.totals(rows[place])
+    rows = [release.mechanism.integer_rows for release in distinct.releases]
+    rows_of_releases = np.array(rows, dtype=np.float64)[distinct.place]
+    numbers = MOST_NUMBERS * parts.totals(rows_of_releases)
 
-    def exact(left: float) -> Costs:
-        return _costs_of_exact_noise(releases, alike, parts, left, relation)
+    def exact(remaining_delta: float) -> Costs:
+        return _costs_of_exact_noise(releases, distinct, parts, remaining_delta, relation)
 
     on_grid = numbers > 0
     if delta == 0 or not on_grid.any():
         return exact(delta)
-    found = None if on_grid.all() else exact(delta)
+    cost = None if on_grid.all() else exact(delta)
     for share in SHARES_OF_DELTA:
-        at = exact(delta * (1 - share))
-        rounded = at.epsilons != at.pure
-        epsilons = at.epsilons + np.where(rounded, 2 * numbers * rounding_slack(), 0.0)
-        found = at._replace(epsilons=epsilons).where(on_grid, found)
+        partial = exact(delta * (1 - share))
+        rounded = partial.epsilons != partial.pure
+        epsilons = partial.epsilons + np.where(rounded, 2 * numbers * rounding_slack(), 0.0)
+        cost = partial._replace(epsilons=epsilons).where(on_grid, cost)
         unproved = rounded & (epsilons > largest_epsilon(delta, share, numbers))
         on_grid = on_grid & unproved & np.isfinite(epsilons)
         if not on_grid.any():
-            return found
+            return cost
     pure = exact(0.0)
     proofs = np.where(np.isinf(pure.epsilons), SAMPLERS_ERR, pure.together)
-    return pure._replace(together=proofs).where(on_grid, found)
+    return pure._replace(together=proofs).where(on_grid, cost)
 
 
 def _costs_of_exact_noise(
     releases: Sequence[Release],
-    alike: _Alike,
+    distinct: _Distinct,
     parts: Parts,
     delta: float,
     relation: NeighboringRelation,
 ) -> Costs:
     """Return what releases cost if all noise has its exact distribution, as `costs`."""
-    few, place = alike
+    few, place = distinct
     failures = parts.totals(np.array([release.failure for release in few])[place])
     unsure = (failures > 0) & (failures >= delta)
     delta = max(0.0, delta - float(np.max(failures, initial=0.0)))
     multiplier = np.array([release.noise_to_sensitivity for release in few], dtype=np.float64)
-    own = np.array([release.mechanism.law is None for release in few], dtype=bool)
-    noisy = (multiplier > 0) & ~own
+    custom = np.array([release.mechanism.law is None for release in few], dtype=bool)
+    noisy = (multiplier > 0) & ~custom
     noises_to_sensitivity(multiplier[noisy])
     kinds, which = kinds_of(few, noisy, relation)
-    which, own, noisy = which[place], own[place], noisy[place]
+    which = which[place]
+    custom = custom[place]
+    noisy = noisy[place]
     rates("sampling_rate", np.array([kind.rate for kind in kinds] or [1.0]))
     laplace = np.array([kind.noise.is_pure for kind in kinds] + [False])[which]
     alone = np.array([kind.pure(relation) for kind in kinds] + [0.0])[which]
     sampled = np.array([kind.is_amplified(relation) for kind in kinds] + [False])[which]
     pure = parts.totals(alone)
     amplified = parts.totals((laplace & sampled).astype(np.float64))
-    unprotected = parts.totals((~noisy & ~own).astype(np.float64))
+    unprotected = parts.totals((~noisy & ~custom).astype(np.float64))
     of_gaussian = np.where(laplace, -1, which)
     gaussian, accountant = _gaussian(kinds, of_gaussian, parts, delta, relation)
     if any(kind.moments for kind in kinds):
         coarse = [kind.by_moments() for kind in kinds]
         of_moments = _gaussian(coarse, of_gaussian, parts, delta, relation)
         gaussian, accountant = _cheaper((gaussian, accountant), of_moments)
-    apart = pure + gaussian
-    together, proofs = _together(kinds, which, parts, apart, delta, relation)
-    proofs[together >= apart] = ""
-    epsilons = np.where(unprotected > 0, inf, np.minimum(apart, together))
-    of_own = np.flatnonzero((parts.totals(own.astype(np.float64)) > 0) & (unprotected == 0))
+    separate = pure + gaussian
+    joint, proofs = _together(kinds, which, parts, separate, delta, relation)
+    proofs[joint >= separate] = ""
+    epsilons = np.where(unprotected > 0, inf, np.minimum(separate, joint))
+    of_own = np.flatnonzero((parts.totals(custom.astype(np.float64)) > 0) & (unprotected == 0))
     touching = ([releases[index] for index in parts.releases(part)] for part in of_own.tolist())
     for part, paid in zip(of_own, own_costs(touching, delta, relation), strict=True):
         epsilons[part], proofs[part] = paid
@@ -212,29 +218,45 @@ def _costs_of_exact_noise(
     return Costs(epsilons, unprotected, pure, amplified, accountant, proofs)
 
 
-_Alike: TypeAlias = tuple[list[Release], Indices]
+class _Distinct(NamedTuple):
+    """Releases that differ in their noise, and the place there of each release of a plan.
+
+    Attributes
+    ----------
+    releases
+        The first release of each noise, in order.
+    place
+        Shape (releases of the plan,).
+    """
+
+    releases: list[Release]
+    place: Indices
 
 
-def _alike(releases: Sequence[Release]) -> _Alike:
+def _distinct(releases: Sequence[Release]) -> _Distinct:
     """Return one of the releases that share their noise, in order, and the place of each there."""
-    keys = [(id(one.mechanism), id(one.sensitivity), id(one.sampling)) for one in releases]
+    keys = [
+        (id(release.mechanism), id(release.sensitivity), id(release.sampling))
+        for release in releases
+    ]
     places = {key: nth for nth, key in enumerate(dict.fromkeys(keys))}
     first = dict(zip(reversed(keys), reversed(releases), strict=True))
     place = np.array([places[key] for key in keys], np.int64)
-    return [first[key] for key in places], place
+    return _Distinct([first[key] for key in places], place)
 
 
 _Proved: TypeAlias = tuple[Numbers, Callable[[int], str]]
 """The epsilon of each part, and what names its proof."""
 
 
-def _cheaper(one: _Proved, other: _Proved) -> _Proved:
+def _cheaper(first: _Proved, second: _Proved) -> _Proved:
     """Return the smaller epsilon of each part."""
 
     def name(part: int) -> str:
-        return (other if other[0][part] < one[0][part] else one)[1](part)
+        cheaper = second if second[0][part] < first[0][part] else first
+        return cheaper[1](part)
 
-    return np.minimum(one[0], other[0]), name
+    return np.minimum(first[0], second[0]), name
 
 
 def _gaussian(
@@ -247,8 +269,8 @@ def _gaussian(
     if delta == 0:
         touched = parts.totals((which >= 0).astype(np.float64)) > 0
         return np.where(touched, inf, 0.0), lambda part: NEEDS_DELTA if touched[part] else ""
-    used = [kinds[index] for index in np.unique(which[which >= 0])]
-    if all(kind.is_exact for kind in used):
+    occurring = [kinds[index] for index in np.unique(which[which >= 0])]
+    if all(kind.is_exact for kind in occurring):
         squares = np.array([float(kind.noise_to_sensitivity) ** -2 for kind in kinds] + [0.0])
         mu = np.sqrt(parts.totals(squares[which]))
         values, part = np.unique(mu, return_inverse=True)
@@ -258,16 +280,16 @@ def _gaussian(
         return exact, lambda index: _exact_text(mu[index], of_integers[index])
     counts = parts.counts(which, len(kinds))
     distinct, part = np.unique(counts, axis=0, return_inverse=True)
-    found = [_by_curve(kinds, times, delta, relation) for times in distinct]
-    epsilons = np.array([cost.epsilon for cost in found])[part.reshape(-1)]
-    return epsilons, lambda index: found[part.flat[index]].accountant
+    costs_of_counts = [_by_curve(kinds, times, delta, relation) for times in distinct]
+    epsilons = np.array([cost.epsilon for cost in costs_of_counts])[part.reshape(-1)]
+    return epsilons, lambda index: costs_of_counts[part.flat[index]].accountant
 
 
 def _together(
     kinds: Sequence[Kind],
     which: Indices,
     parts: Parts,
-    apart: Numbers,
+    separate: Numbers,
     delta: float,
     relation: NeighboringRelation,
 ) -> tuple[Numbers, Names]:
@@ -279,7 +301,8 @@ def _together(
     with Laplace noise, and Gaussian noise on all data; and where none is known, for Gaussian noise
     on the integers.
     """
-    epsilons, proofs = np.full(len(parts.owners), inf), np.full(len(parts.owners), "", dtype=object)
+    epsilons = np.full(len(parts.owners), inf)
+    proofs = np.full(len(parts.owners), "", dtype=object)
     if delta == 0 or not kinds:
         return epsilons, proofs
     counts = parts.counts(which, len(kinds))
@@ -296,73 +319,95 @@ def _together(
     distinct, part = np.unique(counts[composes], axis=0, return_inverse=True)
     part = part.reshape(-1)
     most = np.zeros(len(distinct))
-    np.maximum.at(most, part, apart[composes])
-    found = [Cost(inf, "")] * len(distinct)
+    np.maximum.at(most, part, separate[composes])
+    composed_costs = [Cost(inf, "")] * len(distinct)
     largest, composed, spent = 0.0, 0, 0
     for row in np.argsort(-most, kind="stable").tolist():
         size = int(np.count_nonzero(distinct[row]))
         enough = composed >= MOST_COMPOSITIONS or spent + size > _MOST_KINDS
         if composed and enough and (most[row] <= largest or composed >= MOST_COMPOSITIONS):
             break
-        found[row] = _composed(kinds, distinct[row], delta, relation)
-        largest = max(largest, min(found[row].epsilon, float(most[row])))
+        composed_costs[row] = _composed(kinds, distinct[row], delta, relation)
+        largest = max(largest, min(composed_costs[row].epsilon, float(most[row])))
         composed, spent = composed + 1, spent + size
-    epsilons[composes] = np.array([cost.epsilon for cost in found])[part]
-    proofs[composes] = np.array([cost.accountant for cost in found], dtype=object)[part]
+    epsilons[composes] = np.array([cost.epsilon for cost in composed_costs])[part]
+    proofs[composes] = np.array([cost.accountant for cost in composed_costs], dtype=object)[part]
     return epsilons, proofs
 
 
 def _exact_text(mu: float, of_integers: bool) -> str:
-    how = " of noise on a grid" if of_integers else ", exact"
-    return f"Gaussian differential privacy{how}, mu = {rounded_up(mu)}" if mu > 0 else ""
+    if mu <= 0:
+        return ""
+    qualifier = " of noise on a grid" if of_integers else ", exact"
+    return f"Gaussian differential privacy{qualifier}, mu = {rounded_up(mu)}"
 
 
 def _by_curve(
     kinds: Sequence[Kind], times: Numbers, delta: float, relation: NeighboringRelation
 ) -> Cost:
     """Return the cost of Gaussian releases by a Rényi curve, with a count for each kind."""
-    used = [kind for kind, count in zip(kinds, times, strict=True) if count > 0]
-    if not used:
+    occurring = [kind for kind, count in zip(kinds, times, strict=True) if count > 0]
+    if not occurring:
         return Cost(0.0, "")
-    sampled = sampled_by(used, relation)
-    multiplier, count = np.array([kind.noise_to_sensitivity for kind in used]), times[times > 0]
-    if sampled is None and not any(kind.secure_sum or kind.noise is COARSE for kind in used):
+    sampled = sampled_by(occurring, relation)
+    multiplier = np.array([kind.noise_to_sensitivity for kind in occurring])
+    count = times[times > 0]
+    if sampled is None and not any(kind.secure_sum or kind.noise is COARSE for kind in occurring):
         mu = accounting.gdp_mu(multiplier, count=count)
-        of_integers = any(kind.noise.of_integers for kind in used)
+        of_integers = any(kind.noise.of_integers for kind in occurring)
         return Cost(accounting.gdp_epsilon(delta=delta, mu=mu), _exact_text(mu, of_integers))
-    settings: dict[str, Any] = {
-        "delta": delta,
-        "noise_to_sensitivity": multiplier,
-        "neighboring_relation": relation,
-        "sampling_rate": np.array([1.0 if sampled is None else kind.rate for kind in used]),
-        "count": count,
-    }
-    if any(kind.secure_sum is not None for kind in used):
-        return _of_sums(used, sampled, settings)
-    if any(kind.noise is COARSE for kind in used):
-        epsilon = accounting.discrete_gaussian_epsilon(**settings)  # fine noise is charged too much
-        return Cost(epsilon, f"Rényi curve of discrete Gaussian noise on {samples_of(sampled)}")
+    sampling_rate = np.ones(len(occurring))
+    if sampled is not None:
+        sampling_rate = np.array([kind.rate for kind in occurring])
+    samples = samples_of(sampled)
+    if any(kind.secure_sum is not None for kind in occurring):
+        epsilon = _epsilon_of_sums(occurring, delta, sampling_rate, count, relation)
+        is_fine = all(kind.scales[0] >= FINE for kind in occurring)
+        accountant = "Gaussian accounting" if is_fine else "Rényi curve"
+        return Cost(epsilon, f"{accountant} of sums of discrete Gaussian shares on {samples}")
+    if any(kind.noise is COARSE for kind in occurring):
+        epsilon = accounting.discrete_gaussian_epsilon(  # fine noise is charged too much
+            delta=delta,
+            noise_to_sensitivity=multiplier,
+            neighboring_relation=relation,
+            sampling_rate=sampling_rate,
+            count=count,
+        )
+        return Cost(epsilon, f"Rényi curve of discrete Gaussian noise on {samples}")
     assert sampled is not None
     assert not issubclass(sampled, RandomAllocation)
-    epsilon = sampled.curve(**settings, accountant="rdp")
-    return Cost(epsilon, f"Rényi curve of {samples_of(sampled)}")
+    epsilon = sampled.curve(
+        delta=delta,
+        noise_to_sensitivity=multiplier,
+        neighboring_relation=relation,
+        sampling_rate=sampling_rate,
+        count=count,
+        accountant="rdp",
+    )
+    return Cost(epsilon, f"Rényi curve of {samples}")
 
 
-def _of_sums(
-    used: Sequence[Kind], sampled: type[Sampling] | None, settings: dict[str, Any]
-) -> Cost:
-    """Return the cost of Gaussian releases with sums of shares among them."""
-    sums = [kind.secure_sum for kind in used]
-    scales, shares = zip(*(kind.scales for kind in used), strict=True)
-    epsilon = sum_of_shares_epsilon(
-        **(settings | {"count": settings["count"].astype(int)}),
+def _epsilon_of_sums(
+    kinds: Sequence[Kind],
+    delta: float,
+    sampling_rate: Numbers,
+    count: Numbers,
+    relation: NeighboringRelation,
+) -> float:
+    """Return the epsilon of Gaussian releases with sums of shares among them."""
+    sums = [kind.secure_sum for kind in kinds]
+    scales, shares = zip(*(kind.scales for kind in kinds), strict=True)
+    return sum_of_shares_epsilon(
+        delta=delta,
+        noise_to_sensitivity=np.array([kind.noise_to_sensitivity for kind in kinds]),
         scale=scales,
         share=shares,
-        sites=[1 if each is None else each.sites for each in sums],
-        dim=[1 if each is None else each.numbers for each in sums],
+        sites=[1 if secure_sum is None else secure_sum.sites for secure_sum in sums],
+        dim=[1 if secure_sum is None else secure_sum.numbers for secure_sum in sums],
+        neighboring_relation=relation,
+        sampling_rate=sampling_rate,
+        count=count.astype(int),
     )
-    how = "Gaussian accounting" if min(scales) >= FINE else "Rényi curve"
-    return Cost(epsilon, f"{how} of sums of discrete Gaussian shares on {samples_of(sampled)}")
 
 
 def _composed(

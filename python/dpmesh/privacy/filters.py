@@ -72,8 +72,8 @@ def _apart(plan: Plan, budget: Budget) -> float:
     least = max(plan.cost(delta).epsilon, LEAST * budget.epsilon)
     if not isfinite(least):
         return inf
-    own = delta * min(1.0, least / budget.epsilon)
-    return max(plan.cost(own).epsilon, least)
+    share_of_delta = delta * min(1.0, least / budget.epsilon)
+    return max(plan.cost(share_of_delta).epsilon, least)
 
 
 def _by_mu(plans: Sequence[Plan], budget: Budget) -> float:
@@ -81,11 +81,11 @@ def _by_mu(plans: Sequence[Plan], budget: Budget) -> float:
 
     Samplers may err by `SHARE` of delta, at the budget's epsilon.
     """
-    touching = [(plan, each) for plan in plans for each in plan.compositions()]
-    if not all(_is_gaussian(each, plan) for plan, each in touching):
+    touching = [(plan, releases) for plan in plans for releases in plan.compositions()]
+    if not all(_is_gaussian(releases, plan) for plan, releases in touching):
         return inf
-    drawn = float(sum(plan.copies * sum(map(_drawn, each)) for plan, each in touching))
-    if drawn and budget.epsilon > largest_epsilon(budget.delta, SHARE, np.array(drawn)):
+    numbers = float(sum(plan.copies * sum(map(_drawn, releases)) for plan, releases in touching))
+    if numbers and budget.epsilon > largest_epsilon(budget.delta, SHARE, np.array(numbers)):
         return inf
     delta = (1 - APART - 2 * SHARE) * budget.delta
     return total_cost(plans, delta).epsilon + budget.delta

@@ -50,14 +50,17 @@ class Foreseen:
     def _allots(self, batch: int, kinds: Kinds) -> bool:
         """Return True if a batch of the plan, of any number, releases at least as much."""
         same = self._batches.get(batch)
-        return (same is not None and kinds <= same) or any(kinds <= own for own in self._distinct)
+        return (same is not None and kinds <= same) or any(
+            kinds <= planned for planned in self._distinct
+        )
 
 
 def unplanned(plan: Plan, releases: Sequence[Release]) -> int:
     """Return how many releases of a run its plan did not foresee."""
     if tuple(releases) == plan.releases[: len(releases)]:
         return 0
-    foreseen, count = Foreseen(plan), 0
+    foreseen = Foreseen(plan)
+    count = 0
     for release in releases:
         if foreseen.holds((release,)):
             foreseen.take((release,))

@@ -68,7 +68,9 @@ class Kind(NamedTuple):
     @property
     def rate(self) -> float:
         """Rate at which a unit takes part."""
-        return 1.0 if self.sampling is None else self.sampling.rate
+        if self.sampling is None:
+            return 1.0
+        return self.sampling.rate
 
     @property
     def is_exact(self) -> bool:
@@ -98,7 +100,9 @@ class Kind(NamedTuple):
     def by_moments(self) -> Kind:
         """Return the kind by its moments alone, if it is on a coarse grid."""
         coarse = self._replace(noise=COARSE, noise_to_sensitivity=self.moments, moments=0.0)
-        return coarse if self.moments else self
+        if self.moments:
+            return coarse
+        return self
 
     def pair(self, relation: NeighboringRelation) -> DominatingPair:
         """Return the pair that dominates a release with Laplace or Gaussian noise."""
@@ -114,7 +118,9 @@ class Kind(NamedTuple):
     @property
     def noise_names(self) -> set[str]:
         """The names of its noise."""
-        return {self.noise.name, "Laplace"} if self.pure_beside else {self.noise.name}
+        if self.pure_beside:
+            return {self.noise.name, "Laplace"}
+        return {self.noise.name}
 
     def pure(self, relation: NeighboringRelation) -> float:
         """Return the pure epsilon of a release; 0 if its noise is Gaussian alone."""
@@ -195,8 +201,8 @@ def _kind_of(release: Release, relation: NeighboringRelation) -> Kind:
     kind = _as_released(release)
     sums = kind.secure_sum
     if sums is not None and sums.neighboring_relation != relation:
-        wanted = f"that of the secure sum, {sums.neighboring_relation}"
-        fail("neighboring_relation", wanted, relation)
+        expected = f"that of the secure sum, {sums.neighboring_relation}"
+        fail("neighboring_relation", expected, relation)
     return _allocated(_on_grid(release, kind), release, relation)
 
 
@@ -244,7 +250,8 @@ def _on_grid(release: Release, kind: Kind) -> Kind:
         law = integer_laplace(min(2 ** (frexp(steps)[1] - 1), MOST_STEPS))
         return kind._replace(noise=kind.noise._replace(law=law))
     z = kind.noise_to_sensitivity
-    if (scale := z * steps) < FINE:
+    scale = z * steps
+    if scale < FINE:
         return kind._replace(noise=COARSE)
     moments = z if scale < MOMENTS_BELOW else 0.0
     return kind._replace(noise_to_sensitivity=gaussian_multiplier(z, scale), moments=moments)
@@ -260,16 +267,18 @@ def _allocated(kind: Kind, release: Release, relation: NeighboringRelation) -> K
         return kind
     if kind.noise.law is None or kind.secure_sum is not None:
         return kind._replace(sampling=None)
-    one = replace(kind.sampling, cycle=0, failure=0.0)
+    one_cycle = replace(kind.sampling, cycle=0, failure=0.0)
     halved = release.mechanism.grid is not None and relation == "replace_one"
     return kind._replace(
-        sampling=one, noise_to_sensitivity=kind.noise_to_sensitivity / (1 + halved)
+        sampling=one_cycle, noise_to_sensitivity=kind.noise_to_sensitivity / (1 + halved)
     )
 
 
 def samples_of(sampling: Sampling | type[Sampling] | None) -> str:
     """Return what releases are of, in words."""
-    return ALL_DATA if sampling is None else sampling.samples
+    if sampling is None:
+        return ALL_DATA
+    return sampling.samples
 
 
 def sampled_by(kinds: Iterable[Kind], relation: NeighboringRelation) -> type[Sampling] | None:
@@ -278,4 +287,6 @@ def sampled_by(kinds: Iterable[Kind], relation: NeighboringRelation) -> type[Sam
     if len(samplings) != 1:
         return None
     sampling = samplings.pop()
-    return sampling if sampling.amplifies_under == relation else None
+    if sampling.amplifies_under == relation:
+        return sampling
+    return None

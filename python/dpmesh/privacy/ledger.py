@@ -129,24 +129,24 @@ class Ledger:
 
     def restore(self, releases: Iterable[Release]) -> None:
         """Add the releases of finished rounds, such as those before a checkpoint."""
-        kept = tuple(releases)
-        self.releases += kept
-        self._events.take(_of_events(kept))
+        restored = tuple(releases)
+        self.releases += restored
+        self._events.take(_of_events(restored))
         if self._budget is not None and self._as_planned:
-            self._as_planned = self._left.holds(kept)
-            self._left.take(kept)
+            self._as_planned = self._left.holds(restored)
+            self._left.take(restored)
 
     def _times_with(self, release: Release, nodes: Iterable[int] | None) -> npt.NDArray[np.int64]:
         """Return how often each node has sent under a release once these nodes did, too."""
-        sent = self._sent.get(release)
-        times = np.zeros(self.nodes, np.int64) if sent is None else sent.copy()
+        counts = self._sent.get(release)
+        times = np.zeros(self.nodes, np.int64) if counts is None else counts.copy()
         times[slice(None) if nodes is None else list(nodes)] += 1
         return times
 
     def _is_another(self, release: Release, times: npt.NDArray[np.int64]) -> bool:
         """Return whether this is no further part of a release that other nodes began."""
-        sent = self._sent.get(release)
-        return sent is None or bool(times.max() > sent.max())
+        counts = self._sent.get(release)
+        return counts is None or bool(times.max() > counts.max())
 
     def _allows(self, release: Release, budget: Budget) -> bool:
         if self._as_planned and self._left.holds((*self.in_round, release)):

@@ -77,7 +77,9 @@ class OtherRun:
     @property
     def assumption(self) -> str:
         """The assumption of the epsilon."""
-        return UNSAMPLED if self.sampling_rate == 1 else POISSON
+        if self.sampling_rate == 1:
+            return UNSAMPLED
+        return POISSON
 
     def epsilon(
         self, noise_multiplier: float, *, delta: float, relation: NeighboringRelation = "add_remove"
@@ -263,9 +265,11 @@ def judged(
     word = "WRONG" if is_false else "ok   "
     facts = f"{run.name}: claims epsilon = {rounded_up(claims)}, {_priced(epsilon, delta)}"
     lines = [f"{word} {facts} ({_in_words(relation, run.unit)}; {_apart(claims, epsilon)})"]
-    other: NeighboringRelation = "replace_one" if relation == "add_remove" else "add_remove"
-    beside = run.epsilon(noise_multiplier, delta=delta, relation=other)
-    lines.append(f"      {_priced(beside, delta)} ({_in_words(other, run.unit)})")
+    other_relation: NeighboringRelation = (
+        "replace_one" if relation == "add_remove" else "add_remove"
+    )
+    beside = run.epsilon(noise_multiplier, delta=delta, relation=other_relation)
+    lines.append(f"      {_priced(beside, delta)} ({_in_words(other_relation, run.unit)})")
     lines.append(f"      {run.assumption}")
     return Verification(lines=tuple(lines), refuted=is_false)
 
@@ -282,9 +286,11 @@ def _in_words(relation: NeighboringRelation, unit: Unit) -> str:
 def _apart(claimed: float, epsilon: float) -> str:
     """Return by how much a claim differs from an epsilon."""
     if not isfinite(epsilon) or epsilon == 0:
-        return "no claim is true" if epsilon else "any claim is true"
+        if epsilon:
+            return "no claim is true"
+        return "any claim is true"
     share = abs(claimed - epsilon) / epsilon
-    apart = f"{abs(claimed - epsilon):.3g} ({share:.1%})"
+    difference = f"{abs(claimed - epsilon):.3g} ({share:.1%})"
     if is_below(claimed, epsilon):
-        return f"too small by {apart}"
-    return f"larger than needed by {apart}"
+        return f"too small by {difference}"
+    return f"larger than needed by {difference}"

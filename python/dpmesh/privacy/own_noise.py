@@ -28,12 +28,12 @@ def own_costs(
     touching: Iterable[Sequence[Release]], delta: float, relation: NeighboringRelation
 ) -> Iterator[tuple[float, str]]:
     """Yield `own_cost` of releases of each part; parts of the same noise are composed once."""
-    found: dict[frozenset[tuple[object, int]], tuple[float, str]] = {}
+    known_costs: dict[frozenset[tuple[object, int]], tuple[float, str]] = {}
     for releases in touching:
         same = frozenset(Counter((r.mechanism, r.sampling) for r in releases).items())
-        if same not in found:
-            found[same] = own_cost(releases, delta, relation)
-        yield found[same]
+        if same not in known_costs:
+            known_costs[same] = own_cost(releases, delta, relation)
+        yield known_costs[same]
 
 
 def own_cost(
@@ -77,7 +77,9 @@ def own_cost(
 def _sampling(release: Release, relation: NeighboringRelation) -> Sampling | None:
     """Return the sampling that amplifies noise of any kind, None if it does not."""
     poisson = isinstance(release.sampling, PoissonSampling) and relation == "add_remove"
-    return release.sampling if poisson else None
+    if poisson:
+        return release.sampling
+    return None
 
 
 def _by_accountant(
@@ -103,8 +105,8 @@ def _by_losses(losses: Sequence[tuple[Any, int]], delta: float) -> float:
         try:
             total = several if total is None else total.compose(several)
         except ValueError as error:
-            wanted = f"distributions of losses on a grid of {INTERVAL:g}"
-            fail("privacy_loss", wanted, str(error))
+            expected = f"distributions of losses on a grid of {INTERVAL:g}"
+            fail("privacy_loss", expected, str(error))
     return float(total.get_epsilon_for_delta(delta))
 
 
@@ -115,11 +117,17 @@ def _loss(mechanism: Mechanism) -> Any:
 
     if mechanism.privacy_loss is not None:
         return mechanism.privacy_loss
-    event, grid = mechanism.event, {"value_discretization_interval": INTERVAL}
+    event = mechanism.event
     if isinstance(event, GaussianDpEvent):
-        return pld.from_gaussian_mechanism(event.noise_multiplier, **grid)
+        return pld.from_gaussian_mechanism(
+            event.noise_multiplier, value_discretization_interval=INTERVAL
+        )
     if isinstance(event, LaplaceDpEvent):
-        return pld.from_laplace_mechanism(event.noise_multiplier, **grid)
+        return pld.from_laplace_mechanism(
+            event.noise_multiplier, value_discretization_interval=INTERVAL
+        )
     if isinstance(event, RandomizedResponseDpEvent):  # of replacing one, whatever it is
-        return pld.from_randomized_response(event.noise_parameter, event.num_buckets, **grid)
+        return pld.from_randomized_response(
+            event.noise_parameter, event.num_buckets, value_discretization_interval=INTERVAL
+        )
     return None

@@ -61,14 +61,14 @@ class Parts:
             table = np.bincount(cells, minlength=rows * number).reshape(rows, number)
             return table.astype(np.float64)
 
-        own = count(self.own, len(self.owners))
-        return own + count(self.shared, self.nodes)[self.owners]
+        of_parts = count(self.own, len(self.owners))
+        return of_parts + count(self.shared, self.nodes)[self.owners]
 
     def releases(self, part: int) -> list[int]:
         """Return the releases that touch a part, in order."""
-        parts, own = self.own
+        parts, of_parts = self.own
         nodes, shared = self.shared
-        touched = np.concatenate([own[parts == part], shared[nodes == self.owners[part]]])
+        touched = np.concatenate([of_parts[parts == part], shared[nodes == self.owners[part]]])
         return [int(index) for index in np.sort(touched)]
 
     def worst_by_node(self, values: Numbers) -> Numbers:

@@ -25,7 +25,9 @@ def found_at(false_alarms: float, epsilon: float, delta: float = 0.0) -> float:
     a = probability("false_alarms", false_alarms)
     odds = exp(-positive_or_infinite("epsilon", epsilon))
     most = 1 - odds * (1 - probability("delta", delta) - a)
-    return min(a / odds + delta, most) if odds > 0 else most
+    if odds > 0:
+        return min(a / odds + delta, most)
+    return most
 
 
 def plain_words(epsilon: float, delta: float, against: str) -> str:
@@ -38,16 +40,17 @@ def plain_words(epsilon: float, delta: float, against: str) -> str:
     against
         Against whom it holds, in words.
     """
-    guesses, found = right_guesses(epsilon, delta), found_at(0.01, epsilon, delta)
-    given = f"epsilon = {as_given(float(rounded_up(epsilon)))}, delta = {as_given(delta)}"
+    guesses = right_guesses(epsilon, delta)
+    detections = found_at(0.01, epsilon, delta)
+    guarantee = f"epsilon = {as_given(float(rounded_up(epsilon)))}, delta = {as_given(delta)}"
     return "\n".join(
         [
-            f"What this means for one person ({given}):",
+            f"What this means for one person ({guarantee}):",
             "- Somebody who knows all other records, and that this person's is one of two equally",
             f"  likely ones, guesses right in at most {100 * guesses:.1f} of 100 cases. A coin is "
             "right in 50.",
             "- A test of such a suspicion that is wrong about 1 in 100 confirms at most",
-            f"  {100 * found:.1f} in 100 true ones. Without what is published it confirms 1.",
+            f"  {100 * detections:.1f} in 100 true ones. Without what is published it confirms 1.",
             "- It does not hide what holds for many people alike, nor what a site does with its",
             "  own records, nor a person with several records as well as one with a single one.",
             f"- Against whom: {against}.",

@@ -144,8 +144,8 @@ class Plan(InNotebooks):
         one_of("unit", self.unit, get_args(Unit))
         integer("copies", self.copies, at_least=1)
         if self.copies > 1 and any(joint.claims_star for joint in joints(self.releases)):
-            wanted = "1: no proof covers partners that hold the same record, each with a star of"
-            fail("copies", f"{wanted} its own", self.copies)
+            expected = "1: no proof covers partners that hold the same record, each with a star of"
+            fail("copies", f"{expected} its own", self.copies)
 
     def __repr__(self) -> str:
         return f"Plan({len(self.releases)} releases, {self.neighboring_relation}, {self.unit})"
@@ -155,11 +155,11 @@ class Plan(InNotebooks):
         rounds = len({release.round for release in touching})
         lines = [f"releases    {len(touching)} that depend on data, in {rounds} rounds"]
         for name, count in Counter(release.name for release in touching).items():
-            own = sorted(
+            multipliers = sorted(
                 release.noise_to_sensitivity for release in touching if release.name == name
             )
-            span = " to ".join(dict.fromkeys(f"{z:.4g}" for z in (own[0], own[-1])))
-            amount = f", {span} times the sensitivity" if own[-1] > 0 else ""
+            span = " to ".join(dict.fromkeys(f"{z:.4g}" for z in (multipliers[0], multipliers[-1])))
+            amount = f", {span} times the sensitivity" if multipliers[-1] > 0 else ""
             lines.append(f"noise       {name} in {count} of them{amount}")
         if self.clipped is not None:
             relation = self.neighboring_relation.replace("_", "-")
@@ -169,17 +169,19 @@ class Plan(InNotebooks):
 
     def with_releases(self, releases: Iterable[Release]) -> Plan:
         """Return the same kind of plan with other releases: the ledger of a run."""
-        own, reaction = tuple(releases), self.reaction
-        if reaction is not None and own != self.releases:
+        releases = tuple(releases)
+        reaction = self.reaction
+        if reaction is not None and releases != self.releases:
             reaction = NotProved(reason="the run did not make the releases of its plan")
-        return replace(self, releases=own, reaction=reaction)
+        return replace(self, releases=releases, reaction=reaction)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan in plain types that JSON can hold: each kind of release once."""
         kinds: dict[tuple[object, ...], int] = {}
         listed: list[dict[str, Any]] = []
-        joint, rows = joints(self.releases), []
-        number = {each: index for index, each in enumerate(joint)}
+        joint = joints(self.releases)
+        rows = []
+        number = {event: index for index, event in enumerate(joint)}
         for release in self.releases:
             noise = release.mechanism, release.sensitivity
             kind = kinds.setdefault((*noise, release.sampling, release.nodes), len(kinds))
@@ -195,7 +197,7 @@ class Plan(InNotebooks):
             "assumptions": list(self.assumptions),
             "copies": self.copies,
             "clipped": None if self.clipped is None else asdict(self.clipped),
-            **({"correlated": [each.as_dict() for each in joint]} if joint else {}),
+            **({"correlated": [event.as_dict() for event in joint]} if joint else {}),
             "kinds": listed,
             "releases": rows,  # round, kind, batch
         }
@@ -210,7 +212,8 @@ class Plan(InNotebooks):
                 row = {**kind["correlated"], "joint": joint[kind["correlated"]["joint"]]}
                 kind = {**kind, "correlated": row}
             kinds.append(Release.from_dict(kind))
-        rows, clipped = fields["releases"], fields.get("clipped")
+        rows = fields["releases"]
+        clipped = fields.get("clipped")
         releases = tuple(replace(kinds[kind], round=t, batch=batch) for t, kind, batch in rows)
         return cls(
             releases=releases,
@@ -227,7 +230,10 @@ class Plan(InNotebooks):
         See `dpmesh.privacy.parts`, and `dpmesh.privacy.charged` for `colluding`.
         """
         of_nodes = self._compositions(self._nodes(None), colluding)
-        return list({key: one for of_node in of_nodes for key, one in of_node.items()}.values())
+        distinct = {
+            key: composition for of_node in of_nodes for key, composition in of_node.items()
+        }
+        return list(distinct.values())
 
     def compositions_of_copies(self, colluding: int | None = None) -> list[tuple[Release, ...]]:
         """Return as `compositions` what a record can touch that `copies` different nodes hold.
@@ -245,17 +251,19 @@ class Plan(InNotebooks):
             of_nodes = self._compositions(self._nodes(None) + self.copies)
         else:
             of_nodes = self._compositions(1) * self.copies
-        alike = Counter(tuple(sorted(of_node, key=hash)) for of_node in of_nodes)
-        released = {key: one for of_node in of_nodes for key, one in of_node.items()}
-        found = []
-        for chosen in combinations_with_replacement(alike, self.copies):
+        nodes_alike = Counter(tuple(sorted(of_node, key=hash)) for of_node in of_nodes)
+        released = {
+            key: composition for of_node in of_nodes for key, composition in of_node.items()
+        }
+        compositions = []
+        for chosen in combinations_with_replacement(nodes_alike, self.copies):
             times = Counter(chosen)
-            if all(number <= alike[kind] for kind, number in times.items()):
-                each = (combinations_with_replacement(*pair) for pair in times.items())
-                for keys in product(*each):
-                    found.append(sum((released[key] for key in chain(*keys)), ()))
-                    _check_number(len(found))
-        return found
+            if all(number <= nodes_alike[kind] for kind, number in times.items()):
+                choices = (combinations_with_replacement(*pair) for pair in times.items())
+                for keys in product(*choices):
+                    compositions.append(sum((released[key] for key in chain(*keys)), ()))
+                    _check_number(len(compositions))
+        return compositions
 
     def _compositions(
         self, nodes: int, colluding: int | None = None
@@ -303,7 +311,8 @@ class Plan(InNotebooks):
         from dpmesh.privacy.views.cost import partners_cost
 
         secrets = secrets_in(self.releases)
-        if stars := [each.nodes for each in secrets if each.star]:
+        stars = [shared.nodes for shared in secrets if shared.star]
+        if stars:
             everybody = self._worst(delta, max(stars))  # all nodes, who know each secret
         if isinstance(view, EverybodyButPartners):
             against = self._worst(delta, view.coalition)
@@ -348,8 +357,8 @@ class Plan(InNotebooks):
         count = self._nodes(nodes)
         if not self.names_nodes or self.copies > 1:
             return np.full(count, self.cost(delta).epsilon)
-        found, parts = self._costs(count, delta)
-        return parts.worst_by_node(found.epsilons)
+        costs, parts = self._costs(count, delta)
+        return parts.worst_by_node(costs.epsilons)
 
     def event(self, delta: float = 1e-9) -> DpEvent:
         """Return the most expensive composition at `delta`, as one event of dp-accounting."""
@@ -357,14 +366,16 @@ class Plan(InNotebooks):
 
         if self.copies > 1:
             return _together([self]).event(delta)
-        found, parts = self._costs(self._nodes(None), delta)
-        worst = parts.releases(int(np.argmax(found.epsilons)))
+        costs, parts = self._costs(self._nodes(None), delta)
+        worst = parts.releases(int(np.argmax(costs.epsilons)))
         touching = charged(self.touching)
         return dp_accounting.ComposedDpEvent([touching[index].event for index in worst])
 
     def _nodes(self, nodes: int | None) -> int:
         named = max(1, nodes_named(self.releases))
-        return named if nodes is None else integer("nodes", nodes, at_least=named)
+        if nodes is None:
+            return named
+        return integer("nodes", nodes, at_least=named)
 
     @property
     def touching(self) -> list[Release]:
@@ -374,17 +385,16 @@ class Plan(InNotebooks):
     @property
     def allocations(self) -> list[RandomAllocation]:
         """The random allocations of the releases, each once."""
-        found = {
-            r.sampling: None for r in self.touching if isinstance(r.sampling, RandomAllocation)
-        }
-        return list(found)
+        samplings = (release.sampling for release in self.touching)
+        allocations = [sampling for sampling in samplings if isinstance(sampling, RandomAllocation)]
+        return list(dict.fromkeys(allocations))
 
     def _worst(self, delta: float, colluding: int | None = None) -> Cost:
         """Return the cost of the part that costs most, against so many colluding nodes or all."""
         if self.copies > 1:
             return _together([self]).cost(delta)
-        found, _ = self._costs(self._nodes(None), delta, colluding)
-        return found.cost(int(np.argmax(found.epsilons)))
+        costs, _ = self._costs(self._nodes(None), delta, colluding)
+        return costs.cost(int(np.argmax(costs.epsilons)))
 
     def _costs(self, nodes: int, delta: float, colluding: int | None = None) -> tuple[Costs, Parts]:
         delta = probability("delta", delta, one=False)
@@ -462,24 +472,26 @@ def made_again(*plans: Plan) -> tuple[Plan, ...]:
 
 def _steps(release: Release) -> float | None:
     """Return what else a release on a grid costs by: its sensitivity there."""
-    return None if release.mechanism.grid is None else release.sensitivity.bound
+    if release.mechanism.grid is None:
+        return None
+    return release.sensitivity.bound
 
 
 def _check_number(combinations: int) -> None:
     if combinations > MOST_COMBINATIONS:
-        wanted = f"at most {MOST_COMBINATIONS} combinations of parts of the data"
-        fail("plans", wanted, f"{combinations} or more")
+        expected = f"at most {MOST_COMBINATIONS} combinations of parts of the data"
+        fail("plans", expected, f"{combinations} or more")
 
 
 def _together(plans: Sequence[Plan], colluding: int | None = None) -> Plan:
     """Return the plan of all of these on the same data, one for each copy of a record."""
     parts = [plan.compositions_of_copies(colluding) for plan in plans]
     _check_number(prod(map(len, parts)))
-    together = []
+    releases = []
     for combination, touched in enumerate(product(*parts)):
         for number, release in enumerate(chain(*touched)):
             if isinstance(release.sampling, RandomAllocation):  # drawn anew by each run and node
-                own = replace(release.sampling, cycle=number)
-                release = replace(release, sampling=own)
-            together.append(replace(release, batch=combination, nodes=None))
-    return replace(plans[0], copies=1).with_releases(together)
+                redrawn = replace(release.sampling, cycle=number)
+                release = replace(release, sampling=redrawn)
+            releases.append(replace(release, batch=combination, nodes=None))
+    return replace(plans[0], copies=1).with_releases(releases)

@@ -78,13 +78,13 @@ class Release:
         if self.sensitivity.bound == 0 and self.mechanism.distribution != "none":
             object.__setattr__(self, "mechanism", NoNoise())
         if type(self.sampling) not in _SAMPLINGS:  # no class of one's own
-            wanted = "PoissonSampling, FixedSizeSampling or RandomAllocation"
-            fail("sampling", wanted, repr(self.sampling))
+            expected = "PoissonSampling, FixedSizeSampling or RandomAllocation"
+            fail("sampling", expected, repr(self.sampling))
         if self.nodes is None:
             return
         nodes = np.asarray(self.nodes)
-        whole = nodes.ndim == 1 and nodes.size > 0 and nodes.dtype.kind in "iu"
-        if not whole or nodes.min() < 0 or len(set(nodes.tolist())) < nodes.size:
+        is_vector = nodes.ndim == 1 and nodes.size > 0 and nodes.dtype.kind in "iu"
+        if not is_vector or nodes.min() < 0 or len(set(nodes.tolist())) < nodes.size:
             fail("nodes", "a tuple of distinct integers of at least 0", self.nodes)
         if type(self.nodes) is not tuple:
             object.__setattr__(self, "nodes", tuple(nodes.tolist()))
@@ -106,7 +106,9 @@ class Release:
     @property
     def failure(self) -> float:
         """Probability, added to delta, that the release is more sensitive than declared."""
-        return 0.0 if self.sampling is None else self.sampling.failure
+        if self.sampling is None:
+            return 0.0
+        return self.sampling.failure
 
     @property
     def needs_plan(self) -> bool:
@@ -126,7 +128,9 @@ class Release:
         if self.sensitivity.bound == 0:
             return dp_accounting.NoOpDpEvent()
         event = self.mechanism.event
-        return event if self.sampling is None else self.sampling.event(event)
+        if self.sampling is None:
+            return event
+        return self.sampling.event(event)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the release in plain types that JSON can hold."""
@@ -150,7 +154,8 @@ class Release:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Release:
         """Return the release that `as_dict` gave."""
-        sampling, nodes = fields["sampling"], fields["nodes"]
+        sampling = fields["sampling"]
+        nodes = fields["nodes"]
         return cls(
             fields["round"],
             _mechanism_of(fields),
@@ -163,13 +168,17 @@ class Release:
 
 def _secure_sum_of(mechanism: Mechanism) -> dict[str, Any] | None:
     """Return the public numbers of a secure sum, None for another mechanism."""
-    return None if mechanism.sums is None else asdict(mechanism.sums)
+    if mechanism.sums is None:
+        return None
+    return asdict(mechanism.sums)
 
 
 def _row_of(mechanism: Mechanism) -> dict[str, Any] | None:
     """Return the joint event of correlated noise and the row of it, None for another mechanism."""
     joint = mechanism.joint_event
-    return None if joint is None else {"joint": joint.as_dict(), "row": mechanism.joint_row}
+    if joint is None:
+        return None
+    return {"joint": joint.as_dict(), "row": mechanism.joint_row}
 
 
 def _settings_of(mechanism: Mechanism) -> dict[str, Any]:
@@ -184,7 +193,8 @@ def _mechanism_of(fields: Mapping[str, Any]) -> Mechanism:
         numbers = fields["secure_sum"]
         kind = NeighborSums if "neighbors" in numbers else SecureSum
         return DistributedDiscreteGaussian(kind(**numbers))
-    if (correlated := fields.get("correlated")) is not None:
+    correlated = fields.get("correlated")
+    if correlated is not None:
         from dpmesh.noise.correlated import CorrelatedGaussian
 
         joint = correlated["joint"]  # a plan stores it once, and builds it once

@@ -232,7 +232,8 @@ class Report(InNotebooks):
         elif self.view is not None:
             against = ", against an adversary who sees every message"
         if not self.is_finite:
-            guarantee, against = "none (epsilon is infinite)", ""
+            guarantee = "none (epsilon is infinite)"
+            against = ""
         elif self.seeded:
             guarantee = f"NOT private: seeded noise. With secret noise: {guarantee}"
         lines = [
@@ -257,13 +258,17 @@ class Report(InNotebooks):
 
     def _distances(self) -> list[str]:
         epsilons = [f"{d}: {rounded_up(x, 3)}" for d, x in enumerate(self.by_distance, 1)]
-        return [f"by distance epsilon = {', '.join(epsilons)}"] if epsilons else []
+        if epsilons:
+            return [f"by distance epsilon = {', '.join(epsilons)}"]
+        return []
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    return "infinity" if value == inf else value
+        return [_plain(element) for element in value]
+    if value == inf:
+        return "infinity"
+    return value
 
 
 def not_covered(measured: Iterable[str], *, parameters_are_released: bool) -> tuple[str, ...]:
@@ -347,14 +352,15 @@ def report(
     """
     instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
     delta = probability("delta", delta, one=False)
-    cost, by_node = plan.cost(delta), None
+    cost = plan.cost(delta)
+    by_node = None
     if plan.names_nodes:
         epsilons = plan.costs_by_node(delta, nodes)
         by_node = Spread(*(float(q) for q in np.quantile(epsilons, [0, 0.5, 1], method="higher")))
-    claimed = [each.coalition for each in secrets_in(plan.releases) if not each.star]
+    claimed = [secrets.coalition for secrets in secrets_in(plan.releases) if not secrets.star]
     if view is None and claimed:  # the claim for which partners share secrets
         view = EverybodyButPartners(coalition=max(claimed))
-    seen, proof, assumed = (None, None, ()) if view is None else _seen(plan, delta, view)
+    sentence, proof, assumed = (None, None, ()) if view is None else _seen(plan, delta, view)
     return Report(
         adversary=_adversary(plan),
         seeded=seeded,
@@ -367,7 +373,7 @@ def report(
         assumptions=(*_assumed(plan, delta, units, seeded=seeded), *assumed),
         noise=_noise_in_words(plan),
         by_node=by_node,
-        view=seen,
+        view=sentence,
         view_proof=proof,
         by_distance=_by_distance(plan, delta, view),
         not_covered=not_covered,
@@ -428,6 +434,6 @@ def _seen(plan: Plan, delta: float, view: View) -> tuple[str, str | None, tuple[
     against = plan.cost(delta, view=view)
     if against.reason:
         return f"nothing less is proved against {against.view}: {against.reason}", None, ()
-    seen = f"epsilon = {rounded_up(against.epsilon)} against {against.view}"
+    sentence = f"epsilon = {rounded_up(against.epsilon)} against {against.view}"
     assumed = () if isinstance(view, EverybodyButPartners) else _OF_VIEWS
-    return seen, against.accountant, assumed
+    return sentence, against.accountant, assumed

@@ -51,7 +51,9 @@ class PoissonSampling:
 
     def pair(self, law: Law, relation: NeighboringRelation) -> DominatingPair:
         """Return the pair that dominates a sampled release whose noise has these losses."""
-        return Poisson(law) if relation == "add_remove" else PublishedSample(law)
+        if relation == "add_remove":
+            return Poisson(law)
+        return PublishedSample(law)
 
     def require(self, relation: NeighboringRelation) -> None:
         """Accept both relations: a sample that is published costs no less than this."""
@@ -149,11 +151,11 @@ class RandomAllocation:
     def __post_init__(self) -> None:
         as_python_numbers(self)
         if self.shares:
-            each = share_array(self.shares)
-            if self.rounds not in (0, each.size):
+            shares = share_array(self.shares)
+            if self.rounds not in (0, shares.size):
                 fail("rounds", "either rounds or shares", "both")
-            object.__setattr__(self, "shares", tuple(each.tolist()))
-            object.__setattr__(self, "rounds", each.size)
+            object.__setattr__(self, "shares", tuple(shares.tolist()))
+            object.__setattr__(self, "rounds", shares.size)
         integer("rounds", self.rounds, at_least=1)
         integer("cycle", self.cycle)
         probability("failure", self.failure, one=False)
@@ -173,7 +175,9 @@ class RandomAllocation:
     @property
     def known(self) -> RandomAllocation | None:
         """The sampling of a release if everybody knows who takes part: what may fail is left."""
-        return replace(self, rounds=1, shares=()) if self.failure else None
+        if self.failure:
+            return replace(self, rounds=1, shares=())
+        return None
 
     def event(self, release: DpEvent) -> DpEvent:
         """Return the release itself: dp-accounting has no event for less."""

@@ -126,7 +126,8 @@ def verify(
     True
     """
     runs = [plans] if isinstance(plans, Plan) else list(plans)
-    lines, any_refuted = [], False
+    lines = []
+    any_refuted = False
     for claim in statements:
         recomputed = max(total_cost(runs, claim.delta, colluding=colluding).epsilon, selection)
         problems = [*_contradictions(claim, runs[-1], nodes)]
@@ -191,4 +192,6 @@ def _contradicted_spread(
 
 
 def _shown(epsilon: float) -> str:
-    return "infinity" if epsilon == inf else rounded_up(epsilon)
+    if epsilon == inf:
+        return "infinity"
+    return rounded_up(epsilon)

@@ -172,7 +172,9 @@ class DenseProblem(PartitionedProblem, ABC):
         """
         g = self._gradient(params, batches, clipping_norm, norm)
         w = np.asarray(params - step_size * g, np.float32)
-        return w if radius is None else kernels.clip_rows(w, radius)
+        if radius is None:
+            return w
+        return kernels.clip_rows(w, radius)
 
     def _gradient(
         self, params: FloatArray, batches: Batches, clipping_norm: float | None, norm: Norm
@@ -185,7 +187,9 @@ class DenseProblem(PartitionedProblem, ABC):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return (self.train.dim,) if self.record_shape is None else self.record_shape
+        if self.record_shape is None:
+            return (self.train.dim,)
+        return self.record_shape
 
     def _shaped(self, dataset: Dataset) -> FloatArray:
         return np.asarray(dataset.features, np.float32).reshape(-1, *self._shape)
@@ -222,11 +226,11 @@ def microbatches(batches: Ragged, *, size: int, at_once: int) -> Iterator[Microb
         ends = np.cumsum(parts)
         owners = np.repeat(chosen, parts)
         first = indptr[owners] + width * (np.arange(ends[-1]) - np.repeat(ends - parts, parts))
-        used = np.arange(width) < (indptr[owners + 1] - first)[:, np.newaxis]
-        indices = records[first[:, np.newaxis] + np.where(used, np.arange(width), 0)]
+        is_used = np.arange(width) < (indptr[owners + 1] - first)[:, np.newaxis]
+        indices = records[first[:, np.newaxis] + np.where(is_used, np.arange(width), 0)]
         for i in range(0, len(owners), at_once):
-            some = slice(i, i + at_once)
-            yield Microbatches(owners[some], indices[some], used[some])
+            part = slice(i, i + at_once)
+            yield Microbatches(owners[part], indices[part], is_used[part])
 
 
 def as_ragged(batches: Batches) -> Ragged:

@@ -127,8 +127,8 @@ class _Goal:
     ) -> None:
         chosen = problem.everything[1] if records is None else np.asarray(records)
         if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or not chosen.size:
-            wanted = "integer indices of at least 1 record"
-            fail("records", wanted, f"{chosen.dtype} of shape {chosen.shape}")
+            expected = "integer indices of at least 1 record"
+            fail("records", expected, f"{chosen.dtype} of shape {chosen.shape}")
         if chosen.min() < 0 or chosen.max() >= problem.train.records:
             fail("records", f"indices from 0 to {problem.train.records - 1}", chosen)
         train = problem.train.take(chosen)
@@ -162,14 +162,19 @@ class _Goal:
         It is the hinge for ``r = 1 - y <w, x>`` and a from 0 to 1, and the absolute loss for
         ``r = <w, x> - y`` and a from -1 to 1.
         """
-        x, labels = self.problem.train.features, self.problem.train.labels[:, None]
+        x = self.problem.train.features
+        labels = self.problem.train.labels[:, None]
         classes = self.problem.classes
         y = labels if classes is None else np.where(labels == np.arange(classes), 1, -1)
         scores = x @ w.reshape(y.shape[1], -1).T
         if self.problem.loss == "hinge":
-            rest, slope, lowest = 1 - y * scores, -y, 0
+            rest = 1 - y * scores
+            slope = -y
+            lowest = 0
         else:
-            rest, slope, lowest = scores - y, np.ones_like(y), -1
+            rest = scores - y
+            slope = np.ones_like(y)
+            lowest = -1
         a = np.clip(rest / width, lowest, 1)
         value = (a * (rest - width / 2 * a)).sum() / len(y) + self.strength / 2 * w @ w
         gradient = self.strength * w + ((x.T @ (a * slope)).T / len(y)).ravel()
@@ -225,7 +230,8 @@ class _Search:
         inner: Vector = kernels.clip_rows(self.w, self.goal.radius).astype(np.float64)
         smooth, gradient = self.goal.smooth(inner, width)
         bound = self.goal.lower_bound(inner, smooth, gradient)
-        lower, value = max(self.best.value - self.best.gap, bound), self.goal.value(inner)
+        lower = max(self.best.value - self.best.gap, bound)
+        value = self.goal.value(inner)
         if value < self.best.value:
             self.best = BestPredictor(parameters=inner, value=value, gap=0.0)
         self.best = replace(self.best, gap=max(self.best.value - lower, 0.0))
@@ -247,7 +253,7 @@ class _Search:
             "ftol": 0.0,
             "gtol": accuracy,
         }
-        found: Vector = scipy.optimize.minimize(
+        minimizer: Vector = scipy.optimize.minimize(
             penalized, self.w, jac=True, method="L-BFGS-B", options=options
         ).x
-        return found
+        return minimizer

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+from jax import Array
 from jax.flatten_util import ravel_pytree
 
 import dpmesh.kernels as kernels
@@ -89,17 +90,17 @@ class JaxProblem(DenseProblem):
     8
     """
 
-    start: Callable[[Any], Params]
-    loss: Callable[[Params, Any, Any], Any]
-    scores: Callable[[Params, Any], Any] | None = None
+    start: Callable[[Array], Params]
+    loss: Callable[[Params, Array, Array], Array]
+    scores: Callable[[Params, Array], Array] | None = None
     _: KW_ONLY
     outline: Outline | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.start):
-            wanted = "a function of a JAX key that returns parameters"
-            fail("start", wanted, reprlib.repr(self.start))
+            expected = "a function of a JAX key that returns parameters"
+            fail("start", expected, reprlib.repr(self.start))
         x = np.asarray(self.train.features[:1], np.float32).reshape(self._shape)
         _gives("loss", "a number", 0, self.loss, self._shapes, x, self.train.labels[0])
         if self.scores is not None:
@@ -132,7 +133,8 @@ class JaxProblem(DenseProblem):
         ValueError
             If the axes of a tensor are not a permutation.
         """
-        pieces, first = [], 0
+        pieces = []
+        first = 0
         for leaf in jax.tree.leaves(self._shapes):
             chosen = axes.get(len(leaf.shape), tuple(range(len(leaf.shape))))
             if sorted(chosen) != list(range(len(leaf.shape))):
@@ -203,11 +205,13 @@ class JaxProblem(DenseProblem):
             for first in range(0, len(active), self.nodes_at_once)
         ]
 
-        def train(some: Indices) -> None:
-            batches = self._padded_steps(walks, some)
-            own = np.zeros(1, np.float32) if correction is None else self._padded(correction[some])
-            trained = self._training(start[0], sizes, own, *batches, *self._on_device)
-            updates[some] = trained[: len(some)]
+        def train(nodes: Indices) -> None:
+            batches = self._padded_steps(walks, nodes)
+            offsets = np.zeros(1, np.float32)
+            if correction is not None:
+                offsets = self._padded(correction[nodes])
+            trained = self._training(start[0], sizes, offsets, *batches, *self._on_device)
+            updates[nodes] = trained[: len(nodes)]
 
         _on_threads(train, groups)
         return updates
@@ -215,10 +219,10 @@ class JaxProblem(DenseProblem):
     def objective(self, params: FloatArray, batches: Batches) -> Numbers:
         """Each row's objective on its batch, shape (rows,)."""
         values = np.empty(len(params))
-        for some, indices, weights in self._chunks(as_ragged(batches)):
+        for chunk, indices, weights in self._chunks(as_ragged(batches)):
             batch = indices, weights, *self._on_device
-            losses = self._objectives(self._padded(params[some]), *batch)
-            values[some] = losses[: len(values[some])]
+            losses = self._objectives(self._padded(params[chunk]), *batch)
+            values[chunk] = losses[: len(values[chunk])]
         return values
 
     def accuracy(self, params: FloatArray) -> Numbers:
@@ -247,18 +251,19 @@ class JaxProblem(DenseProblem):
         return jax.eval_shape(self.start, jax.random.key(0))
 
     @cached_property
-    def _on_device(self) -> tuple[Any, Any]:
+    def _on_device(self) -> tuple[Array, Array]:
         return jnp.asarray(self._shaped(self.train)), jnp.asarray(self.train.labels)
 
     @cached_property
-    def _unravel(self) -> Callable[[Any], Params]:
+    def _unravel(self) -> Callable[[Array], Params]:
         return ravel_pytree(self.start(jax.random.key(0)))[1]
 
     @cached_property
-    def _row_objective(self) -> Callable[..., Any]:
-        unravel, loss = self._unravel, jax.vmap(self.loss, (None, 0, 0))
+    def _row_objective(self) -> Callable[..., Array]:
+        unravel = self._unravel
+        loss = jax.vmap(self.loss, (None, 0, 0))
 
-        def objective(row: Any, indices: Any, weights: Any, x: Any, y: Any) -> Any:
+        def objective(row: Array, indices: Array, weights: Array, x: Array, y: Array) -> Array:
             losses = loss(unravel(row), x[indices], y[indices])
             mean = (weights * losses).sum() / jnp.maximum(weights.sum(), 1)
             return mean + self.regularization / 2 * (row @ row)
@@ -266,67 +271,76 @@ class JaxProblem(DenseProblem):
         return objective
 
     @cached_property
-    def _objectives(self) -> Callable[..., Any]:
+    def _objectives(self) -> Callable[..., Array]:
         return jax.jit(jax.vmap(self._row_objective, (0, 0, 0, None, None)))
 
     def _clipped_sums(
         self, params: FloatArray, micro: Microbatches, bound: float, norm: Norm
     ) -> Numbers:
-        count, room = len(micro.owners), (0, self.nodes_at_once - len(micro.owners))
-        owners = np.pad(micro.owners, room)
-        indices, used = np.pad(micro.indices, (room, (0, 0))), np.pad(micro.used, (room, (0, 0)))
+        count = len(micro.owners)
+        missing = (0, self.nodes_at_once - count)
+        owners = np.pad(micro.owners, missing)
+        indices = np.pad(micro.indices, (missing, (0, 0)))
+        is_used = np.pad(micro.used, (missing, (0, 0)))
         sums, rest = self._compiled_sums[norm](
-            params, count, owners, indices, used, np.float32(bound), *self._on_device
+            params, count, owners, indices, is_used, np.float32(bound), *self._on_device
         )
         exact: Numbers = np.add(sums[:count], rest[:count], dtype=np.float64)
         return exact
 
     @cached_property
-    def _compiled_sums(self) -> Mapping[Norm, Callable[..., Any]]:
+    def _compiled_sums(self) -> Mapping[Norm, Callable[..., tuple[Array, Array]]]:
         unravel = self._unravel
 
-        def record_loss(row: Any, features: Any, label: Any) -> Any:
+        def record_loss(row: Array, features: Array, label: Array) -> Array:
             return self.loss(unravel(row), features, label)
 
         records = jax.vmap(jax.grad(record_loss), (None, 0, 0))
 
         def sums(
-            norm: Norm, params: Any, count: Any, owners: Any, indices: Any, used: Any, *rest: Any
-        ) -> Any:
-            bound, x, y = rest
-
-            def one(i: Any, done: Any) -> Any:
+            norm: Norm,
+            params: Array,
+            count: Array,
+            owners: Array,
+            indices: Array,
+            is_used: Array,
+            bound: Array,
+            x: Array,
+            y: Array,
+        ) -> tuple[Array, Array]:
+            def add_row(i: Array, done: tuple[Array, Array]) -> tuple[Array, Array]:
                 gradients = records(params[owners[i]], x[indices[i]], y[indices[i]])
                 norms = _norms(gradients, norm)
                 finite = jnp.isfinite(norms)
-                factors = used[i] * finite * jnp.where(norms > bound, bound / norms, 1)
+                factors = is_used[i] * finite * jnp.where(norms > bound, bound / norms, 1)
                 clipped = jnp.where(finite[:, jnp.newaxis], gradients, 0) * factors[:, jnp.newaxis]
                 total, rest = done
-                own, lost = _exact_sum(clipped)
-                return total.at[i].set(own), rest.at[i].set(lost)
+                clipped_sum, lost = _exact_sum(clipped)
+                return total.at[i].set(clipped_sum), rest.at[i].set(lost)
 
             nothing = jnp.zeros((self.nodes_at_once, params.shape[1]), params.dtype)
-            return jax.lax.fori_loop(0, count, one, (nothing, nothing))
+            added: tuple[Array, Array] = jax.lax.fori_loop(0, count, add_row, (nothing, nothing))
+            return added
 
         return {"l1": jax.jit(partial(sums, "l1")), "l2": jax.jit(partial(sums, "l2"))}
 
     @cached_property
-    def _training(self) -> Callable[..., Any]:
+    def _training(self) -> Callable[..., Array]:
         gradients = jax.vmap(jax.grad(self._row_objective), (0, 0, 0, None, None))
 
         def train(
-            start: Any,
-            sizes: Any,
-            correction: Any,
-            steps: Any,
-            indices: Any,
-            weights: Any,
-            x: Any,
-            y: Any,
-        ) -> Any:
+            start: Array,
+            sizes: Array,
+            correction: Array,
+            steps: Array,
+            indices: Array,
+            weights: Array,
+            x: Array,
+            y: Array,
+        ) -> Array:
             step_size, radius, proximal = sizes
 
-            def one_step(i: Any, moves: Any) -> Any:
+            def one_step(i: Array, moves: Array) -> Array:
                 gradient = gradients(start + moves, indices[i], weights[i], x, y)
                 stepped = moves - step_size * (gradient + proximal * moves + correction)
                 norms = jnp.linalg.norm(stepped, axis=1, keepdims=True)
@@ -334,7 +348,8 @@ class JaxProblem(DenseProblem):
                 return jnp.where((i < steps)[:, jnp.newaxis], clipped, moves)
 
             standing = jnp.zeros((len(steps), len(start)), start.dtype)
-            return jax.lax.fori_loop(0, steps.max(), one_step, standing)
+            moves: Array = jax.lax.fori_loop(0, steps.max(), one_step, standing)
+            return moves
 
         return jax.jit(train)
 
@@ -344,30 +359,31 @@ class JaxProblem(DenseProblem):
         Few shapes are compiled: the steps are padded to a power of 2, the nodes to `nodes_at_once`.
         """
         first = walks.steps
-        taken, batches = rows((first, np.arange(first[-1])), nodes)
-        records, used = rectangle(rows(walks.batches, batches))
+        ends, batches = rows((first, np.arange(first[-1])), nodes)
+        records, is_used = rectangle(rows(walks.batches, batches))
         steps = np.zeros(self.nodes_at_once, np.int64)
-        steps[: len(nodes)] = np.diff(taken)
+        steps[: len(nodes)] = np.diff(ends)
         most = 1 << int(steps.max() - 1).bit_length()
-        node = np.repeat(np.arange(len(nodes)), np.diff(taken))
-        step = np.arange(len(batches)) - taken[node]
+        node = np.repeat(np.arange(len(nodes)), np.diff(ends))
+        step = np.arange(len(batches)) - ends[node]
         indices = np.zeros((most, self.nodes_at_once, records.shape[1]), np.int64)
         weights = np.zeros(indices.shape, np.float32)
-        indices[step, node], weights[step, node] = records, used
+        indices[step, node], weights[step, node] = records, is_used
         return steps, indices, weights
 
     @cached_property
-    def _guesses(self) -> Callable[..., Any]:
+    def _guesses(self) -> Callable[..., Array]:
         assert self.scores is not None
-        unravel, scores = self._unravel, jax.vmap(self.scores, (None, 0))
+        unravel = self._unravel
+        scores = jax.vmap(self.scores, (None, 0))
         return jax.jit(lambda row, x: scores(unravel(row), x).argmax(axis=1))
 
     def _chunks(self, batches: Ragged) -> Iterator[tuple[slice, Indices, FloatArray]]:
         """Yield some rows with their batches as rectangles."""
         indices, weights = rectangle(batches)
         for first in range(0, len(indices), self.nodes_at_once):
-            some = slice(first, first + self.nodes_at_once)
-            yield some, self._padded(indices[some]), self._padded(weights[some])
+            chunk = slice(first, first + self.nodes_at_once)
+            yield chunk, self._padded(indices[chunk]), self._padded(weights[chunk])
 
     def _padded(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the array with rows of 0 up to `nodes_at_once`: one compiled shape for all."""
@@ -375,36 +391,46 @@ class JaxProblem(DenseProblem):
         return np.concatenate([array, missing])
 
 
-def _norms(gradients: Any, norm: Norm) -> Any:
+def _norms(gradients: Array, norm: Norm) -> Array:
     """Return the norm of each row, added up in blocks of 64 so that rounding stays small."""
-    terms = jnp.abs(gradients) if norm == "l1" else gradients**2
+    if norm == "l1":
+        return _sums_in_blocks(jnp.abs(gradients))
+    return jnp.sqrt(_sums_in_blocks(gradients**2))
+
+
+def _sums_in_blocks(terms: Array) -> Array:
+    """Return the sum of each row."""
     while terms.ndim == 2:
-        short = jnp.pad(terms, ((0, 0), (0, -terms.shape[1] % 64)))
-        terms = short.reshape(len(terms), -1, 64).sum(axis=2)
-        terms = terms[:, 0] if terms.shape[1] == 1 else terms
-    return terms if norm == "l1" else jnp.sqrt(terms)
+        whole_blocks = jnp.pad(terms, ((0, 0), (0, -terms.shape[1] % 64)))
+        terms = whole_blocks.reshape(len(terms), -1, 64).sum(axis=2)
+        if terms.shape[1] == 1:
+            terms = terms[:, 0]
+    return terms
 
 
-def _exact_sum(rows: Any) -> tuple[Any, Any]:
+def _exact_sum(rows: Array) -> tuple[Array, Array]:
     """Return the sum of rows and what rounding takes from it (Knuth's two-sum): as in float64."""
 
-    def add(done: Any, row: Any) -> tuple[Any, None]:
+    def add(done: tuple[Array, Array], row: Array) -> tuple[tuple[Array, Array], None]:
         total, lost = done
         new = total + row
         of_row = new - total
-        return (new, lost + ((total - (new - of_row)) + (row - of_row))), None
+        error = (total - (new - of_row)) + (row - of_row)
+        return (new, lost + error), None
 
     nothing = jnp.zeros_like(rows[0])
-    done: tuple[Any, Any] = jax.lax.scan(add, (nothing, nothing), rows)[0]
+    done: tuple[Array, Array] = jax.lax.scan(add, (nothing, nothing), rows)[0]
     return done
 
 
-def _gives(name: str, wanted: str, axes: int, function: Callable[..., Any], *of: Any) -> None:
+def _gives(
+    name: str, expected: str, axes: int, function: Callable[..., Any], *arguments: Any
+) -> None:
     """Fail unless a model's function of one record returns an array with `axes` axes."""
-    shapes = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(function, *of))]
+    shapes = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(function, *arguments))]
     if [len(shape) for shape in shapes] != [axes]:
         got = " and ".join(f"shape {shape}" for shape in shapes) or "nothing"
-        fail(name, f"a function that returns {wanted} for one record", got)
+        fail(name, f"a function that returns {expected} for one record", got)
 
 
 def _on_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:

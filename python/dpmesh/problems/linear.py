@@ -131,7 +131,9 @@ class LinearProblem(PartitionedProblem):
     @property
     def models(self) -> int:
         """Number of a node's models that share no parameters: `classes` if one-vs-all, else 1."""
-        return 1 if self.classes is None or self.loss == "softmax" else self.classes
+        if self.classes is None or self.loss == "softmax":
+            return 1
+        return self.classes
 
     def zeros(self, nodes: int | None = None) -> FloatArray:
         """Parameters to start from: shape (nodes, dim), by default for every node."""
@@ -257,7 +259,7 @@ class LinearProblem(PartitionedProblem):
         rows = np.asarray(params, self.test.features.dtype)
         if self._holds_centre(rows):
             split = map(self.without_centre, rows)
-            return np.concatenate([own.accuracy(w[np.newaxis]) for own, w in split])
+            return np.concatenate([problem.accuracy(w[np.newaxis]) for problem, w in split])
         return self._tested.accuracy(rows)
 
     @cached_property
@@ -278,13 +280,13 @@ class LinearProblem(PartitionedProblem):
 
     def vectors(self, node: int) -> Iterator[Sensitive]:
         """Return the features of a node's records in blocks of shape (records, dim), float64."""
-        own = self.partition[node]
-        for first in range(0, len(own), _AT_ONCE):
-            rows: Any = self.train.features[own[first : first + _AT_ONCE]]
+        members = self.partition[node]
+        for first in range(0, len(members), _AT_ONCE):
+            rows: Any = self.train.features[members[first : first + _AT_ONCE]]
             dense = rows.toarray() if sparse.issparse(rows) else rows
             yield Sensitive(np.asarray(dense, np.float64))
 
-    def centred(self, centre: npt.NDArray[Any]) -> LinearProblem:
+    def centred(self, centre: FloatArray) -> LinearProblem:
         """Return the problem of what is left of each record without a public centre, at norm 1.
 
         Parameters
@@ -296,10 +298,10 @@ class LinearProblem(PartitionedProblem):
         -------
         The problem with one more feature, a constant. The last one is kept.
         """
-        at = centre.tobytes()
-        known: tuple[bytes, LinearProblem] | None = self.__dict__.get("_centred")
-        if known is not None and known[0] == at:
-            return known[1]
+        centre_bytes = centre.tobytes()
+        cached: tuple[bytes, LinearProblem] | None = self.__dict__.get("_centred")
+        if cached is not None and cached[0] == centre_bytes:
+            return cached[1]
         assert self.outline is not None
         columns = self.outline.columns
         if columns.centre is not None:
@@ -307,7 +309,7 @@ class LinearProblem(PartitionedProblem):
         self.__dict__.pop("_centred", None)  # of another centre: its memory is free
         if self.memory is None:
             features = centred(np.asarray(self.train.features), centre)
-        elif known is None:
+        elif cached is None:
             features = centred_in_place(self.memory, self.train.records, centre)
         else:
             raise RuntimeError(
@@ -316,7 +318,7 @@ class LinearProblem(PartitionedProblem):
         test = self.test
         if test is not None:
             test = replace(test, features=centred(np.asarray(test.features), centre))
-        made = replace(
+        problem = replace(
             self,
             train=replace(self.train, features=features),
             test=test,
@@ -324,9 +326,9 @@ class LinearProblem(PartitionedProblem):
             outline=replace(self.outline, columns=columns.less(np.asarray(centre, np.float64))),
             memory=None,
         )
-        made.__dict__["_part"] = self._part
-        self.__dict__["_centred"] = at, made
-        return made
+        problem.__dict__["_part"] = self._part
+        self.__dict__["_centred"] = centre_bytes, problem
+        return problem
 
     def before_centring(self) -> LinearProblem:
         """Return a problem of the shape that `centred` gives, whose features are all 0."""
@@ -337,7 +339,7 @@ class LinearProblem(PartitionedProblem):
             return replace(data, features=np.zeros((data.records, dim), data.features.dtype))
 
         columns = self.outline.columns.less(np.zeros(self.train.dim))
-        made = replace(
+        problem = replace(
             self,
             train=blank(self.train),
             test=None if self.test is None else blank(self.test),
@@ -345,10 +347,10 @@ class LinearProblem(PartitionedProblem):
             outline=replace(self.outline, columns=columns),
             memory=None,
         )
-        made.__dict__["_part"] = self._part
-        return made
+        problem.__dict__["_part"] = self._part
+        return problem
 
-    def without_centre(self, params: npt.NDArray[Any]) -> tuple[LinearProblem, npt.NDArray[Any]]:
+    def without_centre(self, params: FloatArray) -> tuple[LinearProblem, FloatArray]:
         """Return the problem that the parameters of one model are for, and its weights.
 
         Those of `FirstStage` end with the centre that was taken off all records.
@@ -358,7 +360,7 @@ class LinearProblem(PartitionedProblem):
         weights = self.dim + (self.classes or 1)
         return self.centred(params[weights:]), params[:weights]
 
-    def scores_of_test(self, params: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def scores_of_test(self, params: FloatArray) -> FloatArray:
         """Return the scores of one model on the test records, shape (records, outputs).
 
         Parameters
@@ -374,7 +376,8 @@ class LinearProblem(PartitionedProblem):
         if self.test is None:
             fail("test", "records to score", None)
         features: Any = self.test.features
-        outputs, centre = self.classes or 1, None
+        outputs = self.classes or 1
+        centre = None
         if self._holds_centre(params):
             weights = self.dim + outputs
             params, centre = params[:weights], params[weights:]
@@ -387,7 +390,7 @@ class LinearProblem(PartitionedProblem):
             scores[first : first + _AT_ONCE] = linear_scores(rows, block)
         return scores
 
-    def _holds_centre(self, params: npt.NDArray[Any]) -> bool:
+    def _holds_centre(self, params: FloatArray) -> bool:
         """Return True if models end with a centre: they then have one more feature."""
         ends = params.shape[-1] - self.dim - (self.classes or 1)
         return ends in (self.train.dim, (1 + AXES) * self.train.dim)
@@ -445,21 +448,22 @@ class LinearProblem(PartitionedProblem):
         labels = dataset.labels
         if self.classes is not None:
             most = 2**self.classes if self.loss == "multilabel" else self.classes
-            wanted = f"integer labels from 0 to {most - 1}"
+            expected = f"integer labels from 0 to {most - 1}"
             fits = (labels >= 0) & (labels <= most - 1)
             if labels.dtype != np.int64:
-                fail(argument, wanted, f"labels of {labels.dtype}")
+                fail(argument, expected, f"labels of {labels.dtype}")
         elif self.loss in REGRESSION:
             bound = self.label_bound
-            wanted, fits = f"labels of at most {bound} (label_bound)", np.abs(labels) <= bound
+            expected = f"labels of at most {bound} (label_bound)"
+            fits = np.abs(labels) <= bound
             if self.loss == "poisson":
-                wanted = "counts divided by their public bound, from 0 to 1"
+                expected = "counts divided by their public bound, from 0 to 1"
                 fits = (labels >= 0) & (labels <= 1)
         else:
-            wanted = "labels of -1 and +1 (see Dataset.relabelled, or data.positive in a file)"
+            expected = "labels of -1 and +1 (see Dataset.relabelled, or data.positive in a file)"
             fits = np.abs(labels) == 1
         if not fits.all():
-            fail(argument, wanted, labels[~fits][0])
+            fail(argument, expected, labels[~fits][0])
 
     def _set_outline(self) -> None:
         outline = self.outline
@@ -468,19 +472,19 @@ class LinearProblem(PartitionedProblem):
             regression = self.loss in REGRESSION and self.classes is None
             classes = None if regression else np.array(labels)
             target = Count(high=1.0) if self.loss == "poisson" else None
-            own = Features(dim=self.train.dim)
+            columns = Features(dim=self.train.dim)
             several = self.loss == "multilabel"
-            outline = Outline(columns=own, classes=classes, target=target, several=several)
+            outline = Outline(columns=columns, classes=classes, target=target, several=several)
         instance("outline", outline, "a dpmesh.tables.models.Outline, or None", Outline)
         if (outline.columns.dim, max(outline.outputs, 2)) != (self.train.dim, self.classes or 2):
-            wanted = f"{self.train.dim} features, {self.classes or 'at most 2'} outputs"
-            fail("outline", wanted, f"{outline.columns.dim} and {outline.outputs}")
+            expected = f"{self.train.dim} features, {self.classes or 'at most 2'} outputs"
+            fail("outline", expected, f"{outline.columns.dim} and {outline.outputs}")
         if (self.loss == "poisson") != isinstance(outline.target, Count):
             fail("loss", "'poisson' for a label {counts = ..}, and for no other", repr(self.loss))
         if (self.loss == "multilabel") != outline.several:
-            given = "several" if outline.several else "one"
-            wanted = "'multilabel' for several labels of a record, and for no other"
-            fail("loss", wanted, f"{self.loss!r} for {given}")
+            labels_per_record = "several" if outline.several else "one"
+            expected = "'multilabel' for several labels of a record, and for no other"
+            fail("loss", expected, f"{self.loss!r} for {labels_per_record}")
         object.__setattr__(self, "outline", outline)
 
     def _check_feature_norm(self) -> None:
@@ -498,6 +502,6 @@ class LinearProblem(PartitionedProblem):
 
     def _check_test(self, test: Dataset) -> None:
         if test.dim != self.train.dim or test.features.dtype != self.train.features.dtype:
-            wanted = f"{self.train.dim} features of {self.train.features.dtype}, as in train"
-            fail("test", wanted, f"{test.dim} of {test.features.dtype}")
+            expected = f"{self.train.dim} features of {self.train.features.dtype}, as in train"
+            fail("test", expected, f"{test.dim} of {test.features.dtype}")
         self._check_labels("test", test)

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dpmesh._extras import needed_by
 from dpmesh._networks import functions, named
 from dpmesh._validate import fail
+from dpmesh.data import Dataset
+from dpmesh.data.partition import Partition
 from dpmesh.tables.models import Outline
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from dpmesh.problems.jax_model import JaxProblem, Params
+    from dpmesh.problems.torch_model import TorchProblem
 
 
 def jax_model(
-    train: Any,
-    partition: Any,
+    train: Dataset,
+    partition: Partition,
     *,
     model: str,
-    test: Any = None,
+    test: Dataset | None = None,
     record_shape: tuple[int, ...] | None = None,
     regularization: float = 0.0,
     outline: Outline | None = None,
-) -> Any:
+) -> JaxProblem:
     """Return the `JaxProblem` of a classifier in JAX, learned by cross-entropy.
 
     Parameters
@@ -48,20 +56,26 @@ def jax_model(
         import jax
     from dpmesh.problems import JaxProblem
 
-    network, shape = named(model), (train.dim,) if record_shape is None else record_shape
+    network = named(model)
+    shape = (train.dim,) if record_shape is None else record_shape
     start, scores = functions(network, shape)
     weights = None if outline is None else outline.weights_of_classes
     if outline is not None:
         x = jax.numpy.zeros(shape)
-        given = jax.eval_shape(scores, jax.eval_shape(start, jax.random.key(0)), x).shape
-        if given != (outline.outputs,):
-            wanted = f"one whose scores have shape ({outline.outputs},), a number for each class"
-            fail("model", wanted, f"shape {given}")
-        outline = None if record_shape is not None else replace(outline, network=network)
+        shape_of_scores = jax.eval_shape(scores, jax.eval_shape(start, jax.random.key(0)), x).shape
+        if shape_of_scores != (outline.outputs,):
+            expected = f"one whose scores have shape ({outline.outputs},), a number for each class"
+            fail("model", expected, f"shape {shape_of_scores}")
+        if record_shape is None:
+            outline = replace(outline, network=network)
+        else:
+            outline = None
 
-    def loss(params: Any, features: Any, label: Any) -> Any:
-        own = -jax.nn.log_softmax(scores(params, features))[label]
-        return own if weights is None else jax.numpy.asarray(weights, own.dtype)[label] * own
+    def loss(params: Params, features: Array, label: Array) -> Array:
+        cross_entropy: Array = -jax.nn.log_softmax(scores(params, features))[label]
+        if weights is None:
+            return cross_entropy
+        return jax.numpy.asarray(weights, cross_entropy.dtype)[label] * cross_entropy
 
     return JaxProblem(
         train,
@@ -77,15 +91,15 @@ def jax_model(
 
 
 def torch_model(
-    train: Any,
-    partition: Any,
+    train: Dataset,
+    partition: Partition,
     *,
     model: str,
-    test: Any = None,
+    test: Dataset | None = None,
     record_shape: tuple[int, ...] | None = None,
     regularization: float = 0.0,
     outline: Outline | None = None,
-) -> Any:
+) -> TorchProblem:
     """Return the `TorchProblem` of a classifier in PyTorch, learned by cross-entropy.
 
     Parameters
@@ -112,13 +126,13 @@ def torch_model(
     from dpmesh.problems import TorchProblem
 
     weights = None if outline is None else outline.weights_of_classes
-    own = None if weights is None else as_tensor(weights, dtype=float32)
+    class_weights = None if weights is None else as_tensor(weights, dtype=float32)
     return TorchProblem(
         train,
         partition,
         named(model),
         test=test,
-        loss=partial(cross_entropy, weight=own),
+        loss=partial(cross_entropy, weight=class_weights),
         record_shape=record_shape,
         regularization=regularization,
     )

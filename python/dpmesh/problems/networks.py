@@ -14,18 +14,23 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from dpmesh._validate import fail, integer
 
+Layer = dict[str, Array]
+"""The arrays of a layer: its kernel and its bias."""
+
 Params = dict[str, Any]
+"""Layers, or arrays, by name."""
 
 
 class Model(NamedTuple):
     """The functions of a model, in the order of `JaxProblem`'s arguments."""
 
-    start: Callable[[Any], Params]
-    loss: Callable[[Params, Any, Any], Any]
-    scores: Callable[[Params, Any], Any]
+    start: Callable[[Array], Params]
+    loss: Callable[[Params, Array, Array], Array]
+    scores: Callable[[Params, Array], Array]
 
 
 def convolutional(
@@ -62,7 +67,7 @@ def convolutional(
         "output": (hidden[1], classes),
     }
 
-    def scores(params: Params, image: Any) -> Any:
+    def scores(params: Params, image: Array) -> Array:
         x = image
         for name in ("conv1", "conv2"):
             padded = jnp.pad(x, ((2, 2), (2, 2), (0, 0)))
@@ -108,7 +113,7 @@ def strided_convolutional(
         "output": (places * channels[1], classes),
     }
 
-    def scores(params: Params, image: Any) -> Any:
+    def scores(params: Params, image: Array) -> Array:
         x = image
         for name in ("conv1", "conv2"):
             x = jax.nn.relu(_linear(params[name], _patches(x, stride=2)))
@@ -137,18 +142,18 @@ def recurrent(characters: int, *, embedding: int = 8, hidden: int = 256, layers:
     integer("hidden", hidden, at_least=1)
     integer("layers", layers, at_least=1)
 
-    def start(key: Any) -> Params:
+    def start(key: Array) -> Params:
         first, last, *keys = jax.random.split(key, layers + 2)
         widths = [embedding] + [hidden] * layers
         params: Params = {
             "embedding": jax.random.normal(first, (characters, embedding)),
             "output": _dense(last, (hidden, characters)),
         }
-        for i, own in enumerate(keys):
-            params[f"lstm{i}"] = _dense(own, (widths[i] + hidden, 4 * hidden))
+        for i, layer_key in enumerate(keys):
+            params[f"lstm{i}"] = _dense(layer_key, (widths[i] + hidden, 4 * hidden))
         return params
 
-    def scores(params: Params, codes: Any) -> Any:
+    def scores(params: Params, codes: Array) -> Array:
         x = params["embedding"][codes.astype(int)]
         for i in range(layers):
             x = _lstm(params[f"lstm{i}"], x, hidden)
@@ -176,10 +181,10 @@ def last_layers(model: Model, public: Params, layers: Sequence[str]) -> Model:
     """
     chosen = _layers(public, layers)
 
-    def start(key: Any) -> Params:  # noqa: ARG001
+    def start(key: Array) -> Params:  # noqa: ARG001
         return {name: public[name] for name in chosen}
 
-    return _adapted(model, start, lambda own: {**public, **own})
+    return _adapted(model, start, lambda learned: {**public, **learned})
 
 
 def low_rank(model: Model, public: Params, layers: Sequence[str], *, rank: int) -> Model:
@@ -204,32 +209,32 @@ def low_rank(model: Model, public: Params, layers: Sequence[str], *, rank: int) 
     integer("rank", rank, at_least=1)
     shapes = {name: jnp.shape(public[name]["kernel"]) for name in chosen}
 
-    def start(key: Any) -> Params:
+    def start(key: Array) -> Params:
         params = {}
-        for own, (name, shape) in zip(
+        for weight_key, (name, shape) in zip(
             jax.random.split(key, len(shapes)), shapes.items(), strict=True
         ):
             inputs = prod(shape[:-1])
-            a = jax.random.normal(own, (inputs, rank)) / jnp.sqrt(inputs)
+            a = jax.random.normal(weight_key, (inputs, rank)) / jnp.sqrt(inputs)
             params[name] = {"a": a, "b": jnp.zeros((rank, shape[-1]))}
         return params
 
-    def whole(own: Params) -> Params:
+    def adapt(factors: Params) -> Params:
         adapted = dict(public)
         for name, shape in shapes.items():
-            update = (own[name]["a"] @ own[name]["b"]).reshape(shape)
+            update = (factors[name]["a"] @ factors[name]["b"]).reshape(shape)
             adapted[name] = {**public[name], "kernel": public[name]["kernel"] + update}
         return adapted
 
-    return _adapted(model, start, whole)
+    return _adapted(model, start, adapt)
 
 
-def _adapted(model: Model, start: Callable[[Any], Params], whole: Callable[..., Params]) -> Model:
-    """Return a model of few parameters, from which `whole` makes those of `model`."""
+def _adapted(model: Model, start: Callable[[Array], Params], adapt: Callable[..., Params]) -> Model:
+    """Return a model of few parameters, from which `adapt` makes those of `model`."""
     return Model(
         start,
-        lambda own, features, label: model.loss(whole(own), features, label),
-        lambda own, features: model.scores(whole(own), features),
+        lambda params, features, label: model.loss(adapt(params), features, label),
+        lambda params, features: model.scores(adapt(params), features),
     )
 
 
@@ -241,24 +246,26 @@ def _layers(public: Params, layers: Sequence[str]) -> list[str]:
     return chosen
 
 
-def cross_entropy(scores: Callable[[Params, Any], Any]) -> Callable[[Params, Any, Any], Any]:
+def cross_entropy(
+    scores: Callable[[Params, Array], Array],
+) -> Callable[[Params, Array, Array], Array]:
     """Return the loss ``-log softmax(scores)[label]`` of one record."""
 
-    def loss(params: Params, features: Any, label: Any) -> Any:
+    def loss(params: Params, features: Array, label: Array) -> Array:
         return -jax.nn.log_softmax(scores(params, features))[label]
 
     return loss
 
 
-def _check_sizes(name: str, given: Sequence[int], count: int) -> None:
+def _check_sizes(name: str, sizes: Sequence[int], count: int) -> None:
     """Fail unless these are `count` integers of at least 1."""
-    if not isinstance(given, Sequence) or len(given) != count:
-        fail(name, f"{count} sizes", given)
-    for size in given:
+    if not isinstance(sizes, Sequence) or len(sizes) != count:
+        fail(name, f"{count} sizes", sizes)
+    for size in sizes:
         integer(name, size, at_least=1)
 
 
-def _patches(image: Any, *, stride: int = 1) -> Any:
+def _patches(image: Array, *, stride: int = 1) -> Array:
     """Return the 5 x 5 squares of an image: (rows, columns, 25 depth).
 
     A convolution is their product with the kernel. For many nodes, each with its own kernel,
@@ -272,7 +279,7 @@ def _patches(image: Any, *, stride: int = 1) -> Any:
     return jnp.concatenate(shifted, axis=2)
 
 
-def _halved(image: Any) -> Any:
+def _halved(image: Array) -> Array:
     """Return the largest values of 2 x 2 pixels; an odd side is padded."""
     height, width, depth = image.shape
     fill = ((0, height % 2), (0, width % 2), (0, 0))
@@ -280,33 +287,33 @@ def _halved(image: Any) -> Any:
     return padded.reshape(-(-height // 2), 2, -(-width // 2), 2, depth).max(axis=(1, 3))
 
 
-def _dense(key: Any, shape: tuple[int, ...]) -> Params:
+def _dense(key: Array, shape: tuple[int, ...]) -> Layer:
     """Return a kernel with entries of variance 1 / inputs, and a bias of 0."""
     kernel = jax.random.normal(key, shape) / jnp.sqrt(prod(shape[:-1]))
     return {"kernel": kernel, "bias": jnp.zeros(shape[-1])}
 
 
-def _start(kernels: dict[str, tuple[int, ...]]) -> Callable[[Any], Params]:
+def _start(kernels: dict[str, tuple[int, ...]]) -> Callable[[Array], Params]:
     """Return the function that draws layers with kernels of these shapes."""
 
-    def start(key: Any) -> Params:
+    def start(key: Array) -> Params:
         keys = jax.random.split(key, len(kernels))
-        drawn = map(_dense, keys, kernels.values())
-        return dict(zip(kernels, drawn, strict=True))
+        weights = map(_dense, keys, kernels.values())
+        return dict(zip(kernels, weights, strict=True))
 
     return start
 
 
-def _linear(layer: Params, x: Any) -> Any:
+def _linear(layer: Layer, x: Array) -> Array:
     """Return what a layer makes of its inputs, the last axis of x or patches of an image."""
     kernel = layer["kernel"]
     return x @ kernel.reshape(-1, kernel.shape[-1]) + layer["bias"]
 
 
-def _lstm(params: Params, inputs: Any, hidden: int) -> Any:
+def _lstm(params: Layer, inputs: Array, hidden: int) -> Array:
     """Return the outputs (length, hidden) of one layer; forget gates start nearly open."""
 
-    def advance(state: tuple[Any, Any], x: Any) -> tuple[tuple[Any, Any], Any]:
+    def advance(state: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
         h, c = state
         gates = _linear(params, jnp.concatenate([x, h]))
         i, f, g, o = jnp.split(gates, 4)

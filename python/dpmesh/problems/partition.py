@@ -35,28 +35,31 @@ _LAST: WeakKeyDictionary[object, _Groups] = WeakKeyDictionary()
 """Of each problem, the groups of the pass that it was last asked for: in no pickle of it."""
 
 
-def allocated_batch(problem: object, held: Ragged, round: int, key: Key, *, rounds: int) -> Ragged:
+def allocated_batch(
+    problem: object, records: Ragged, round: int, key: Key, *, rounds: int
+) -> Ragged:
     """Return the records whose round this is, of each node, out of those that a problem holds."""
     stream = key.stream(Purpose.ALLOCATION)
     groups = _LAST.get(problem)
     drawn_from = rounds, _beginning(stream)
     if groups is None or groups.drawn_from != drawn_from:
-        _LAST[problem] = groups = _drawn(held, stream, drawn_from)
-    nodes = len(held[0]) - 1
+        _LAST[problem] = groups = _drawn(records, stream, drawn_from)
+    nodes = len(records[0]) - 1
     ends = groups.ends[nodes * round : nodes * (round + 1) + 1]
     return ends - ends[0], groups.records[ends[0] : ends[-1]]
 
 
-def _drawn(held: Ragged, stream: Stream, drawn_from: tuple[int, bytes]) -> _Groups:
+def _drawn(records: Ragged, stream: Stream, drawn_from: tuple[int, bytes]) -> _Groups:
     """Draw the round of every record, and sort the records by it."""
-    rounds, counts = drawn_from[0], np.diff(held[0])
+    rounds = drawn_from[0]
+    counts = np.diff(records[0])
     times = kernels.integers(counts, rounds, stream)
     place = times * len(counts) + np.repeat(np.arange(len(counts)), counts)
     sizes = np.bincount(place, minlength=rounds * len(counts))
     if rounds <= 2**16:
         times = times.astype(np.uint16)  # sorted in a tenth of the time
     order = np.argsort(times, kind="stable")
-    return _Groups(drawn_from, np.concatenate(([0], np.cumsum(sizes))), held[1][order])
+    return _Groups(drawn_from, np.concatenate(([0], np.cumsum(sizes))), records[1][order])
 
 
 def _beginning(stream: Stream) -> bytes:
@@ -87,10 +90,10 @@ def flat_partition(partition: IndexArrays, records: int) -> Ragged:
         fail("partition", "at least 1 node", "none")
     for node, part in enumerate(parts):
         if part.ndim != 1 or part.dtype.kind not in "iu" or not part.size:
-            wanted = "integer indices of at least 1 record for each node"
+            expected = "integer indices of at least 1 record for each node"
             if not part.ndim:
-                wanted += ", such as data.by_user makes of a column of owners"
-            fail("partition", wanted, f"{part.dtype} of shape {part.shape} for node {node}")
+                expected += ", such as data.by_user makes of a column of owners"
+            fail("partition", expected, f"{part.dtype} of shape {part.shape} for node {node}")
     order = np.concatenate(parts).astype(np.int64)
     outside = order[(order < 0) | (order >= records)]
     if outside.size:
@@ -211,7 +214,9 @@ class PartitionedProblem:
         """A row of records for each node, if all have as many."""
         order = self._records[1]
         equal = len(order) == self.nodes * self.fewest_records
-        return order.reshape(self.nodes, -1) if equal else None
+        if equal:
+            return order.reshape(self.nodes, -1)
+        return None
 
     def rounds(self, size: int) -> int:
         """Number of rounds that the fewest records of a node last, `size` of them per round."""
@@ -239,8 +244,8 @@ class PartitionedProblem:
         start = round * size
         if size < 1 or not 0 <= start <= self.fewest_records - size:
             integer("round", round)
-            wanted = f"below {self.rounds(size)}, where the records of a node run out"
-            fail("round", wanted, round)
+            expected = f"below {self.rounds(size)}, where the records of a node run out"
+            fail("round", expected, round)
         if self._rows is not None:
             records: Indices = self._rows[:, start : start + size].copy()
             return records

@@ -78,27 +78,29 @@ class TorchProblem(DenseProblem):
         if isinstance(self.make_module, torch.nn.Module) or not callable(self.make_module):
             fail("make_module", "a function that returns a module", reprlib.repr(self.make_module))
         if not callable(self.loss) or isinstance(self.loss, torch.nn.modules.loss._Loss):
-            wanted = "a function of scores, labels and reduction, such as F.cross_entropy"
-            fail("loss", wanted, repr(self.loss))
+            expected = "a function of scores, labels and reduction, such as F.cross_entropy"
+            fail("loss", expected, repr(self.loss))
         for part in self._module.modules():
             if part.training and isinstance(part, _UNFIT):
-                wanted = "a module without batch norm and dropout, or with them in eval()"
-                fail("make_module", wanted, type(part).__name__)
+                expected = "a module without batch norm and dropout, or with them in eval()"
+                fail("make_module", expected, type(part).__name__)
         x, y = (values[[0, -1]] for values in self._on_device)
-        before = {name: held.clone() for name, held in self._module.named_buffers()}
+        before = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         scores, losses = self._tried(x[:1], y[:1])
-        if any(not torch.equal(before[name], held) for name, held in self._module.named_buffers()):
+        if any(
+            not torch.equal(before[name], buffer) for name, buffer in self._module.named_buffers()
+        ):
             fail("make_module", "a module that keeps nothing of what it sees", "another buffer")
         if scores.ndim != 2 or len(scores) != 1:
-            wanted = "a module that returns a row of scores for each record"
-            fail("make_module", wanted, f"shape {tuple(scores.shape)} for one")
+            expected = "a module that returns a row of scores for each record"
+            fail("make_module", expected, f"shape {tuple(scores.shape)} for one")
         wanted_loss = "a function that returns the loss of each record"
         if losses.shape != (1,):
             fail("loss", wanted_loss, f"shape {tuple(losses.shape)} for one")
         beside, losses_beside = self._tried(x, y)
         if _differ(scores[0], beside[0]):
-            wanted = "a module that scores each record by itself"
-            fail("make_module", wanted, "other scores beside another record")
+            expected = "a module that scores each record by itself"
+            fail("make_module", expected, "other scores beside another record")
         if losses_beside.shape != (2,):
             fail("loss", wanted_loss, f"shape {tuple(losses_beside.shape)} for two")
         if _differ(losses[0], losses_beside[0]):
@@ -158,28 +160,29 @@ class TorchProblem(DenseProblem):
         for first in range(0, len(steps), self.nodes_at_once):
             stack = torch.zeros(len(steps[first : first + self.nodes_at_once]), self.dim)
             stack = stack.to(self.device)
-            own = slice(first, first + len(stack))
+            chunk = slice(first, first + len(stack))
             offset = torch.zeros_like(stack)
             if correction is not None:
-                offset += torch.as_tensor(correction[own], device=self.device)
-            for i in range(int(steps[own].max())):
-                active = np.flatnonzero(steps[own] > i)
-                batches = rows(walks.batches, walks.steps[own][active] + i)
+                offset += torch.as_tensor(correction[chunk], device=self.device)
+            for i in range(int(steps[chunk].max())):
+                active = np.flatnonzero(steps[chunk] > i)
+                batches = rows(walks.batches, walks.steps[chunk][active] + i)
                 gradients = self._gradients(common + stack[active], *self._batch(batches))
                 gradients = gradients + proximal * stack[active] + offset[active]
                 stepped = stack[active] - step_size * gradients
                 norms = stepped.norm(dim=1, keepdim=True).clamp(min=1e-30)
                 stack[active] = stepped * (radius / norms).clamp(max=1)
-            updates[own] = stack.cpu().numpy()
+            updates[chunk] = stack.cpu().numpy()
         return updates
 
     def objective(self, params: FloatArray, batches: Batches) -> Numbers:
         """Each row's objective on its batch, shape (rows,)."""
-        values, batches = [], as_ragged(batches)
+        values = []
+        batches = as_ragged(batches)
         for first in range(0, len(params), self.nodes_at_once):
-            some = np.arange(first, min(first + self.nodes_at_once, len(params)))
-            stack = torch.as_tensor(params[some], dtype=torch.float32, device=self.device)
-            values.append(func.vmap(self._objective)(stack, *self._batch(rows(batches, some))))
+            chunk = np.arange(first, min(first + self.nodes_at_once, len(params)))
+            stack = torch.as_tensor(params[chunk], dtype=torch.float32, device=self.device)
+            values.append(func.vmap(self._objective)(stack, *self._batch(rows(batches, chunk))))
         return np.asarray(torch.cat(values).detach().cpu().numpy(), dtype=np.float64)
 
     def accuracy(self, params: FloatArray) -> Numbers:
@@ -195,7 +198,7 @@ class TorchProblem(DenseProblem):
         rates = []
         with torch.no_grad():
             for row in torch.tensor(params, dtype=torch.float32, device=self.device):
-                scores = [self._scores(row, some) for some in torch.split(x, TESTS_AT_ONCE)]
+                scores = [self._scores(row, block) for block in torch.split(x, TESTS_AT_ONCE)]
                 guesses = torch.cat(scores).argmax(dim=1).cpu().numpy()
                 rates.append((guesses == test.labels).mean())
         return np.array(rates)
@@ -209,7 +212,8 @@ class TorchProblem(DenseProblem):
 
     @cached_property
     def _on_device(self) -> tuple[torch.Tensor, torch.Tensor]:
-        x, y = self._shaped(self.train), self.train.labels
+        x = self._shaped(self.train)
+        y = self.train.labels
         return torch.tensor(x, device=self.device), torch.tensor(y, device=self.device)
 
     def _batch(self, batches: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
@@ -263,8 +267,8 @@ class TorchProblem(DenseProblem):
         x, y = self._on_device
 
         def loss(row: torch.Tensor, record: torch.Tensor) -> torch.Tensor:
-            one = record.reshape(1)
-            return self.loss(self._scores(row, x[one]), y[one], reduction="none")[0]
+            index = record.reshape(1)
+            return self.loss(self._scores(row, x[index]), y[index], reduction="none")[0]
 
         records = func.vmap(func.grad(loss), (None, 0))
         gradients: Callable[..., Any] = func.vmap(records, (0, 0))

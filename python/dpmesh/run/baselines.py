@@ -113,8 +113,8 @@ class Baselines:
             scores = np.array([measures[baselines.metric] for measures in private])
             return replace(baselines, alone_private=scores, epsilon=epsilon, delta=delta)
 
-        others = {name: with_private(baselines) for name, baselines in self.others.items()}
-        return replace(with_private(self), others=others)
+        further = {name: with_private(baselines) for name, baselines in self.others.items()}
+        return replace(with_private(self), others=further)
 
     def as_dict(self) -> JsonObject:
         """Return them in plain types that JSON can hold."""
@@ -122,7 +122,7 @@ class Baselines:
         content["alone"] = self.alone.tolist()
         if self.alone_private is not None:
             content["alone_private"] = self.alone_private.tolist()
-        content["others"] = {name: others.as_dict() for name, others in self.others.items()}
+        content["others"] = {name: baselines.as_dict() for name, baselines in self.others.items()}
         return content
 
     @classmethod
@@ -132,8 +132,8 @@ class Baselines:
         content["alone"] = np.array(saved["alone"])
         if saved["alone_private"] is not None:
             content["alone_private"] = np.array(saved["alone_private"])
-        others = saved.get("others", {})
-        content["others"] = {name: cls.from_dict(baselines) for name, baselines in others.items()}
+        further = saved.get("others", {})
+        content["others"] = {name: cls.from_dict(baselines) for name, baselines in further.items()}
         return cls(**content)
 
 
@@ -246,8 +246,8 @@ def _without_privacy(problem: LinearProblem, models: NonPrivate) -> Baselines:
         )
 
     main_metric, *further_metrics = pooled
-    others = {metric: baselines_in(metric) for metric in further_metrics}
-    return replace(baselines_in(main_metric), others=others)
+    further = {metric: baselines_in(metric) for metric in further_metrics}
+    return replace(baselines_in(main_metric), others=further)
 
 
 def population_of(problem: LinearProblem, params: FloatArray) -> Population:

@@ -231,8 +231,8 @@ def prepare(request: RunRequest) -> Prepared:
         facts = _identity(request, plan)
         _check_same(keys.ranks, facts)
     carrier = carrier_for(algorithm, request.problem, topology, network, keys.run_key)
-    whole = keys.whole(algorithm, request.problem, carrier)
-    share = keys.ranks.share(whole, topology)
+    all_nodes = keys.whole(algorithm, request.problem, carrier)
+    share = keys.ranks.share(all_nodes, topology)
     saved = keys.saved(request.checkpoint, facts, share)
     return Prepared(
         request=request,

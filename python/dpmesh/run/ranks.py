@@ -87,7 +87,9 @@ def _with_rows(value: Any, change: Callable[[Rows], Rows]) -> Any:
     """Return a state whose arrays of rows, a few for each node, are changed."""
     if isinstance(value, np.ndarray):
         has_rows = value.size and value.ndim
-        return change(value) if has_rows else value
+        if has_rows:
+            return change(value)
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         changed = {
             field.name: _with_rows(getattr(value, field.name), change)

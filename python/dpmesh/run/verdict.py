@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import sqrt
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,11 +53,9 @@ FEW = 10
 LEVEL = 0.05
 """Rate of false alarms of an interval."""
 
-OWN_RECORDS, WORST_SITE, RAREST_CLASS = (
-    "each site's own records",
-    "worst-served site",
-    "rarest class",
-)
+OWN_RECORDS = "each site's own records"
+WORST_SITE = "worst-served site"
+RAREST_CLASS = "rarest class"
 """Populations of test records beside those of all sites."""
 
 Claim = Literal["better", "worse", "inconclusive"]
@@ -128,9 +126,9 @@ def difference(values: npt.ArrayLike, *, held_out: float, resolution: float = 0.
     resolution
         The standard deviation of the values counts as at least so large.
     """
-    found = np.asarray(values, np.float64)
-    spread = max(float(found.std(ddof=1)), resolution)
-    return interval(float(found.mean()), spread, len(found), held_out=held_out)
+    differences = np.asarray(values, np.float64)
+    spread = max(float(differences.std(ddof=1)), resolution)
+    return interval(float(differences.mean()), spread, len(differences), held_out=held_out)
 
 
 def interval(mean: float, spread: float, count: int, *, held_out: float) -> Difference:
@@ -143,21 +141,25 @@ def interval(mean: float, spread: float, count: int, *, held_out: float) -> Diff
 
 def clearly(p: Sequence[float]) -> Flags:
     """Return which of several differences are clear, for all together: Holm's procedure at 5%."""
-    found = np.zeros(len(p), np.bool_)
+    clear = np.zeros(len(p), np.bool_)
     for place, which in enumerate(np.argsort(p)):
         if p[which] > LEVEL / (len(p) - place):
             break
-        found[which] = True
-    return found
+        clear[which] = True
+    return clear
 
 
 def counted(signs: Indices, better: str, worse: str) -> str:
     """Return how many sites are better, inconclusive and worse, in words."""
 
     def number(count: int) -> str:
-        return "none" if count == 0 else str(count)
+        if count == 0:
+            return "none"
+        return str(count)
 
-    total, more, less = len(signs), int((signs > 0).sum()), int((signs < 0).sum())
+    total = len(signs)
+    more = int((signs > 0).sum())
+    less = int((signs < 0).sum())
     open_ones = total - more - less
     first = f"{better} {number(more)}" if more == 0 else f"{better} {more} of {total} sites"
     return f"{first}, inconclusive for {number(open_ones)}, {worse} {number(less)}"
@@ -212,26 +214,17 @@ class Verdict:
             fail("populations", "one for each split, or none", len(self.populations))
         if not self.measured or len(self.measured) != len(self.beside):
             fail("measured", "as many as there are baselines, at least 1", len(self.measured))
-        if len({(len(one.alone), *one.measures) for one in self.beside}) > 1:
+        if len({(len(baselines.alone), *baselines.measures) for baselines in self.beside}) > 1:
             fail("beside", "the same sites and measures in each", "others")
 
     @cached_property
     def baselines(self) -> Baselines:
         """The means of the baselines."""
-
-        def mean(found: Sequence[Baselines]) -> Baselines:
-            private = [one.alone_private for one in found if one.alone_private is not None]
-            some = min(map(len, private), default=0)
-            return replace(
-                found[0],
-                chance=float(np.mean([one.chance for one in found])),
-                alone=np.mean([one.alone for one in found], axis=0),
-                alone_private=np.mean([p[:some] for p in private], axis=0) if private else None,
-                pooled=float(np.mean([one.pooled for one in found])),
-            )
-
-        others = {n: mean([one.others[n] for one in self.beside]) for n in self.beside[0].others}
-        return replace(mean(self.beside), others=others)
+        further = {
+            metric: _mean_baselines([baselines.others[metric] for baselines in self.beside])
+            for metric in self.beside[0].others
+        }
+        return replace(_mean_baselines(self.beside), others=further)
 
     @property
     def metric(self) -> str:
@@ -245,7 +238,7 @@ class Verdict:
 
     def mean(self, measure: str) -> float:
         """Return the federation's mean in any measure; NaN if it was not taken."""
-        return float(np.mean([one.get(measure, np.nan) for one in self.measured]))
+        return float(np.mean([measures.get(measure, np.nan) for measures in self.measured]))
 
     @property
     def decides(self) -> bool:
@@ -255,7 +248,7 @@ class Verdict:
     @property
     def interval(self) -> Difference:
         """The federation's mean score with its 95% interval; needs 2 splits."""
-        return self._interval(np.array([one[self.metric] for one in self.measured]))
+        return self._interval(np.array([measures[self.metric] for measures in self.measured]))
 
     @cached_property
     def gain(self) -> Difference:
@@ -288,7 +281,9 @@ class Verdict:
         None if a site has too few test records, or there are too few splits.
         """
         scores = self._worst_scores
-        return None if scores is None else self._interval(scores[:, 0] - scores[:, 1])
+        if scores is None:
+            return None
+        return self._interval(scores[:, 0] - scores[:, 1])
 
     @cached_property
     def _worst_scores(self) -> Numbers | None:
@@ -298,9 +293,10 @@ class Verdict:
         """
         if len(self.populations) < LEAST:
             return None
-        if min(int(one.tested.min()) for one in self.populations) < FEWEST_TESTED:
+        fewest_tested = min(int(population.tested.min()) for population in self.populations)
+        if fewest_tested < FEWEST_TESTED:
             return None
-        federation = np.stack([one.federation for one in self.populations])
+        federation = np.stack([population.federation for population in self.populations])
         scores = []
         for split, population in enumerate(self.populations):
             worst = int(np.delete(federation, split, axis=0).mean(axis=0).argmin())
@@ -317,14 +313,14 @@ class Verdict:
     @cached_property
     def rarest_class(self) -> Difference | None:
         """The gain in recall of the rarest class; None if it has too few test records."""
-        rare = [one.rare for one in self.populations]
-        if len(rare) < 2:
+        recalls = [population.rare for population in self.populations]
+        if len(recalls) < 2:
             return None
         gains = []
-        for one in rare:
-            if one is None or one.tested < FEWEST_TESTED:
+        for recall in recalls:
+            if recall is None or recall.tested < FEWEST_TESTED:
                 return None
-            gains.append(one.federation - one.alone)
+            gains.append(recall.federation - recall.alone)
         return self._interval(np.array(gains))
 
     @cached_property
@@ -342,11 +338,15 @@ class Verdict:
         ]
         if not self.populations or len(self.baselines.alone) == 1:
             return rows
-        federation = float(np.mean([one.federation.mean() for one in self.populations]))
-        single = float(np.mean([one.alone.mean() for one in self.populations]))
-        gains, counts = self._population_gains, ""
+        federation = float(
+            np.mean([population.federation.mean() for population in self.populations])
+        )
+        single = float(np.mean([population.alone.mean() for population in self.populations]))
+        gains = self._population_gains
+        counts = ""
         if self.decides:
-            better, worse = int((self.own_sites > 0).sum()), int((self.own_sites < 0).sum())
+            better = int((self.own_sites > 0).sum())
+            worse = int((self.own_sites < 0).sum())
             undecided = len(self.own_sites) - better - worse
             counts = f"better at {better}, inconclusive for {undecided}, worse at {worse}"
         name = OWN_RECORDS
@@ -356,10 +356,12 @@ class Verdict:
             name = WORST_SITE
             rows.append(PopulationRow(name, metric, federation, single, gains[name]))
         if RAREST_CLASS in gains:
-            rare = [one.rare for one in self.populations if one.rare is not None]
-            federation = float(np.mean([one.federation for one in rare]))
-            single = float(np.mean([one.alone for one in rare]))
-            name = f"{RAREST_CLASS}, {rare[0].name}"
+            recalls = [
+                population.rare for population in self.populations if population.rare is not None
+            ]
+            federation = float(np.mean([recall.federation for recall in recalls]))
+            single = float(np.mean([recall.alone for recall in recalls]))
+            name = f"{RAREST_CLASS}, {recalls[0].name}"
             rows.append(PopulationRow(name, "recall", federation, single, gains[RAREST_CLASS]))
         return rows
 
@@ -389,7 +391,9 @@ class Verdict:
 
     def _unit_of(self, row: PopulationRow) -> str:
         """Return the measure by whose form a score is shown: recall is a share, as accuracy is."""
-        return "accuracy" if row.measure == "recall" else row.measure
+        if row.measure == "recall":
+            return "accuracy"
+        return row.measure
 
     def _between(self, row: PopulationRow) -> str:
         assert row.gain is not None
@@ -400,12 +404,12 @@ class Verdict:
         """Mean gains on records other than those of all sites, where they can be judged."""
         if len(self.measured) < 2 or len(self.baselines.alone) == 1:
             return {}
-        found = {
+        gains = {
             OWN_RECORDS: self.own_gain,
             WORST_SITE: self.worst_site,
             RAREST_CLASS: self.rarest_class,
         }
-        return {name: gain for name, gain in found.items() if gain is not None}
+        return {name: gain for name, gain in gains.items() if gain is not None}
 
     @property
     def claim(self) -> Claim | None:
@@ -421,29 +425,37 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The verdict in a few sentences."""
-        at = "Without privacy" if self.epsilon is None else f"At epsilon {as_given(self.epsilon)}"
+        budget = "Without privacy"
+        if self.epsilon is not None:
+            budget = f"At epsilon {as_given(self.epsilon)}"
         alone = self.baselines.alone
         single = len(alone) == 1
-        federation = "the model of this one site" if single else "the federation"
-        others = "one without privacy" if single else "single sites without privacy"
-        mean = "" if single else " on average"
-        levels = f"{self._shown(self.score)} against {self._shown(float(alone.mean()))}{mean}"
+        levels = f"{self._shown(self.score)} against {self._shown(float(alone.mean()))}"
+        if single:
+            federation = "the model of this one site"
+            rival = "one without privacy"
+        else:
+            federation = "the federation"
+            rival = "single sites without privacy"
+            levels = f"{levels} on average"
         if self.metric != "accuracy":
             levels = f"{self.metric} {levels}"
         trivial = f"{self.trivial} {self._shown(self.baselines.chance)}"
         count = len(self.measured)
         if self.claim is None:
             repeats = f"{count} {self.unit}{'s' * (count > 1)} give{'s' * (count == 1)} no verdict"
-            said = f"{at} {federation} reaches {levels}, {others} ({trivial})."
-            return f"{said} {repeats}: that takes {LEAST}."
+            headline = f"{budget} {federation} reaches {levels}, {rival} ({trivial})."
+            return f"{headline} {repeats}: that takes {LEAST}."
         interval = shown_difference(self.metric, self.gain.low, self.gain.high)
         facts = f"{levels} (95% interval of the difference: {interval}; {trivial}{self._few})"
         if self.claim == "inconclusive":
-            begin = f"{at} the comparison of {federation} with {others} is inconclusive: {facts}."
+            headline = (
+                f"{budget} the comparison of {federation} with {rival} is inconclusive: {facts}."
+            )
             unseen = shown_width(self.metric, self.gain.detectable)
-            begin = f"{begin} Differences under {unseen} would not have been seen."
+            headline = f"{headline} Differences under {unseen} would not have been seen."
         else:
-            begin = f"{at} {federation} is {self.claim} than {others}: {facts}."
+            headline = f"{budget} {federation} is {self.claim} than {rival}: {facts}."
         more = []
         if not self._learned:
             subject = f"{federation[0].upper()}{federation[1:]}"
@@ -453,17 +465,21 @@ class Verdict:
             more.append(f"{subject} significantly above the {self.trivial}.")
         if self.claim == "worse" and not single:
             more.append("Joining does not pay on all sites' records.")
-        return " ".join([begin, *more, *self._by_site(), *self._by_own(), *self._by_label()])
+        return " ".join([headline, *more, *self._by_site(), *self._by_own(), *self._by_label()])
 
     @property
     def trivial(self) -> str:
         """The name of the trivial predictor."""
-        return "mean" if self.metric == "R²" else "majority class"
+        if self.metric == "R²":
+            return "mean"
+        return "majority class"
 
     @property
     def _few(self) -> str:
         count = len(self.measured)
-        return f"; few {self.unit}s: {count}" if count < FEW else ""
+        if count < FEW:
+            return f"; few {self.unit}s: {count}"
+        return ""
 
     def _by_site(self) -> list[str]:
         """Return how many sites the federation significantly beats on all sites' records."""
@@ -475,23 +491,21 @@ class Verdict:
         return [f"Site by site it is {words}; its mean is above {above} of {count}."]
 
     def _by_own(self) -> list[str]:
-        """Return what the sites gain on records like their own, and whether to join for them."""
+        """Return the gain of sites on their local records, and whether to join for it."""
         if self.own_gain is None or len(self.own_sites) == 1:
             return []
         interval = shown_difference(self.metric, self.own_gain.low, self.own_gain.high)
         words = counted(self.own_sites, "significantly better at", "worse at")
-        said = [
+        sentences = [
             f"On each site's own records it is {words} "
             f"(95% interval of the mean difference: {interval})."
         ]
         if self.no_site_gains:
-            said.append(
-                "On records like its own no site gains: do not join for these. What joining "
-                "brings is a model for the records of all sites."
-                if self.claim == "better"
-                else "On records like its own no site gains: do not join for these."
-            )
-        return said
+            advice = "On records like its own no site gains: do not join for these."
+            if self.claim == "better":
+                advice += " What joining brings is a model for the records of all sites."
+            sentences.append(advice)
+        return sentences
 
     def _by_label(self) -> list[str]:
         """Return on which labels the federation differs significantly from single sites."""
@@ -499,12 +513,16 @@ class Verdict:
         if not signs.any():
             return []
         names = [name.removeprefix("accuracy (").removesuffix(")") for name in self._labels]
-        said = []
+        clauses = []
         for word, sign in (("better", 1), ("worse", -1)):
-            chosen = [name for name, own in zip(names, signs, strict=True) if own == sign]
+            chosen = [
+                name
+                for name, significance in zip(names, signs, strict=True)
+                if significance == sign
+            ]
             if chosen:
-                said.append(f"{word} on {len(chosen)} of {len(names)} ({', '.join(chosen)})")
-        return [f"Label by label it is significantly {' and '.join(said)}."]
+                clauses.append(f"{word} on {len(chosen)} of {len(names)} ({', '.join(chosen)})")
+        return [f"Label by label it is significantly {' and '.join(clauses)}."]
 
     @cached_property
     def _labels(self) -> list[str]:
@@ -514,7 +532,9 @@ class Verdict:
     @cached_property
     def _own_differences(self) -> Numbers:
         """The gain of each site on its own test records, shape (splits, sites)."""
-        return np.stack([one.federation - one.alone for one in self.populations])
+        return np.stack(
+            [population.federation - population.alone for population in self.populations]
+        )
 
     @cached_property
     def _significant(self) -> dict[str, Indices]:
@@ -525,18 +545,19 @@ class Verdict:
             "labels": [],
         }
         if self.populations:
-            tested = np.min([one.tested for one in self.populations], axis=0)
+            tested = np.min([population.tested for population in self.populations], axis=0)
             families["own records"] = [
                 self._interval(column, tested=max(int(count), 1))
                 for column, count in zip(self._own_differences.T, tested, strict=True)
             ]
         for name in self._labels:
-            federation = np.array([one[name] for one in self.measured])
-            alone = np.array([one.others[name].alone.mean() for one in self.beside])
+            federation = np.array([measures[name] for measures in self.measured])
+            alone = np.array([baselines.others[name].alone.mean() for baselines in self.beside])
             families["labels"].append(self._interval(federation - alone))
-        everything = [one for family in families.values() for one in family]
-        significant = clearly([one.p for one in everything])
-        signs = np.sign([one.mean for one in everything]).astype(np.int64) * significant
+        everything = [difference for family in families.values() for difference in family]
+        significant = clearly([difference.p for difference in everything])
+        directions = np.sign([difference.mean for difference in everything]).astype(np.int64)
+        signs = directions * significant
         ends = np.cumsum([0, *map(len, families.values())])
         return {
             name: signs[first:last]
@@ -545,36 +566,56 @@ class Verdict:
 
     def rows(self) -> list[tuple[str, list[float], list[str]]]:
         """Return names, mean scores in each measure, and what tables show of them."""
-        at = "without privacy" if self.epsilon is None else f"epsilon {as_given(self.epsilon)}"
-        every = [*self.baselines.measures.values()]
-        own: list[Any] = [self.mean(one.metric) for one in every]
-        private = [one.alone_private for one in every if one.alone_private is not None]
-        chance, pooled = [one.chance for one in every], [one.pooled for one in every]
-        named: list[tuple[str, list[Any]]] = [(self.trivial, chance)]
+        budget = "without privacy"
+        if self.epsilon is not None:
+            budget = f"epsilon {as_given(self.epsilon)}"
+        by_measure = [*self.baselines.measures.values()]
+        federation = [self.mean(baselines.metric) for baselines in by_measure]
+        chance = [baselines.chance for baselines in by_measure]
+        pooled = [baselines.pooled for baselines in by_measure]
         if len(self.baselines.alone) == 1:
-            named += [(f"the model, {at}", own), ("without privacy", pooled)]
-        else:
-            named.append(("single site, without privacy", [one.alone for one in every]))
-            if private and (budget := self.baselines.epsilon) is not None:
-                named.append((f"single site, epsilon {as_given(budget)}", private))
-            named.append((f"the federation, {at}", own))
-            named.append(("centralized, without privacy", pooled))
-        return [self._row(name, [np.asarray(one) for one in found]) for name, found in named]
+            return [
+                self._row(self.trivial, chance),
+                self._row(f"the model, {budget}", federation),
+                self._row("without privacy", pooled),
+            ]
+        alone = [baselines.alone for baselines in by_measure]
+        rows = [self._row(self.trivial, chance), self._row("single site, without privacy", alone)]
+        private = [
+            baselines.alone_private
+            for baselines in by_measure
+            if baselines.alone_private is not None
+        ]
+        budget_alone = self.baselines.epsilon
+        if private and budget_alone is not None:
+            rows.append(self._row(f"single site, epsilon {as_given(budget_alone)}", private))
+        rows.append(self._row(f"the federation, {budget}", federation))
+        rows.append(self._row("centralized, without privacy", pooled))
+        return rows
 
-    def _row(self, name: str, found: list[Numbers]) -> tuple[str, list[float], list[str]]:
-        means = [float(one.mean()) for one in found]
-        texts = [shown(m, mean) for m, mean in zip(self.baselines.measures, means, strict=True)]
-        if found[0].ndim:
-            low, high = self._shown(float(found[0].min())), self._shown(float(found[0].max()))
+    def _row(
+        self, name: str, scores: Sequence[float] | Sequence[Numbers]
+    ) -> tuple[str, list[float], list[str]]:
+        """Return a row of mean scores, one or one per site in each measure."""
+        means = [float(np.mean(score)) for score in scores]
+        texts = [
+            shown(measure, mean)
+            for measure, mean in zip(self.baselines.measures, means, strict=True)
+        ]
+        of_sites = np.asarray(scores[0])
+        if of_sites.ndim:
+            low = self._shown(float(of_sites.min()))
+            high = self._shown(float(of_sites.max()))
             texts[0] += f" (worst {low}, best {high})"
         return name, means, texts
 
     @property
     def heads(self) -> list[str]:
         """Heads of the columns of `rows`: what was repeated, and the measures."""
-        count, tested = len(self.measured), self.baselines.tested
-        of = f" of {tested} test records" if tested else ""
-        return [f"{count} {self.unit}{'s' * (count > 1)}{of}", *self.baselines.measures]
+        count = len(self.measured)
+        tested = self.baselines.tested
+        records = f" of {tested} test records" if tested else ""
+        return [f"{count} {self.unit}{'s' * (count > 1)}{records}", *self.baselines.measures]
 
     @property
     def table(self) -> Table:
@@ -589,27 +630,29 @@ class Verdict:
         """Return unit and adversary of a row of a table; dashes where it has no guarantee."""
         if "epsilon" not in name:
             return "-", "-"
-        is_single = name.startswith("single site")
-        return self.protects, "sees all releases" if is_single else self.adversary
+        if name.startswith("single site"):
+            return self.protects, "sees all releases"
+        return self.protects, self.adversary
 
     @cached_property
     def _learned(self) -> bool:
         """True if the federation is significantly above the trivial predictor."""
-        return self._against(np.array([one.chance for one in self.beside])).sign > 0
+        return self._against(np.array([baselines.chance for baselines in self.beside])).sign > 0
 
     @cached_property
     def _sites_learned(self) -> bool:
         """True if single-site models beat the trivial predictor on average."""
-        chance = np.array([one.chance for one in self.beside])
+        chance = np.array([baselines.chance for baselines in self.beside])
         return self._interval(self._alone.mean(axis=1) - chance).sign > 0
 
     @property
     def _alone(self) -> Numbers:
         """Shape (splits, sites)."""
-        return np.stack([one.alone for one in self.beside])
+        return np.stack([baselines.alone for baselines in self.beside])
 
-    def _against(self, others: Numbers) -> Difference:
-        return self._interval(np.array([one[self.metric] for one in self.measured]) - others)
+    def _against(self, rival: Numbers) -> Difference:
+        federation = np.array([measures[self.metric] for measures in self.measured])
+        return self._interval(federation - rival)
 
     def _interval(self, differences: Numbers, *, tested: int | None = None) -> Difference:
         """Return the interval of paired differences, none finer than one test record."""
@@ -620,3 +663,21 @@ class Verdict:
 
     def _shown(self, value: float) -> str:
         return shown(self.metric, value)
+
+
+def _mean_baselines(splits: Sequence[Baselines]) -> Baselines:
+    """Return the means over splits; private single sites over as many runs as all splits have."""
+    private = [
+        baselines.alone_private for baselines in splits if baselines.alone_private is not None
+    ]
+    alone_private = None
+    if private:
+        fewest = min(map(len, private))
+        alone_private = np.mean([scores[:fewest] for scores in private], axis=0)
+    return replace(
+        splits[0],
+        chance=float(np.mean([baselines.chance for baselines in splits])),
+        alone=np.mean([baselines.alone for baselines in splits], axis=0),
+        alone_private=alone_private,
+        pooled=float(np.mean([baselines.pooled for baselines in splits])),
+    )

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from traceback import walk_stack
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,31 +18,41 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import dpmesh as dm
 from dpmesh._epsilons import rounded_up
+from dpmesh._networks import MakeNetwork
 from dpmesh._validate import fail, positive
+from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.calibrated import Calibrated
+from dpmesh.data.partition import Partition
 from dpmesh.defaults import Choice, Method, Sizes, choose, network
 from dpmesh.defaults.rule import Noise, features_for
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
+from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
 from dpmesh.run.tasks import LearningTask
 from dpmesh.sklearn.repeated import EarlierFits, earlier_fits, same_history
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Columns, Number, Ranges, Table, as_table
 from dpmesh.tables.calibration import MOMENTS, Calibration
-from dpmesh.tables.cells import TableError, is_missing, map_cells
+from dpmesh.tables.cells import Cells, TableError, is_missing, map_cells
 from dpmesh.tables.copies import copied, fingerprints
 from dpmesh.tables.features import COLUMNS, SCATTERING, FeatureMap
 from dpmesh.tables.labels import MOST_LABELS
 from dpmesh.tables.models import Model, Outline, as_json
 from dpmesh.tables.sites import site_of_each
-from dpmesh.tables.table import is_arrow, own_types, without_mask
+from dpmesh.tables.table import ColumnLike, TableLike, is_arrow, own_types, without_mask
 from dpmesh.topology import Topology
+
+if TYPE_CHECKING:
+    from dpmesh.problems.jax_model import JaxProblem
+
+RandomState: TypeAlias = int | np.random.RandomState | None
+"""As in scikit-learn: a seed, a generator, or None for fresh randomness."""
 
 SelfT = TypeVar("SelfT", bound="PrivateEstimator")
 
-MakeAlgorithm = Callable[[float], Any]
+MakeAlgorithm = Callable[[float], AnyAlgorithm]
 """Makes an algorithm of dpmesh for a noise, such as ``lambda z: GradientDescent(..)``."""
 
 
@@ -62,7 +72,7 @@ TUNE_INSTEAD = "dm.sklearn.tune keeps to one epsilon"
 class Encoded(NamedTuple):
     """Training data of an estimator, encoded."""
 
-    problem: Any
+    problem: LinearProblem | JaxProblem
     columns: Columns
     named: bool
     """Whether the columns have names."""
@@ -86,19 +96,19 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     colluding: int
     rounds: int | None
     topology: Topology | None
-    random_state: Any
+    random_state: RandomState
 
     # What `fit` learns.
     model_: Model
     report_: FitReport
     ledger_: Plan
-    sites_: npt.NDArray[Any]
+    sites_: Cells
     n_features_in_: int
 
-    def _keep_parameters(self, given: Mapping[str, Any]) -> None:
+    def _keep_parameters(self, parameters: Mapping[str, Any]) -> None:
         """Keep a constructor's parameters as they are, which scikit-learn asks for."""
         for name in self._get_param_names():
-            setattr(self, name, given[name])
+            setattr(self, name, parameters[name])
 
     @property
     def _learning_task(self) -> LearningTask:
@@ -108,7 +118,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     @property
     def _colluding_partners(self) -> int | None:
         """Number of sites that may collude where link partners share noise; None without it."""
-        return None if self.noise is None else self.colluding
+        if self.noise is None:
+            return None
+        return self.colluding
 
     def _choose_settings(self, sizes: Sizes, epsilon: float | None = None) -> Choice:
         """Return what a fit runs, from public numbers alone.
@@ -128,9 +140,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         epsilon = self.epsilon if epsilon is None else epsilon
         algorithm = self.algorithm
         if isinstance(algorithm, (type, dm.algorithms.Algorithm)):
-            wanted = "'secure', 'gossip', or a function that makes one for a noise, such as "
-            wanted += "lambda noise: FederatedLearning(.., noise_multiplier=noise)"
-            fail("algorithm", wanted, reprlib.repr(algorithm))
+            expected = "'secure', 'gossip', or a function that makes one for a noise, such as "
+            expected += "lambda noise: FederatedLearning(.., noise_multiplier=noise)"
+            fail("algorithm", expected, reprlib.repr(algorithm))
         if callable(algorithm) and getattr(self, "calibrate", None):
             fail("calibrate", "None or False beside an algorithm that is a function", True)
         if not callable(algorithm):
@@ -181,9 +193,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """Return what the report says of the calibration; nothing of a classifier."""
         return ""
 
-    def __sklearn_clone__(self) -> Any:
+    def __sklearn_clone__(self: SelfT) -> SelfT:
         """Return a clone as `sklearn.base.clone` does, whose fits count with those of this one."""
-        copy = BaseEstimator.__sklearn_clone__(self)
+        copy: SelfT = BaseEstimator.__sklearn_clone__(self)
         same_history(copy, self)
         return copy
 
@@ -199,7 +211,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         self.model_.save(path)
 
     @classmethod
-    def load(cls: type[SelfT], path: str | os.PathLike[str], *, network: Any = None) -> SelfT:
+    def load(
+        cls: type[SelfT], path: str | os.PathLike[str], *, network: str | MakeNetwork | None = None
+    ) -> SelfT:
         """Return an estimator that predicts as the one did that `save` wrote.
 
         Its parameters are the defaults, except `epsilon`, `delta` and `ranges`.
@@ -216,24 +230,26 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         saved = model.about.get("fit")
         if saved is None or saved["estimator"] != cls.__name__:
             fail("path", f"a model that {cls.__name__}.save wrote", repr(model))
-        made = cls()
-        made.report_ = FitReport.from_dict(saved)
-        made.epsilon, made.delta = model.about["epsilon"], model.about["delta"]
-        made.ranges = [kind.as_dict() for kind in model.columns.kinds]
+        estimator = cls()
+        estimator.report_ = FitReport.from_dict(saved)
+        estimator.epsilon = model.about["epsilon"]
+        estimator.delta = model.about["delta"]
+        estimator.ranges = [kind.as_dict() for kind in model.columns.kinds]
         columns = model.columns
         assert isinstance(columns, Columns)
-        made.features, made.fit_intercept = columns.features.name, columns.intercept
-        made.model_ = model
-        made.n_features_in_ = len(model.columns.names)
+        estimator.features = columns.features.name
+        estimator.fit_intercept = columns.intercept
+        estimator.model_ = model
+        estimator.n_features_in_ = len(model.columns.names)
         if model.about["named"]:
-            made.feature_names_in_ = np.array(model.columns.names, dtype=object)
+            estimator.feature_names_in_ = np.array(model.columns.names, dtype=object)
         if model.classes is not None:
-            made.classes_ = model.classes
+            estimator.classes_ = model.classes
             if model.shares is not None:
-                made.class_shares = dict(zip(model.classes, model.shares, strict=True))
-        return made
+                estimator.class_shares = dict(zip(model.classes, model.shares, strict=True))
+        return estimator
 
-    def predict(self, X: Any) -> npt.NDArray[Any]:
+    def predict(self, X: TableLike) -> Cells:
         """Return the prediction for each record.
 
         Parameters
@@ -249,7 +265,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         tags.target_tags.required = True
         return tags
 
-    def _table(self, X: Any, *, reset: bool) -> Table:
+    def _table(self, X: TableLike, *, reset: bool) -> Table:
         """Return the columns of X, checked as scikit-learn does."""
         if _has_names(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
@@ -273,26 +289,26 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _has_categories(self) -> bool:
         return not all(isinstance(k, Number) and not k.missing for k in self.model_.columns.kinds)
 
-    def _checked_targets(self, X: Any, y: Any) -> npt.NDArray[Any]:
+    def _checked_targets(self, X: TableLike, y: ColumnLike) -> Cells:
         """Return y as one axis, or labels of 0 and 1, checked as scikit-learn does."""
         if y is None:
             name = type(self).__name__
             raise ValueError(f"{name} requires y to be passed, but the target y is None")
         if isinstance(y, str):
             fail("y", "the label of each record, such as table['diagnosis']", repr(y))
-        given = own_types(without_mask(y.toarray() if hasattr(y, "toarray") else y))
-        if given.ndim == 2 and given.shape[1] > 1 and is_classifier(self):
-            check_consistent_length(X, given)
-            if not np.isin(given, (0, 1)).all():
+        labels = own_types(without_mask(y.toarray() if hasattr(y, "toarray") else y))
+        if labels.ndim == 2 and labels.shape[1] > 1 and is_classifier(self):
+            check_consistent_length(X, labels)
+            if not np.isin(labels, (0, 1)).all():
                 fail("y", "0 or 1 for each label of a record", "others")
-            if given.shape[1] > MOST_LABELS:
-                fail("y", f"at most {MOST_LABELS} labels of a record", given.shape[1])
-            return given.astype(np.int64)
-        if given.ndim == 1 and given.dtype.kind in "fO":
-            for record in np.flatnonzero(map_cells(is_missing, given, bool)):
+            if labels.shape[1] > MOST_LABELS:
+                fail("y", f"at most {MOST_LABELS} labels of a record", labels.shape[1])
+            return labels.astype(np.int64)
+        if labels.ndim == 1 and labels.dtype.kind in "fO":
+            for record in np.flatnonzero(map_cells(is_missing, labels, bool)):
                 raise TableError(int(record), "y has no label (None or NaN); leave it out")
         numeric = None if is_classifier(self) else "numeric"
-        targets = check_array(given, ensure_2d=False, dtype=numeric, input_name="y")
+        targets = check_array(labels, ensure_2d=False, dtype=numeric, input_name="y")
         targets = column_or_1d(targets, warn=True)
         check_consistent_length(X, targets)
         return np.asarray(targets)
@@ -302,11 +318,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             return Key.generate()
         return Key.seeded(int(check_random_state(self.random_state).randint(2**31 - 1)))
 
-    def _encoded_problem(self, X: Any, y: Any, groups: Any) -> Encoded:
+    def _encoded_problem(self, X: TableLike, y: ColumnLike, groups: ColumnLike) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
         raise NotImplementedError
 
-    def fit(self: SelfT, X: Any, y: Any, groups: Any = None) -> SelfT:
+    def fit(self: SelfT, X: TableLike, y: ColumnLike, groups: ColumnLike = None) -> SelfT:
         """Learn.
 
         Parameters
@@ -374,9 +390,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             return
         assert self.epsilon is not None
         fits = earlier.count + 1
-        together = rounded_up(earlier.epsilon + self.epsilon)
+        total = rounded_up(earlier.epsilon + self.epsilon)
         self.report_ = replace(self.report_, fits=fits)
-        counted = f"epsilon = {together} (the sum) for the {fits} fits of this estimator together"
+        counted = f"epsilon = {total} (the sum) for the {fits} fits of this estimator together"
         self._restate_cost(self.epsilon, f"of this fit alone: {counted}")
         warnings.warn(
             f"{fits} fits of this estimator and its clones in this process share records, and each "
@@ -412,14 +428,19 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         fit = self.report_.as_dict()
         about = {**self.model_.about, "privacy": fit["privacy"], "fit": fit, "epsilon": epsilon}
         if earlier:
-            known = about.get("earlier", [])
-            about["earlier"] = [*known, *(plan.as_dict() for plan in earlier)]
+            plans = about.get("earlier", [])
+            about["earlier"] = [*plans, *(plan.as_dict() for plan in earlier)]
         if selection is not None:
             about["selection"] = selection
         self.model_ = replace(self.model_, about=about)
 
     def _encode(
-        self, X: Any, groups: Any, labels: npt.NDArray[Any], also_public: str = "", **described: Any
+        self,
+        X: TableLike,
+        groups: ColumnLike,
+        labels: Cells,
+        also_public: str = "",
+        **described: Any,
     ) -> Encoded:
         """Return the problem of a table and labels that are encoded already.
 
@@ -432,16 +453,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         ranges = self.ranges
         columns = Columns.of(ranges, _keys(ranges, names, named), intercept=intercept)
         self.sites_, partition = _sites(groups, table.records)
-        said = copied(fingerprints(table), partition, self.sites_)
-        if said is not None:
-            warnings.warn(said, UserWarning, stacklevel=4)
+        warning = copied(fingerprints(table), partition, self.sites_)
+        if warning is not None:
+            warnings.warn(warning, UserWarning, stacklevel=4)
         columns = replace(columns, features=self._features(columns, partition, described))
         encoded = columns.encode(table.columns, compact=True)
-        taken = "" if ranges is not None else "ranges= is missing, and [-1, 1] was taken. "
-        warn(encoded.notices(), taken, "ranges= to what may occur")
+        assumption = "" if ranges is not None else "ranges= is missing, and [-1, 1] was taken. "
+        warn(encoded.notices(), assumption, "ranges= to what may occur")
         if groups is None:
             warnings.warn(ONE_SITE, UserWarning, stacklevel=4)
-        outline, train = Outline(columns=columns, **described), dm.Dataset(encoded.features, labels)
+        outline = Outline(columns=columns, **described)
+        train = dm.Dataset(encoded.features, labels)
+        problem: LinearProblem | JaxProblem
         if outline.network is not None:
             problem = jax_model(train, partition, model=described["network"], outline=outline)
         else:
@@ -449,7 +472,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             problem = linear_problem(outline, train, partition, memory=memory)
         return Encoded(problem, columns, named, also_public, described)
 
-    def _features(self, columns: Columns, partition: Any, described: dict[str, Any]) -> FeatureMap:
+    def _features(
+        self, columns: Columns, partition: Partition, described: dict[str, Any]
+    ) -> FeatureMap:
         """Return what is made of columns: as asked, or by a rule over public sizes."""
         if self.features is not None:
             return FeatureMap.of(self.features)
@@ -473,7 +498,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return FeatureMap.of(features)
 
 
-def _has_names(X: Any) -> bool:
+def _has_names(X: TableLike) -> bool:
     """Return True for tables of pandas, pyarrow, polars and others with named columns."""
     return hasattr(X, "iloc") or is_arrow(X)
 
@@ -483,8 +508,8 @@ def _check_writable(columns: Columns, described: Mapping[str, Any]) -> None:
     try:
         as_json(Outline(columns=columns, **described).as_dict())
     except TypeError as error:
-        wanted = "texts, numbers and booleans, which model files can hold"
-        fail("ranges and classes", wanted, str(error))
+        expected = "texts, numbers and booleans, which model files can hold"
+        fail("ranges and classes", expected, str(error))
 
 
 def _is_searched() -> bool:
@@ -496,9 +521,9 @@ def _is_searched() -> bool:
 def linear_problem(
     outline: Outline,
     train: dm.Dataset,
-    partition: Any,
+    partition: Partition,
     test: dm.Dataset | None = None,
-    memory: npt.NDArray[Any] | None = None,
+    memory: Cells | None = None,
 ) -> dm.LinearProblem:
     """Return the linear problem of the estimators, with the loss that the outline implies."""
     return dm.LinearProblem(
@@ -513,13 +538,15 @@ def linear_problem(
     )
 
 
-def _keys(ranges: Any, names: tuple[str, ...], named: bool) -> list[Any]:
+def _keys(ranges: Ranges, names: tuple[str, ...], named: bool) -> list[str | int]:
     """Return the names by which ranges call the columns: numbers, for those of an array."""
     by_place = isinstance(ranges, dict) and not named and not {*map(str, ranges)} & {*names}
-    return [*range(len(names))] if by_place else [*names]
+    if by_place:
+        return [*range(len(names))]
+    return [*names]
 
 
-def _sites(groups: Any, records: int) -> tuple[npt.NDArray[Any], tuple[npt.NDArray[np.int64], ...]]:
+def _sites(groups: ColumnLike, records: int) -> tuple[Cells, tuple[npt.NDArray[np.int64], ...]]:
     """Return the sites, and the records of each."""
     if groups is None:
         return np.zeros(1, dtype=np.int64), (np.arange(records),)
@@ -528,9 +555,9 @@ def _sites(groups: Any, records: int) -> tuple[npt.NDArray[Any], tuple[npt.NDArr
     return sites, tuple(np.flatnonzero(codes == site) for site in range(len(sites)))
 
 
-def warn(notices: list[str], taken: str, change: str) -> None:
+def warn(notices: list[str], assumption: str, change: str) -> None:
     """Warn about values that are clipped or count as missing: only the data's owner learns it."""
     if notices:
         more = f"; and {len(notices) - 3} more columns" if len(notices) > 3 else ""
-        text = f"{taken}{'; '.join(notices[:3])}{more}; set {change}"
+        text = f"{assumption}{'; '.join(notices[:3])}{more}; set {change}"
         warnings.warn(text, UserWarning, stacklevel=4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,15 @@ from dpmesh.defaults import Method
 from dpmesh.defaults.rule import COMPLETE, Noise, Sizes, calibration_pays
 from dpmesh.kernels.linear_model import as_sets
 from dpmesh.run.tasks import TASKS, LearningTask
-from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, warn
+from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, RandomState, warn
 from dpmesh.sklearn.report import totals_in_words
 from dpmesh.tables import Category, Ranges
 from dpmesh.tables.calibration import Calibration
-from dpmesh.tables.cells import name_of
+from dpmesh.tables.cells import Cells, name_of
 from dpmesh.tables.columns import clipped
 from dpmesh.tables.labels import read_labels
 from dpmesh.tables.ranges import as_label
-from dpmesh.tables.table import array_of, cells_of
+from dpmesh.tables.table import ColumnLike, TableLike, array_of, cells_of
 from dpmesh.topology import Topology
 
 
@@ -112,7 +112,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     classes: Sequence[Any] | None
     class_shares: Mapping[Any, float] | None
     network: str | MakeNetwork | None
-    classes_: npt.NDArray[Any]
+    classes_: Cells
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -135,7 +135,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         colluding: int = 1,
         rounds: int | None = None,
         topology: Topology | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> None:
         self._keep_parameters(locals())
 
@@ -144,21 +144,22 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         """Classes; what is learned from y of several columns is told by the fitted model alone."""
         return TASKS["classes"]
 
-    def _encoded_problem(self, X: Any, y: Any, groups: Any) -> Encoded:
+    def _encoded_problem(self, X: TableLike, y: ColumnLike, groups: ColumnLike) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
-        labels, public = self._checked_targets(X, y), ""
+        labels = self._checked_targets(X, y)
+        public = ""
         if labels.ndim == 2:
             return self._of_labels(X, labels, getattr(y, "columns", None), groups)
-        given: Any = self.class_shares if self.classes is None else self.classes
-        if isinstance(given, str):
-            fail("classes", "a list of all classes, such as ['no', 'yes']", given)
-        if given is None:
+        classes: Any = self.class_shares if self.classes is None else self.classes
+        if isinstance(classes, str):
+            fail("classes", "a list of all classes, such as ['no', 'yes']", classes)
+        if classes is None:
             if labels.dtype != object:
                 check_classification_targets(labels)
             public = "which classes there are"
-            seen = labels.tolist() if labels.dtype == object else np.unique(labels).tolist()
-            given = {_class_of(label): label for label in reversed(seen)}.values()
-        self.classes_ = _sorted(Category(categories=tuple(given)).categories)
+            values = labels.tolist() if labels.dtype == object else np.unique(labels).tolist()
+            classes = {_class_of(label): label for label in reversed(values)}.values()
+        self.classes_ = _sorted(Category(categories=tuple(classes)).categories)
         if len(self.classes_) < 2:
             fail("y", "at least 2 classes", f"1 class: {self.classes_.tolist()[0]!r}")
         listed = Category(categories=tuple(self.classes_.tolist()), shares=self._shares())
@@ -167,12 +168,16 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         network = None if self.network is None else named(self.network)
         return self._encode(X, groups, codes, public, network=network, **described)
 
-    def _of_labels(self, X: Any, labels: npt.NDArray[np.int64], names: Any, groups: Any) -> Encoded:
+    def _of_labels(
+        self, X: TableLike, labels: npt.NDArray[np.int64], names: Any, groups: ColumnLike
+    ) -> Encoded:
         """Return the problem of records that may have several labels."""
         if self.class_shares is not None or self.network is not None:
             fail("y", "one class of each record, with class_shares or a network", "labels")
-        given = self.classes if self.classes is not None else names
-        self.classes_ = np.arange(labels.shape[1]) if given is None else np.asarray([*given])
+        label_names = self.classes if self.classes is not None else names
+        self.classes_ = (
+            np.arange(labels.shape[1]) if label_names is None else np.asarray([*label_names])
+        )
         if len({*self.classes_.tolist()}) != labels.shape[1] or self.classes_.ndim != 1:
             fail("classes", f"a name of each of {labels.shape[1]} labels", self.classes_.tolist())
         return self._encode(X, groups, as_sets(labels), classes=self.classes_, several=True)
@@ -188,36 +193,38 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         places = listed.codes(cells_of([*shares])).tolist()
         if sorted(places) != [*range(listed.width)]:
             fail("class_shares", f"a share of each of {self.classes_.tolist()}", [*shares])
-        given = dict(zip(places, shares.values(), strict=True))
-        return tuple(given[place] for place in range(listed.width))
+        share_at = dict(zip(places, shares.values(), strict=True))
+        return tuple(share_at[place] for place in range(listed.width))
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: TableLike, y: ColumnLike, sample_weight: ColumnLike = None) -> float:
         """Return the accuracy, of labels the mean over all; they are compared as in `fit`."""
         return float(np.average(self._correct(X, y), weights=sample_weight))
 
-    def _correct(self, X: Any, y: Any) -> npt.NDArray[Any]:
+    def _correct(self, X: TableLike, y: ColumnLike) -> Cells:
         """Return whether each record's class is predicted, or which share of its labels."""
-        found = self.predict(X)
+        predicted = self.predict(X)
         if self.model_.several:
-            return np.asarray((found == self._checked_targets(X, y)).mean(axis=1))
+            return np.asarray((predicted == self._checked_targets(X, y)).mean(axis=1))
         codes = self.model_.listed.codes
-        return np.asarray(codes(np.asarray(y)) == codes(found))
+        return np.asarray(codes(np.asarray(y)) == codes(predicted))
 
-    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+    def predict_proba(self, X: TableLike) -> npt.NDArray[np.float64]:
         """Return the probability of each class, shape (records, classes)."""
         check_is_fitted(self)
         return self.model_.predict_proba(self._table(X, reset=False))
 
 
-def _class_of(label: Any) -> str | None:
+def _class_of(label: object) -> str | None:
     """Return the class that a label is, where none are listed: 1, True and "1" are one."""
     return name_of(int(label) if isinstance(label, (bool, np.bool_)) else label)
 
 
-def _sorted(classes: Sequence[Any]) -> npt.NDArray[Any]:
+def _sorted(classes: Sequence[Any]) -> Cells:
     """Return classes in order as one array, whole numbers exactly."""
-    found = array_of(classes)
-    return np.unique(found) if found.dtype != object else cells_of(sorted(classes))
+    values = array_of(classes)
+    if values.dtype != object:
+        return np.unique(values)
+    return cells_of(sorted(classes))
 
 
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
@@ -279,7 +286,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         colluding: int = 1,
         rounds: int | None = None,
         topology: Topology | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
     ) -> None:
         self._keep_parameters(locals())
 
@@ -322,7 +329,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         """Numbers, or counts where `counts` states their bound."""
         return TASKS["numbers" if self.counts is None else "counts"]
 
-    def _encoded_problem(self, X: Any, y: Any, groups: Any) -> Encoded:
+    def _encoded_problem(self, X: TableLike, y: ColumnLike, groups: ColumnLike) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
         bounds = (-1.0, 1.0) if self.target_range is None else self.target_range
         if np.shape(bounds) != (2,):
@@ -330,10 +337,13 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         guessed = self.target_range is None and self.counts is None
         if self.counts is not None and self.target_range is not None:
             fail("counts", "None beside a target_range", self.counts)
-        given = {"target": [*bounds]} if self.counts is None else {"counts": self.counts}
-        target = as_label("y", given)
+        form = {"target": [*bounds]} if self.counts is None else {"counts": self.counts}
+        target = as_label("y", form)
         scaled, outside, _ = target.encode("y", self._checked_targets(X, y))
-        taken = "target_range= is missing, and [-1, 1] was taken. " if guessed else ""
+        assumption = "target_range= is missing, and [-1, 1] was taken. " if guessed else ""
         beyond = clipped("y", outside, len(scaled))
-        warn(beyond, taken, f"{self._learning_task.range_parameter}= to what may occur")
+        warn(beyond, assumption, f"{self._learning_task.range_parameter}= to what may occur")
         return self._encode(X, groups, scaled[:, 0], target=target)
+
+
+Estimator: TypeAlias = PrivateClassifier | PrivateRegressor

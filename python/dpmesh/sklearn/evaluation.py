@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +25,17 @@ from dpmesh.run.measures import Measures, shown
 from dpmesh.run.populations import Population
 from dpmesh.run.tasks import scores_of_test, task_of
 from dpmesh.run.verdict import FEW, Verdict
-from dpmesh.sklearn.base import linear_problem
-from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
+from dpmesh.sklearn.base import RandomState, linear_problem
+from dpmesh.sklearn.estimators import Estimator, PrivateClassifier, PrivateRegressor
 from dpmesh.sklearn.repeated import apart
 from dpmesh.tables import Columns, as_table, rows
+from dpmesh.tables import Table as DataTable
+from dpmesh.tables.cells import Cells
 from dpmesh.tables.features import COLUMNS, FeatureMap, stored_type
 from dpmesh.tables.labels import read_labels
 from dpmesh.tables.models import Outline
 from dpmesh.tables.sites import site_of_each
+from dpmesh.tables.table import ColumnLike, TableLike
 
 SPLITS = FEW
 """Of a linear model whose table has at most `baselines.LARGEST` numbers, over all classes."""
@@ -86,14 +89,16 @@ class Evaluation(InNotebooks):
         metric = self.verdict.metric
         heads = ["epsilon", "unit", "adversary", metric, "95% interval", "beside single sites"]
         lines = [heads]
-        for epsilon, found in self.by_epsilon.items():
-            splits, between = len(found.measured), "-"
+        for epsilon, verdict in self.by_epsilon.items():
+            splits = len(verdict.measured)
+            between = "-"
             if splits > 1:
-                ends = found.interval.low, found.interval.high
-                between = " to ".join(shown(found.metric, end) for end in ends)
+                ends = verdict.interval.low, verdict.interval.high
+                between = " to ".join(shown(verdict.metric, end) for end in ends)
             few = f"{splits} split{'s' * (splits > 1)} give{'s' * (splits == 1)} no verdict"
-            score, claim = shown(found.metric, found.score), found.claim or few
-            protected = [found.protects, found.adversary]
+            score = shown(verdict.metric, verdict.score)
+            claim = verdict.claim or few
+            protected = [verdict.protects, verdict.adversary]
             lines.append([as_given(epsilon), *protected, score, between, claim])
         return lines
 
@@ -111,7 +116,8 @@ class Evaluation(InNotebooks):
         return f"The baselines are linear models; the federation's has {parameters} parameters."
 
     def __repr__(self) -> str:
-        report, against = self.estimator.report_, ""
+        report = self.estimator.report_
+        against = ""
         if report.privacy.is_finite:
             against = f"\nThe epsilon holds against {report.adversary}."
         head, *rows = self.epsilons()
@@ -119,15 +125,15 @@ class Evaluation(InNotebooks):
         tables = str(self.verdict.table)
         if self.verdict.populations and len(self.verdict.baselines.alone) > 1:
             tables = f"{tables}\n\n{self.verdict.population_table}"
-        own = f"{tables}\n\n{self.sentence}{against}\n{self.note}".rstrip()
-        return "\n".join([*looked, own])
+        result = f"{tables}\n\n{self.sentence}{against}\n{self.note}".rstrip()
+        return "\n".join([*looked, result])
 
 
 def evaluate(
-    estimator: PrivateClassifier | PrivateRegressor,
-    X: Any,
-    y: Any,
-    groups: Any = None,
+    estimator: Estimator,
+    X: TableLike,
+    y: ColumnLike,
+    groups: ColumnLike = None,
     *,
     test_size: float = 0.25,
     splits: int | None = None,
@@ -163,14 +169,15 @@ def evaluate(
     ValueError
         If an argument does not fit, or nothing is held out.
     """
-    wanted = "a PrivateClassifier or PrivateRegressor"
-    instance("estimator", estimator, wanted, PrivateClassifier, PrivateRegressor)
+    expected = "a PrivateClassifier or PrivateRegressor"
+    instance("estimator", estimator, expected, PrivateClassifier, PrivateRegressor)
     probability("test_size", test_size, zero=False, one=False)
     if splits is not None:
         integer("splits", splits, at_least=1)
     compared = _checked_epsilons(estimator, epsilons, keep)
-    kept = compared[0] if keep is None else keep
-    table, targets = as_table(X), estimator._checked_targets(X, y)
+    final_epsilon = compared[0] if keep is None else keep
+    table = as_table(X)
+    targets = estimator._checked_targets(X, y)
     if targets.ndim == 2 and hasattr(y, "columns") and getattr(estimator, "classes", 1) is None:
         estimator = apart(clone(estimator)).set_params(classes=[*y.columns])  # names of labels
     _say_if_two_values(estimator, targets)
@@ -178,7 +185,8 @@ def evaluate(
     split_draw, noise_draw = _draws(estimator.random_state)
 
     runs: dict[float | None, list[_Fitted]] = {epsilon: [] for epsilon in compared}
-    wanted_splits, done = splits or 1, 0
+    wanted_splits = splits or 1
+    done = 0
     while done < wanted_splits:
         tested = _held_out_of_all(estimator, targets, owners, test_size, split_draw)
         if not tested.any():
@@ -186,28 +194,31 @@ def evaluate(
         train = np.flatnonzero(~tested)
         fitted: list[PrivateClassifier | PrivateRegressor] = []
         for epsilon in compared:
-            own = _with_noise_of_its_own(estimator, epsilon, noise_draw)
+            fitting = _with_noise_of_its_own(estimator, epsilon, noise_draw)
             with warnings.catch_warnings():
                 if done or fitted:
                     warnings.simplefilter("ignore")  # the first fit warned
-                own.fit(rows(X, train), targets[train], None if groups is None else owners[train])
-            fitted.append(own)
+                sites = None if groups is None else owners[train]
+                fitting.fit(rows(X, train), targets[train], sites)
+            fitted.append(fitting)
         problems = _problems(fitted, table, targets, owners, tested)
-        for epsilon, own in zip(compared, fitted, strict=True):
-            runs[epsilon].append(_beside(own, problems, noise_draw, owners[tested]))
+        for epsilon, fit in zip(compared, fitted, strict=True):
+            runs[epsilon].append(_beside(fit, problems, noise_draw, owners[tested]))
         done += 1
         if splits is None and done == 1:
             wanted_splits = _affordable(fitted[0], problems.of(fitted[0]))
     verdicts = {epsilon: _verdict(epsilon, runs[epsilon]) for epsilon in compared}
     if epsilons is None:
-        return Evaluation(estimator=runs[kept][0].estimator, verdict=verdicts[kept])
-    final = _with_noise_of_its_own(estimator, kept, noise_draw).fit(X, y, groups)
+        return Evaluation(
+            estimator=runs[final_epsilon][0].estimator, verdict=verdicts[final_epsilon]
+        )
+    final = _with_noise_of_its_own(estimator, final_epsilon, noise_draw).fit(X, y, groups)
     looked = ", ".join(as_given(epsilon) for epsilon in compared if epsilon is not None)
     why = f"scores at epsilon {looked} were looked at: no epsilon covers them, nor a choice by them"
-    assert kept is not None
-    final._restate_cost(kept, why)
-    by_epsilon = {epsilon: own for epsilon, own in verdicts.items() if epsilon is not None}
-    return Evaluation(estimator=final, verdict=verdicts[kept], by_epsilon=by_epsilon)
+    assert final_epsilon is not None
+    final._restate_cost(final_epsilon, why)
+    by_epsilon = {epsilon: verdict for epsilon, verdict in verdicts.items() if epsilon is not None}
+    return Evaluation(estimator=final, verdict=verdicts[final_epsilon], by_epsilon=by_epsilon)
 
 
 class _Fitted(NamedTuple):
@@ -235,9 +246,9 @@ class _Problems:
 
     by_features: dict[FeatureMap, dm.LinearProblem]
     widest: FeatureMap
-    columns: tuple[npt.NDArray[Any], npt.NDArray[Any]]
+    columns: tuple[Cells, Cells]
 
-    def of(self, fitted: PrivateClassifier | PrivateRegressor) -> dm.LinearProblem:
+    def of(self, fitted: Estimator) -> dm.LinearProblem:
         """Return the records as the features of a fit encode them."""
         columns = fitted.model_.columns
         assert isinstance(columns, Columns)
@@ -245,7 +256,7 @@ class _Problems:
 
 
 def _checked_epsilons(
-    estimator: Any, epsilons: Sequence[float] | None, keep: float | None
+    estimator: Estimator, epsilons: Sequence[float] | None, keep: float | None
 ) -> list[float | None]:
     """Return the epsilons to compare, in order; the estimator's alone if none are given."""
     if epsilons is None:
@@ -260,7 +271,7 @@ def _checked_epsilons(
     return [*compared]
 
 
-def _draws(random_state: Any) -> tuple[Any, Any]:
+def _draws(random_state: RandomState) -> tuple[np.random.RandomState, np.random.RandomState | None]:
     """Return one generator for splits, which all epsilons share, and one for seeds of noise."""
     if random_state is None:
         return np.random.RandomState(), None
@@ -269,17 +280,21 @@ def _draws(random_state: Any) -> tuple[Any, Any]:
     return np.random.RandomState(seeds[0]), np.random.RandomState(seeds[1])
 
 
-def _with_noise_of_its_own(estimator: Any, epsilon: float | None, noise_draw: Any) -> Any:
+def _with_noise_of_its_own(
+    estimator: Estimator, epsilon: float | None, noise_draw: np.random.RandomState | None
+) -> Estimator:
     """Return a clone at this epsilon, with a seed that no other fit has."""
     seed = None if noise_draw is None else int(noise_draw.randint(2**31))
-    return apart(clone(estimator)).set_params(epsilon=epsilon, random_state=seed)
+    copy: Estimator = apart(clone(estimator))
+    copy.set_params(epsilon=epsilon, random_state=seed)
+    return copy
 
 
 def _beside(
-    fitted: PrivateClassifier | PrivateRegressor,
+    fitted: Estimator,
     problems: _Problems,
-    noise_draw: Any,
-    test_owners: npt.NDArray[Any],
+    noise_draw: np.random.RandomState | None,
+    test_owners: Cells,
 ) -> _Fitted:
     """Measure a fit beside the baselines of its split."""
     problem = problems.of(fitted)
@@ -308,14 +323,14 @@ def _verdict(epsilon: float | None, runs: Sequence[_Fitted]) -> Verdict:
     return Verdict(
         protects=privacy.unit if privacy.is_finite else "",
         adversary=privacy.adversary_in_brief,
-        measured=[one.measured for one in runs],
-        beside=[one.baselines for one in runs],
+        measured=[run.measured for run in runs],
+        beside=[run.baselines for run in runs],
         epsilon=epsilon,
-        populations=[one.population for one in runs],
+        populations=[run.population for run in runs],
     )
 
 
-def _say_if_two_values(estimator: Any, targets: npt.NDArray[Any]) -> None:
+def _say_if_two_values(estimator: Estimator, targets: Cells) -> None:
     """Warn before anything is learned that a regression has the targets of a classifier."""
     if not isinstance(estimator, PrivateRegressor):
         return
@@ -330,14 +345,16 @@ def _say_if_two_values(estimator: Any, targets: npt.NDArray[Any]) -> None:
         )
 
 
-def _affordable(fitted: PrivateClassifier | PrivateRegressor, problem: dm.LinearProblem) -> int:
+def _affordable(fitted: Estimator, problem: dm.LinearProblem) -> int:
     """Return how many splits take a few seconds, by public sizes."""
     numbers = problem.train.features.size * (problem.classes or 1)
-    return SPLITS if fitted.model_.network is None and numbers <= baselines.LARGEST else 1
+    if fitted.model_.network is None and numbers <= baselines.LARGEST:
+        return SPLITS
+    return 1
 
 
 def _held_out_of_all(
-    estimator: Any, targets: npt.NDArray[Any], owners: npt.NDArray[Any], share: float, draw: Any
+    estimator: Estimator, targets: Cells, owners: Cells, share: float, draw: np.random.RandomState
 ) -> npt.NDArray[np.bool_]:
     """Return which records are held out, but for one of a class that only they would have."""
     one_class_each = isinstance(estimator, PrivateClassifier) and targets.ndim == 1
@@ -349,7 +366,7 @@ def _held_out_of_all(
 
 
 def held_out(
-    owners: npt.NDArray[Any], share: float, draw: Any, *, classes: npt.NDArray[Any] | None = None
+    owners: Cells, share: float, draw: np.random.RandomState, *, classes: Cells | None = None
 ) -> npt.NDArray[np.bool_]:
     """Return which records are held out at random: the same share of every site.
 
@@ -368,21 +385,21 @@ def held_out(
     chosen = np.zeros(len(owners), dtype=bool)
     codes = None if classes is None else np.unique(classes.astype(str), return_inverse=True)[1]
     for site in np.unique(owners):
-        own = draw.permutation(np.flatnonzero(owners == site))
-        count = min(round(share * len(own)), len(own) - 1)
+        members = draw.permutation(np.flatnonzero(owners == site))
+        count = min(round(share * len(members)), len(members) - 1)
         if codes is not None and count > 0:
-            own = own[np.argsort(codes[own], kind="stable")]
-            places = (np.arange(count) + draw.random_sample()) * len(own) / count
-            own = own[places.astype(np.int64)]
-        chosen[own[:count]] = True
+            members = members[np.argsort(codes[members], kind="stable")]
+            places = (np.arange(count) + draw.random_sample()) * len(members) / count
+            members = members[places.astype(np.int64)]
+        chosen[members[:count]] = True
     return chosen
 
 
 def _problems(
     fits: Sequence[PrivateClassifier | PrivateRegressor],
-    table: Any,
-    y: npt.NDArray[Any],
-    owners: npt.NDArray[Any],
+    table: DataTable,
+    y: Cells,
+    owners: Cells,
     out: npt.NDArray[np.bool_],
 ) -> _Problems:
     """Return the records of a split, for each map of features that a fit has."""
@@ -396,34 +413,30 @@ def _problems(
     labels = model.learned(y)
     by_features: dict[FeatureMap, dm.LinearProblem] = {}
     for fitted in fits:
-        own = fitted.model_.columns
-        assert isinstance(own, Columns)
-        if own.features not in by_features:
-            by_features[own.features] = _problem(fitted, table, labels, owners, out)
+        columns_of_fit = fitted.model_.columns
+        assert isinstance(columns_of_fit, Columns)
+        if columns_of_fit.features not in by_features:
+            by_features[columns_of_fit.features] = _problem(fitted, table, labels, owners, out)
     widest = max(by_features, key=lambda features: by_features[features].dim)
     return _Problems(by_features=by_features, widest=widest, columns=(columns[~out], columns[out]))
 
 
 def _problem(
-    fitted: PrivateClassifier | PrivateRegressor,
-    table: Any,
-    labels: npt.NDArray[Any],
-    owners: npt.NDArray[Any],
-    out: npt.NDArray[np.bool_],
+    fitted: Estimator, table: DataTable, labels: Cells, owners: Cells, out: npt.NDArray[np.bool_]
 ) -> dm.LinearProblem:
     """Return the records as the fitted model encodes them, those that are held out for testing."""
     model = fitted.model_
     assert isinstance(model.columns, Columns)
     columns = replace(model.columns, centre=None)
     values = table.select(columns.names).columns
-    kept, tested = np.flatnonzero(~out), np.flatnonzero(out)
-    dtype = stored_type(len(kept), columns.dim)
+    trained, tested = np.flatnonzero(~out), np.flatnonzero(out)
+    dtype = stored_type(len(trained), columns.dim)
 
     def encoded(records: npt.NDArray[np.int64]) -> dm.Dataset:
-        own = columns.encode([column[records] for column in values], dtype=dtype)
-        return dm.Dataset(own.features, labels[records])
+        features = columns.encode([column[records] for column in values], dtype=dtype)
+        return dm.Dataset(features.features, labels[records])
 
-    sites = owners[kept]
+    sites = owners[trained]
     parts = tuple(np.flatnonzero(sites == site) for site in np.unique(sites))
     outline = Outline(
         columns=columns,
@@ -432,12 +445,10 @@ def _problem(
         shares=model.shares,
         several=model.several,
     )
-    return linear_problem(outline, encoded(kept), parts, encoded(tested))
+    return linear_problem(outline, encoded(trained), parts, encoded(tested))
 
 
-def _scores(
-    fitted: PrivateClassifier | PrivateRegressor, problem: dm.LinearProblem
-) -> npt.NDArray[Any]:
+def _scores(fitted: Estimator, problem: dm.LinearProblem) -> Cells:
     """Return the scores of the released model on the held-out records."""
     model = fitted.model_
     assert problem.test is not None
@@ -446,11 +457,7 @@ def _scores(
     return model.calibrated(scores_of_test(problem, model.params))
 
 
-def _measured(
-    fitted: PrivateClassifier | PrivateRegressor,
-    problem: dm.LinearProblem,
-    scores: npt.NDArray[Any],
-) -> Measures:
+def _measured(fitted: Estimator, problem: dm.LinearProblem, scores: Cells) -> Measures:
     """Return what the released model reaches on the held-out records."""
     model = fitted.model_
     assert problem.test is not None

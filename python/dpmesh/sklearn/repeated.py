@@ -8,11 +8,14 @@ fit knows how many earlier ones saw some of its records.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.base import BaseEstimator
+
+from dpmesh.tables.cells import Cells
 
 __all__ = ["EarlierFits", "apart", "earlier_fits", "same_history"]
 
@@ -39,6 +42,9 @@ class EarlierFits:
     epsilon: float
 
 
+EstimatorT = TypeVar("EstimatorT", bound=BaseEstimator)
+
+
 @dataclass
 class _History:
     """Marks of the records and the epsilon of each fit."""
@@ -46,22 +52,22 @@ class _History:
     fits: list[tuple[npt.NDArray[np.float64], float]] = field(default_factory=list)
 
 
-_histories: WeakKeyDictionary[Any, _History] = WeakKeyDictionary()
+_histories: WeakKeyDictionary[BaseEstimator, _History] = WeakKeyDictionary()
 """By estimator. It is not part of estimators, so that no pickle holds marks of records."""
 
 
-def same_history(clone: Any, original: Any) -> None:
+def same_history(clone: BaseEstimator, original: BaseEstimator) -> None:
     """Let a clone share the history of its original."""
     _histories[clone] = _histories.setdefault(original, _History())
 
 
-def apart(clone: Any) -> Any:
+def apart(clone: EstimatorT) -> EstimatorT:
     """Return a clone with a new history, whose caller counts its fits itself."""
     _histories[clone] = _History()
     return clone
 
 
-def earlier_fits(estimator: Any, features: npt.NDArray[Any], epsilon: float) -> EarlierFits:
+def earlier_fits(estimator: BaseEstimator, features: Cells, epsilon: float) -> EarlierFits:
     """Record a fit, and return the earlier ones that saw some of its records.
 
     Parameters
@@ -75,12 +81,14 @@ def earlier_fits(estimator: Any, features: npt.NDArray[Any], epsilon: float) -> 
     """
     history = _histories.setdefault(estimator, _History())
     marks = _marks(features)
-    overlapping = [spent for seen, spent in history.fits if np.isin(marks, seen).any()]
+    overlapping = [
+        spent for earlier_marks, spent in history.fits if np.isin(marks, earlier_marks).any()
+    ]
     history.fits.append((marks, epsilon))
     return EarlierFits(count=len(overlapping), epsilon=float(sum(overlapping)))
 
 
-def _marks(features: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def _marks(features: Cells) -> npt.NDArray[np.float64]:
     """Return one number for each distinct record, sorted: a product with a fixed direction."""
     direction = np.random.Philox(key=0).random_raw(features.shape[1]) / 2.0**64 - 0.5
     products = np.empty(len(features))

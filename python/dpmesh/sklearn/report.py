@@ -171,7 +171,8 @@ def totals_in_words(calibration: Calibration, target: Number) -> str:
     target
         The public range of the targets.
     """
-    middle, half = (target.low + target.high) / 2, (target.high - target.low) / 2
+    middle = (target.low + target.high) / 2
+    half = (target.high - target.low) / 2
     records = calibration.records
 
     def total(mean: float) -> str:
@@ -204,10 +205,10 @@ def _against_view(run: dm.Run, view: EverybodyButPartners) -> Report:
 
 def _features(columns: Columns, stage: FirstStage | None) -> str:
     """Return what is made of a record, and what it loses by a first stage before learning."""
-    made = f"{columns.features.name}: {columns.dim} numbers"
+    numbers = f"{columns.features.name}: {columns.dim} numbers"
     if stage is None:
-        return made
+        return numbers
     if stage.moment is None:
-        return f"{made}, centered by their private mean, which is part of the cost"
+        return f"{numbers}, centered by their private mean, which is part of the cost"
     shorter = "shortened along the largest axes of their private second moment"
-    return f"{made}, centered by their private mean and {shorter}, which are part of the cost"
+    return f"{numbers}, centered by their private mean and {shorter}, which are part of the cost"

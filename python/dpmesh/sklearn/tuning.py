@@ -25,7 +25,9 @@ from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.sklearn.evaluation import held_out
 from dpmesh.sklearn.repeated import apart
 from dpmesh.tables import rows
+from dpmesh.tables.cells import Cells
 from dpmesh.tables.sites import site_of_each
+from dpmesh.tables.table import ColumnLike, TableLike
 
 _WANTED = "a PrivateClassifier or PrivateRegressor"
 
@@ -76,9 +78,9 @@ class Tuned:
 def tune(
     estimator: PrivateClassifier | PrivateRegressor,
     candidates: Sequence[Mapping[str, Any]],
-    X: Any,
-    y: Any,
-    groups: Any = None,
+    X: TableLike,
+    y: ColumnLike,
+    groups: ColumnLike = None,
     *,
     test_size: float = 0.25,
     epsilon: float | None = None,
@@ -158,13 +160,15 @@ def _check_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
     if not candidates or not all(isinstance(candidate, Mapping) for candidate in candidates):
         fail("candidates", "a list of parameters, such as [{'algorithm': 'gossip'}]", candidates)
     for name in {*chain(*candidates)} & {"delta", "colluding", "noise"}:
-        wanted = "no delta, and no parameter that states whom one trusts: set them on the estimator"
-        fail("candidates", wanted, name)
+        expected = (
+            "no delta, and no parameter that states whom one trusts: set them on the estimator"
+        )
+        fail("candidates", expected, name)
 
 
 def _scale(
     estimators: Sequence[PrivateClassifier | PrivateRegressor],
-    train: tuple[Any, ...],
+    train: tuple[TableLike, Cells, Cells],
     shares: Sequence[float],
     total: float,
 ) -> float:
@@ -190,13 +194,15 @@ def _scale(
     return calibrate_noise(joint, target_epsilon=total, guess=guess)
 
 
-def _utility(estimator: PrivateClassifier | PrivateRegressor, X: Any, y: npt.NDArray[Any]) -> float:
+def _utility(estimator: PrivateClassifier | PrivateRegressor, X: TableLike, y: Cells) -> float:
     """Return the utility of a fit on held-out records; one record moves it by at most 1."""
     task = task_of(estimator.model_)
     return float(task.utility(estimator.model_, estimator.predict(X), y).sum())
 
 
-def _exponential(utility: npt.NDArray[np.float64], epsilon: float, draw: Any) -> int:
+def _exponential(
+    utility: npt.NDArray[np.float64], epsilon: float, draw: np.random.RandomState | None
+) -> int:
     """Draw the place of a score, with probability proportional to exp(epsilon / 2 score)."""
     weights = np.exp(epsilon / 2 * (utility - utility.max()))
     ends = np.cumsum(weights) / weights.sum()

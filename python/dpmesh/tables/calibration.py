@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._arrays import FloatArray
 from dpmesh._validate import every, integer, number
 from dpmesh.tables.kinds import Count, Number
 
@@ -69,7 +70,7 @@ class Calibration:
         integer("records", self.records, at_least=1)
 
     @classmethod
-    def of(cls, total: npt.NDArray[Any], *, noise: float, records: int) -> Calibration:
+    def of(cls, total: FloatArray, *, noise: float, records: int) -> Calibration:
         """Return the map that noisy moments determine.
 
         The slope is the covariance of prediction and target over the variance of predictions. The
@@ -86,7 +87,8 @@ class Calibration:
             Number of records of all sites.
         """
         predictions, targets, squares, products, _ = np.asarray(total, np.float64) / records
-        mean_prediction, mean_target = predictions / sqrt(2), targets / sqrt(2)
+        mean_prediction = predictions / sqrt(2)
+        mean_target = targets / sqrt(2)
         variance = squares - mean_prediction**2
         covariance = products / sqrt(2) - mean_prediction * mean_target
         uncertain = variance**2 + (4 * noise / records) ** 2
@@ -101,12 +103,12 @@ class Calibration:
             records=int(records),
         )
 
-    def of_predictions(self, predictions: npt.NDArray[Any]) -> Floats:
+    def of_predictions(self, predictions: FloatArray) -> Floats:
         """Return calibrated predictions, clipped to [-1, 1]."""
         mapped = self.mean_target + self.slope * (predictions - self.mean_prediction)
         return np.asarray(np.clip(mapped, -1, 1))
 
-    def of_scores(self, scores: npt.NDArray[Any], target: Number | None) -> Floats:
+    def of_scores(self, scores: FloatArray, target: Number | None) -> Floats:
         """Return calibrated scores of a regression, shape as `scores`."""
         return scores_of_predictions(self.of_predictions(predictions_of(scores, target)), target)
 
@@ -115,14 +117,14 @@ class Calibration:
         return asdict(self)
 
 
-def predictions_of(scores: npt.NDArray[Any], target: Number | None) -> Floats:
+def predictions_of(scores: FloatArray, target: Number | None) -> Floats:
     """Return predictions of scores in [-1, 1], the public range of the target."""
     if isinstance(target, Count):
         return np.asarray(2 * np.exp(np.minimum(scores, 0.0)) - 1)
     return np.asarray(np.clip(scores, -1, 1))
 
 
-def scores_of_predictions(predictions: npt.NDArray[Any], target: Number | None) -> Floats:
+def scores_of_predictions(predictions: FloatArray, target: Number | None) -> Floats:
     """Return the scores whose predictions these are."""
     if isinstance(target, Count):
         return np.asarray(np.log(np.maximum((1 + predictions) / 2, LEAST_SHARE)))

@@ -279,7 +279,9 @@ def number_of(cell: Any) -> float:
         number = float(cell)
     except (TypeError, ValueError, OverflowError):
         return math.nan
-    return number if math.isfinite(number) else math.nan
+    if math.isfinite(number):
+        return number
+    return math.nan
 
 
 def _number_in_text(text: str) -> float:
@@ -292,7 +294,9 @@ def _number_in_text(text: str) -> float:
     except ValueError:
         word = digits.strip().lower()
         return float(_BOOLEANS.get(word, math.nan))
-    return number if math.isfinite(number) else math.nan
+    if math.isfinite(number):
+        return number
+    return math.nan
 
 
 def day_of(cell: object, form: str | None = None, zone: tzinfo = UTC) -> float:

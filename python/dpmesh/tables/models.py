@@ -463,8 +463,8 @@ class Model(Outline):
             if not np.isfinite(weights).all():
                 fail("weights", "finite numbers", "others")
             if saved["format"] not in (_FORMAT, _CALIBRATED_FORMAT):
-                wanted = f"a model of format {_FORMAT} or {_CALIBRATED_FORMAT}"
-                fail("path", wanted, f"format {saved['format']}")
+                expected = f"a model of format {_FORMAT} or {_CALIBRATED_FORMAT}"
+                fail("path", expected, f"format {saved['format']}")
             if saved.get("network") is None:
                 model = Outline.from_dict(saved).model(weights, saved["about"])
                 if saved["format"] == _FORMAT:

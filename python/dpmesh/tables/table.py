@@ -43,7 +43,9 @@ class Table(NamedTuple):
     @property
     def records(self) -> int:
         """Number of records."""
-        return len(self.columns[0]) if self.columns else 0
+        if self.columns:
+            return len(self.columns[0])
+        return 0
 
     def select(self, names: Sequence[str]) -> Table:
         """Return these columns, in this order.

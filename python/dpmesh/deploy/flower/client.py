@@ -117,7 +117,8 @@ def flat(arrays: ArrayRecord) -> Floats:
 
 def unflat(row: Floats, like: ArrayRecord) -> ArrayRecord:
     """Return a row as arrays of the names and shapes of `like`."""
-    record, first = ArrayRecord(), 0
+    record = ArrayRecord()
+    first = 0
     for name, part in zip(like, like.to_numpy_ndarrays(), strict=True):
         record[name] = Array(row[0, first : first + part.size].reshape(part.shape))
         first += part.size
@@ -133,7 +134,7 @@ def clipped(rows: Floats, clipping_norm: float) -> Floats:
     return kernels.clip_rows(shorter, clipping_norm, out=shorter)
 
 
-def moves_in(replies: Iterable[Message], asked: Mapping[str, int], w: Floats) -> Floats:
+def moves_in(replies: Iterable[Message], client_of_message: Mapping[str, int], w: Floats) -> Floats:
     """Return how far clients moved the model `w`, each once, in the order of their numbers.
 
     Parameters
@@ -152,7 +153,7 @@ def moves_in(replies: Iterable[Message], asked: Mapping[str, int], w: Floats) ->
     """
     by_client = {}
     for reply in replies:
-        client = asked.get(reply.metadata.reply_to_message_id)
+        client = client_of_message.get(reply.metadata.reply_to_message_id)
         if client is not None:
             by_client[client] = reply
     moves = [_move(by_client[client], w) for client in sorted(by_client)]
@@ -171,4 +172,6 @@ def _move(answer: Message, w: Floats) -> Floats | None:
         return None
     with np.errstate(over="ignore"):
         move: Floats = model.astype(w.dtype) - w
-    return move if np.isfinite(move).all() else None
+    if np.isfinite(move).all():
+        return move
+    return None

@@ -57,17 +57,19 @@ class Parties:
         self._tries: Counter[int] = Counter()
         self._refused: set[str] = set()
 
-    def wait(self, grid: Grid, wanted: int, patience: float) -> dict[int, int]:
+    def wait(self, grid: Grid, clients: int, patience: float) -> dict[int, int]:
         """Return the node of each connected party, by its number.
 
-        It waits, but no longer than `patience` seconds, until `wanted` are connected, and logs for
+        It waits, but no longer than `patience` seconds, until `clients` are connected, and logs for
         whom it waits.
         """
-        end, looks = time.monotonic() + patience, 0
-        while self._admitted(there := self._connected(grid)) < wanted and time.monotonic() < end:
+        end = time.monotonic() + patience
+        looks = 0
+        while self._admitted(there := self._connected(grid)) < clients and time.monotonic() < end:
             if looks % _LOOKS == 0:
-                many, absent = self._admitted(there), self.absent(self._numbered(there))
-                log.info("%d clients of at least %d; not connected: %s", many, wanted, absent)
+                many = self._admitted(there)
+                absent = self.absent(self._numbered(there))
+                log.info("%d clients of at least %d; not connected: %s", many, clients, absent)
             looks += 1
             time.sleep(PAUSE)
         self._admit(there)
@@ -88,17 +90,20 @@ class Parties:
             if self._tries[node] < _TRIES:
                 self._tries[node] += 1
                 question = Message(RecordDict({PARTY: ConfigRecord()}), node, self._kind)
-                self._pending |= {sent: node for sent in grid.push_messages([question]) if sent}
+                self._pending |= {
+                    message_id: node for message_id in grid.push_messages([question]) if message_id
+                }
         for answer in grid.pull_messages(list(self._pending)) if self._pending else ():
             node = self._pending.pop(answer.metadata.reply_to_message_id)
-            if (name := _name_in(answer)) is not None:
+            name = _name_in(answer)
+            if name is not None:
                 self._names[node] = name
         return {name: node for node, name in self._names.items() if node in nodes}
 
     def _admitted(self, there: Mapping[str, int]) -> int:
         """Return how many of these names are known, or can become so."""
-        known = sum(name in self.numbers for name in there)
-        return min(len(there), known + self.clients - len(self.numbers))
+        numbered = sum(name in self.numbers for name in there)
+        return min(len(there), numbered + self.clients - len(self.numbers))
 
     def _admit(self, there: Mapping[str, int]) -> None:
         """Number new names while there are places, and log once that others are not admitted."""
@@ -116,4 +121,6 @@ def _name_in(answer: Message) -> str | None:
     if answer.has_error() or PARTY not in answer.content.config_records:
         return None
     name = answer.content.config_records[PARTY].get("name")
-    return name if isinstance(name, str) else None
+    if isinstance(name, str):
+        return name
+    return None

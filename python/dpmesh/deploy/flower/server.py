@@ -62,14 +62,18 @@ class _Arrived(TrustedServer):
 
     updates: Sensitive
 
-    def cohort(self, of: AnyContribution, t: int, key: Key, here: int) -> Indices:
+    def cohort(
+        self, contribution: AnyContribution, t: int, key: Key, local_clients: int
+    ) -> Indices:
         """Return who was asked: who drops out, others see."""
-        return of.cohort(t, key, None)
+        return contribution.cohort(t, key, None)
 
-    def message(self, sent: Vectors, algorithm: Any, state: Any, t: int, here: int) -> Any:
+    def message(
+        self, cohort_vectors: Vectors, algorithm: Any, state: Any, t: int, local_clients: int
+    ) -> Any:
         """Return the sum of what arrived; `sent` trains nobody unless it is read."""
         arrived = iter([(np.arange(len(self.updates)), self.updates)] * bool(len(self.updates)))
-        return super().message(arrived, algorithm, state, t, here)
+        return super().message(arrived, algorithm, state, t, local_clients)
 
 
 class _Server(Channel):
@@ -77,7 +81,9 @@ class _Server(Channel):
 
     def noise_key(self, values: Sensitive) -> Key:
         under = b"noise on" + sha256(values.tobytes()).digest()
-        return self.key if self.key.is_seeded else self.key.derive(under)
+        if self.key.is_seeded:
+            return self.key
+        return self.key.derive(under)
 
 
 class DPFedLS(Strategy):
@@ -134,24 +140,28 @@ class DPFedLS(Strategy):
     ) -> None:
         instance("algorithm", algorithm, "a FederatedLearning", FederatedLearning)
         if not isinstance(algorithm.combination, TrustedServer):
-            wanted = "one of a TrustedServer; a contract between parties runs secure sums"
-            fail("algorithm", wanted, algorithm)
+            expected = "one of a TrustedServer; a contract between parties runs secure sums"
+            fail("algorithm", expected, algorithm)
         instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
         instance("key", key, f"{A_KEY}, or None", Key, NoneType)
-        of = algorithm.contribution
-        if not isinstance(of, ClientUpdates):
+        contribution = algorithm.contribution
+        if not isinstance(contribution, ClientUpdates):
             fail("algorithm", "one of ClientUpdates under Flower", algorithm)
-        if of.adaptive_clipping is not None or of.proximal or of.control_variates:
-            wanted = "no adaptive_clipping, proximal term and control_variates under Flower"
-            fail("algorithm", wanted, algorithm)
-        self.algorithm, self._updates, self.budget = algorithm, of, budget
+        if (
+            contribution.adaptive_clipping is not None
+            or contribution.proximal
+            or contribution.control_variates
+        ):
+            expected = "no adaptive_clipping, proximal term and control_variates under Flower"
+            fail("algorithm", expected, algorithm)
+        self.algorithm, self._updates, self.budget = algorithm, contribution, budget
         if delta is None:
             delta = 0.0 if budget is None else budget.delta
         self.delta = probability("delta", delta, one=False)
-        self.parties = Parties(of.clients, parties)
+        self.parties = Parties(contribution.clients, parties)
         if quorum is None:
-            quorum = ceil(algorithm.combination.arrival_rate * of.clients / 2)
-        self.quorum = integer("quorum", quorum, below=of.clients + 1)
+            quorum = ceil(algorithm.combination.arrival_rate * contribution.clients / 2)
+        self.quorum = integer("quorum", quorum, below=contribution.clients + 1)
         self.patience = non_negative("patience", patience)
         self._own = "fresh" if key is None else fingerprint(key)
         self._path = checkpoint
@@ -205,13 +215,17 @@ class DPFedLS(Strategy):
         if num_rounds < self._done:
             fail("num_rounds", f"at least {self._done}, which are done", num_rounds)
         self._require(num_rounds)
-        self._rounds, self._started = num_rounds, True
+        self._rounds = num_rounds
+        self._started = True
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             assert evaluate_fn is not None
-            return evaluate_fn(server_round, arrays) if server_round >= first else None
+            if server_round >= first:
+                return evaluate_fn(server_round, arrays)
+            return None
 
-        first, tested = self._done, evaluate if evaluate_fn else None
+        first = self._done
+        tested = evaluate if evaluate_fn else None
         return super().start(
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, tested
         )
@@ -246,13 +260,16 @@ class DPFedLS(Strategy):
         assert self._state is not None
         if server_round <= self._done:
             last = server_round == self._done
-            return (self._output(), self._metrics()) if last else (None, None)
+            if last:
+                return (self._output(), self._metrics())
+            return (None, None)
         moves = self._moves(replies, self._state.w)
         self._count(len(moves), server_round)
         clients = SimpleNamespace(nodes=self._updates.clients)
         step = self._server.run(self._of(moves), self._state, self._done, clients, self.key)
         self._server.end_round()
-        self._state, self._done = step.state, server_round
+        self._state = step.state
+        self._done = server_round
         self._save()
         return self._output(), self._metrics()
 
@@ -271,8 +288,8 @@ class DPFedLS(Strategy):
     def summary(self) -> None:
         """Log what the rounds so far cost; before the first one, what all rounds will cost."""
         log.info("\tThe server sees the clients' updates")
-        begun = self._ledger.releases
-        reported = self.report if begun else self._report(self.plan(self._rounds))
+        releases = self._ledger.releases
+        reported = self.report if releases else self._report(self.plan(self._rounds))
         for line in str(reported).splitlines():
             log.info("\t%s", line)
 
@@ -302,10 +319,10 @@ class DPFedLS(Strategy):
             "model": ", ".join(f"{name} {part.dtype}{part.shape}" for name, part in parts),
         }
         self._checkpoint = SavedRun(Checkpoint(self._path, every=1), run, [self._own], self._salt)
-        found = self._checkpoint.resume(self._progress, self.plan(1))
-        self._state, self._done, self.parties.numbers = found.state, found.rounds, found.carrier
-        self._ledger.restore(found.ledger)
-        self._server.noise.recall(found.noise)
+        saved = self._checkpoint.resume(self._progress, self.plan(1))
+        self._state, self._done, self.parties.numbers = saved.state, saved.rounds, saved.carrier
+        self._ledger.restore(saved.ledger)
+        self._server.noise.recall(saved.noise)
         if self._done:
             log.info("%d rounds were done before: going on after them", self._done)
 
@@ -330,8 +347,8 @@ class DPFedLS(Strategy):
 
     def _connected(self, grid: Grid) -> dict[int, int]:
         """Return the node of each client that is connected; wait for all, later for the quorum."""
-        wanted = self.quorum if self._waited else self._updates.clients
-        nodes = self.parties.wait(grid, wanted, self.patience)
+        clients = self.quorum if self._waited else self._updates.clients
+        nodes = self.parties.wait(grid, clients, self.patience)
         self._waited = True
         if len(nodes) < self.quorum:
             raise TooFewAnswersError(
@@ -342,21 +359,21 @@ class DPFedLS(Strategy):
 
     def _moves(self, replies: Iterable[Message], w: Floats) -> Floats:
         """Return the usable moves, each bounded by itself, in the order of the clients."""
-        asked = {message.metadata.message_id: client for message, client in self._asked}
-        return clipped(moves_in(replies, asked, w), self._updates.clipping_norm)
+        client_of_message = {message.metadata.message_id: client for message, client in self._asked}
+        return clipped(moves_in(replies, client_of_message, w), self._updates.clipping_norm)
 
     def _count(self, answers: int, server_round: int) -> None:
         """Report how many answered, where that is no secret, and stop below the quorum."""
         secret = self._updates.sampling == "poisson"
-        said = f"{answers} of {self._cohort} clients answered in round {server_round}"
+        summary = f"{answers} of {self._cohort} clients answered in round {server_round}"
         few = answers < ceil(self._cohort * self.quorum / self._updates.clients)
         if not secret:
-            log.info("\t%s", said)
+            log.info("\t%s", summary)
         if few and secret:
-            log.warning("\t%s; keep this line to yourself: the cohort is secret", said)
+            log.warning("\t%s; keep this line to yourself: the cohort is secret", summary)
         elif few:
             least = f"{self.quorum} of {self._updates.clients}"
-            raise TooFewAnswersError(f"{said}, less than the quorum of {least}")
+            raise TooFewAnswersError(f"{summary}, less than the quorum of {least}")
 
     def _output(self) -> ArrayRecord:
         assert self._state is not None

@@ -47,10 +47,10 @@ def answers(app: ClientApp) -> Callable[[Answer], Answer]:
             if asks_for_name(message):
                 return introduction(message, context)
             try:
-                said = answer(bytes_in(message), context)
+                reply = answer(bytes_in(message), context)
             except Exception as error:  # Flower sends its text to the server
                 raise NoAnswerError("the node's log states why") from error
-            return Message(content_of(said), reply_to=message)
+            return Message(content_of(reply), reply_to=message)
 
         app.query("dpmesh")(answered)
         return answer
@@ -65,8 +65,8 @@ def asks_for_name(message: Message) -> bool:
 
 def introduction(message: Message, context: Context) -> Message:
     """Return the party's name: from the node's configuration, else its partition or its id."""
-    own = context.node_config
-    name = own.get(PARTY, own.get("partition-id", f"node {context.node_id}"))
+    config = context.node_config
+    name = config.get(PARTY, config.get("partition-id", f"node {context.node_id}"))
     return Message(RecordDict({PARTY: ConfigRecord({"name": str(name)})}), reply_to=message)
 
 
@@ -80,7 +80,9 @@ def bytes_in(message: Message) -> bytes:
     if _RECORD not in message.content.config_records:
         return b""
     data = message.content.config_records[_RECORD].get(_BYTES)
-    return data if isinstance(data, bytes) else b""
+    if isinstance(data, bytes):
+        return data
+    return b""
 
 
 def ask(path: str | Path, question: bytes, *, patience: float = 600.0) -> bytes:
@@ -113,11 +115,13 @@ def read(there: socket.socket, longest: int, end: float) -> bytes:
 
 
 def _exactly(there: socket.socket, length: int, end: float) -> bytes:
-    parts, left = list[bytes](), length
-    while left:
+    parts = list[bytes]()
+    remaining = length
+    while remaining:
         there.settimeout(max(1e-3, end - time.monotonic()))
-        if not (part := there.recv(min(left, 2**20))) or time.monotonic() > end:
+        part = there.recv(min(remaining, 2**20))
+        if not part or time.monotonic() > end:
             raise OSError("the other end closed, or is too slow")
         parts.append(part)
-        left -= len(part)
+        remaining -= len(part)
     return b"".join(parts)

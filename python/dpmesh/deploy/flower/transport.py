@@ -93,20 +93,21 @@ class Courier:
         """
         there = self._parties.wait(self._grid, 0, 0.0)
         for party, question in questions.items():
-            sent, node = self._sent.get(party), there.get(party)
-            if node is None or (sent is not None and sent[1:] == (node, question)):
+            earlier = self._sent.get(party)
+            node = there.get(party)
+            if node is None or (earlier is not None and earlier[1:] == (node, question)):
                 continue
             message = Message(content_of(question), node, QUESTION)
             for name in self._grid.push_messages([message]):
                 if name:
                     self._sent[party] = _Sent(name, node, question)
-        of = {sent.name: party for party, sent in self._sent.items()}
-        said = {}
-        for reply in self._grid.pull_messages(list(of)) if of else ():
-            party = of[reply.metadata.reply_to_message_id]
+        party_of_message = {earlier.name: party for party, earlier in self._sent.items()}
+        answers = {}
+        for reply in self._grid.pull_messages(list(party_of_message)) if party_of_message else ():
+            party = party_of_message[reply.metadata.reply_to_message_id]
             if self._sent.pop(party).question == questions.get(party) and not reply.has_error():
-                said[party] = bytes_in(reply)
-        return said
+                answers[party] = bytes_in(reply)
+        return answers
 
 
 def route(grid: Grid, router: Router) -> None:
@@ -114,11 +115,12 @@ def route(grid: Grid, router: Router) -> None:
 
     Below the contract's quorum the run pauses, and the log reports for whom.
     """
-    contract, reported = router.contract, ""
+    contract = router.contract
+    reported = ""
     courier = Courier(grid, [party.name for party in contract.parties])
     while not router.done:
-        for party, said in courier.look(router.requests()).items():
-            router.take(party, said)
+        for party, answer in courier.look(router.requests()).items():
+            router.take(party, answer)
         if router.waits_since() > contract.terms.deadline and not router.close():
             waits = ", ".join(router.waits_for)
             if waits != reported:
@@ -161,8 +163,8 @@ class WarmNode(getattr(socketserver, "UnixStreamServer", socketserver.TCPServer)
     ) -> bool:
         """Return True if the kernel names one of the allowed users as the peer."""
         assert isinstance(request, socket.socket)
-        said = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        return _PEER.unpack(said)[1] in self._users
+        credentials = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        return _PEER.unpack(credentials)[1] in self._users
 
     def handle_error(self, request: Any, client_address: object) -> None:
         """Log that a question was not answered: it was too long, too slow, or cut off.

@@ -64,7 +64,8 @@ def shared_for(own_noise: float, exposures: Exposure) -> float:
 def _root(exposures: Exposure, own_noise: float, low: float) -> float:
     high = max(2 * low, own_noise)
     while exposures.worst(own_noise, high) > 1 - _MARGIN:
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
 
     def above(shared: float) -> float:
         return exposures.worst(own_noise, shared) - (1 - _MARGIN)
@@ -109,14 +110,15 @@ def partner_secrets(
     secret_pairs = (
         links(mixing_matrix) if pairs is None else canonical_pairs(pairs, mixing_matrix.nodes)
     )
-    nodes, coalition = mixing_matrix.nodes, integer("coalition", coalition)
+    nodes = mixing_matrix.nodes
+    coalition = integer("coalition", coalition)
     exposures = exposure(nodes, secret_pairs, coalition, star=star)
     least = exposures.least_own()
     if least > 1 - 1e-9:
-        wanted = (
+        expected = (
             "a graph of secrets that no such coalition cuts: a node whose partners all collude "
         )
-        fail("coalition", f"{wanted}gains nothing from secrets (pass more pairs=)", coalition)
+        fail("coalition", f"{expected}gains nothing from secrets (pass more pairs=)", coalition)
     if own is None:
         size = float(np.asarray(sensitivities, dtype=np.float64).max())
         relative = tuple(np.broadcast_to(np.asarray(sensitivities) / size, (rounds,)).tolist())
@@ -178,8 +180,8 @@ def changing_secrets(
             star=star,
         )
     if not any(len(secrets.pairs) for secrets in secrets_by_graph.values()):
-        wanted = "graphs of secrets of which one at least leaves every node an honest partner"
-        fail("coalition", f"{wanted} (pass more partners=)", coalition)
+        expected = "graphs of secrets of which one at least leaves every node an honest partner"
+        fail("coalition", f"{expected} (pass more partners=)", coalition)
     return tuple(secrets_by_graph[canonical_pairs(pairs, nodes).tobytes()] for pairs in graphs)
 
 
@@ -207,8 +209,9 @@ def _best_own(
         return own_noise**2 * own_objective + shared**2 * shared_objective
 
     sizes = np.geomspace(exposures.least_own() * 1.001, 1.0, _POINTS)
-    best = int(np.argmin([noise(own) for own in sizes]))
-    low, high = sizes[max(best - 1, 0)], sizes[min(best + 1, _POINTS - 1)]
+    best = int(np.argmin([noise(candidate) for candidate in sizes]))
+    low = sizes[max(best - 1, 0)]
+    high = sizes[min(best + 1, _POINTS - 1)]
     refined = minimize_scalar(noise, bounds=(low, high), method="bounded")
     if refined.fun < noise(sizes[best]):
         return float(refined.x)

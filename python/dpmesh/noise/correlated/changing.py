@@ -62,7 +62,8 @@ class ChangingSecrets:
         bounds = factorization.shifts(uses)
         squares = np.zeros(len(uses))
         for exposed in self._exposures(colluding):
-            moved, largest = _moved(factorization, exposed), float(exposed.max())
+            moved = _moved(factorization, exposed)
+            largest = float(exposed.max())
             for i, used_rounds in enumerate(uses):
                 is_separated = bool((np.diff(used_rounds) >= bands).all())
                 of_nodes = moved[list(used_rounds)].sum(axis=0).max() if is_separated else np.inf
@@ -71,7 +72,8 @@ class ChangingSecrets:
 
     def _worst(self, factorization: Factorization, exposed: Array) -> float:
         """The worst node's sum over its uses; where their columns overlap, a bound for all."""
-        use, bands = factorization.participation, factorization.bands.shape[1]
+        use = factorization.participation
+        bands = factorization.bands.shape[1]
         if use.most(factorization.rounds) > 1 and bands > use.separation:
             return factorization.sensitivity * float(np.sqrt(exposed.max())) * _UP
         moved = _moved(factorization, exposed)
@@ -85,8 +87,8 @@ class ChangingSecrets:
         if self.of_rounds[0].star:
             yield np.array([[secrets.mu_against(colluding) ** 2] for secrets in self.of_rounds])
             return
-        alike = all(secrets.is_complete for secrets in self.of_rounds)
-        for coalition in coalitions_of(self.of_rounds[0].nodes, colluding, alike=alike):
+        is_symmetric = all(secrets.is_complete for secrets in self.of_rounds)
+        for coalition in coalitions_of(self.of_rounds[0].nodes, colluding, alike=is_symmetric):
             yield self._exposed(coalition)
 
     def _exposed(self, coalition: tuple[int, ...]) -> Array:

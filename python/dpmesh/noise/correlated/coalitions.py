@@ -38,11 +38,11 @@ def honest(
     graph_laplacian: Array, coalition: tuple[int, ...]
 ) -> tuple[npt.NDArray[np.int64], Array]:
     """Return the other nodes, and the Laplacian of the links between them."""
-    others = np.setdiff1d(np.arange(len(graph_laplacian)), coalition)
-    honest_laplacian = graph_laplacian[np.ix_(others, others)].copy()
+    honest_nodes = np.setdiff1d(np.arange(len(graph_laplacian)), coalition)
+    honest_laplacian = graph_laplacian[np.ix_(honest_nodes, honest_nodes)].copy()
     np.fill_diagonal(honest_laplacian, 0.0)
     np.fill_diagonal(honest_laplacian, -honest_laplacian.sum(axis=1))
-    return others, honest_laplacian
+    return honest_nodes, honest_laplacian
 
 
 def spectrum(parts: Array) -> tuple[Array, Array]:
@@ -133,8 +133,8 @@ def coalitions_of(nodes: int, size: int, *, alike: bool) -> list[tuple[int, ...]
         return [tuple(range(size))]
     count = comb(nodes, size)
     if count * (nodes - size) ** 2 > _NUMBERS:
-        wanted = (
+        expected = (
             "a smaller coalition, or a complete graph of secrets: every coalition must be tried"
         )
-        fail("coalition", wanted, f"{count} coalitions of {size} among {nodes} nodes")
+        fail("coalition", expected, f"{count} coalitions of {size} among {nodes} nodes")
     return list(combinations(range(nodes), size))

@@ -104,12 +104,12 @@ class Factorization:
         squares = np.einsum("jk,jk->j", self.columns, self.columns)
         up = 1 + _ROUNDING * sum(self.bands.shape)
         return [
-            up * float(np.sqrt(squares[used[0]] if len(used) == 1 else self._squared(used)))
-            for used in uses
+            up * float(np.sqrt(squares[use[0]] if len(use) == 1 else self._squared(use)))
+            for use in uses
         ]
 
-    def _squared(self, used: Sequence[int]) -> float:
-        return absolute_sum(self._absolute, np.sort(np.asarray(used, dtype=np.int64)))
+    def _squared(self, use: Sequence[int]) -> float:
+        return absolute_sum(self._absolute, np.sort(np.asarray(use, dtype=np.int64)))
 
     @cached_property
     def _absolute(self) -> Array:
@@ -182,14 +182,14 @@ def from_matrix(
         If C is not lower triangular: for inputs that depend on earlier messages the privacy of
         such a C is not proved (Denisov et al. 2022, Theorem 2.1).
     """
-    given = np.asarray(matrix, dtype=np.float64)
-    if given.ndim != 2 or given.shape[0] != given.shape[1]:
-        fail("matrix", "a square matrix", f"shape {given.shape}")
-    if np.triu(given, 1).any():
+    entries = np.asarray(matrix, dtype=np.float64)
+    if entries.ndim != 2 or entries.shape[0] != entries.shape[1]:
+        fail("matrix", "a square matrix", f"shape {entries.shape}")
+    if np.triu(entries, 1).any():
         fail("matrix", "a lower-triangular matrix: noise cannot use later rounds", "another one")
-    below = np.nonzero(given)
+    below = np.nonzero(entries)
     width = int((below[0] - below[1]).max()) + 1 if below[0].size else 1
-    bands = np.zeros((len(given), width))
+    bands = np.zeros((len(entries), width))
     for k in range(width):
-        bands[k:, k] = np.diagonal(given, -k)
+        bands[k:, k] = np.diagonal(entries, -k)
     return Factorization(bands=bands, kind=kind, participation=participation)

@@ -99,11 +99,13 @@ class CorrelatedGaussian:
         if self.grid is not None:
             power_of_two("grid", self.grid)
             if self.claims_star:
-                wanted = "None: no proof covers whole numbers whose partners a router chooses after"
-                fail("grid", f"{wanted} it has seen their rows", self.grid)
+                expected = (
+                    "None: no proof covers whole numbers whose partners a router chooses after"
+                )
+                fail("grid", f"{expected} it has seen their rows", self.grid)
             if memory.any() or isinstance(self.secrets, tuple):
-                wanted = "None, or one graph of secrets for all rounds and no memory: noise on a"
-                fail("grid", f"{wanted} grid is proved for these alone", self.grid)
+                expected = "None, or one graph of secrets for all rounds and no memory: noise on a"
+                fail("grid", f"{expected} grid is proved for these alone", self.grid)
 
     def _check_changing(self, secrets: tuple[Secrets, ...]) -> None:
         if len(secrets) != self.rounds:
@@ -180,7 +182,9 @@ class CorrelatedGaussian:
     def _each_secrets(self) -> tuple[Secrets, ...]:
         if self.secrets is None:
             return ()
-        return (self.secrets,) if isinstance(self.secrets, Secrets) else tuple(self.secrets)
+        if isinstance(self.secrets, Secrets):
+            return (self.secrets,)
+        return tuple(self.secrets)
 
     def widened(self, dim: int) -> float:
         """Return by how much larger noise is drawn for rows of this length: 1 without a grid."""

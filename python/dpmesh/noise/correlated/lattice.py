@@ -75,12 +75,13 @@ def noise_steps(
         If the grid is too fine for the noise.
     """
     check_length(dim)
-    own, shared = (1.0, 0.0) if secrets is None else (secrets.own, secrets.shared)
-    if (largest := scale * max(own, shared)) > MOST_STEPS:
-        wanted = f"at least a 2**-25th of the noise, {largest / MOST_STEPS:.3g} times as much"
-        fail("grid", wanted, "a finer one")
+    local, shared = (1.0, 0.0) if secrets is None else (secrets.own, secrets.shared)
+    largest = scale * max(local, shared)
+    if largest > MOST_STEPS:
+        expected = f"at least a 2**-25th of the noise, {largest / MOST_STEPS:.3g} times as much"
+        fail("grid", expected, "a finer one")
     own_stream, pair_stream = streams
-    steps = kernels.discrete_gaussian((len(nodes), dim), scale * own, own_stream, nodes=nodes)
+    steps = kernels.discrete_gaussian((len(nodes), dim), scale * local, own_stream, nodes=nodes)
     if pairs is None:
         return steps
     numbers, ends = pairs

@@ -60,17 +60,17 @@ class Objective:
         """Return ``G``, shape (rounds, rounds), symmetric and positive definite."""
         rounds = np.arange(self.rounds)
         later = np.maximum.outer(rounds, rounds)
-        apart = np.abs(np.subtract.outer(rounds, rounds))
+        distance = np.abs(np.subtract.outer(rounds, rounds))
         powers = self.eigenvalues ** rounds[:, None]
         sums = (powers * self.weights) @ _sums_of_squares(self.eigenvalues, self.rounds)[1:].T
-        gram: Array = sums[apart, self.rounds - 1 - later]
+        gram: Array = sums[distance, self.rounds - 1 - later]
         gram *= np.outer(self.sensitivities, self.sensitivities)
         return gram
 
     def trace(self) -> float:
         """Return ``tr G``: the objective of noise that is independent between rounds."""
-        left = _sums_of_squares(self.eigenvalues, self.rounds)[1:] @ self.weights
-        return float(left[::-1] @ self.sensitivities**2)
+        tail_sums = _sums_of_squares(self.eigenvalues, self.rounds)[1:] @ self.weights
+        return float(tail_sums[::-1] @ self.sensitivities**2)
 
 
 def _sums_of_squares(eigenvalues: Array, rounds: int) -> Array:
@@ -81,10 +81,10 @@ def _sums_of_squares(eigenvalues: Array, rounds: int) -> Array:
 
 def sensitivities_of(value: npt.ArrayLike, rounds: int) -> Array:
     """Return one positive sensitivity for each round, from a number or from one for each."""
-    given = np.asarray(value, dtype=np.float64)
-    if given.ndim > 1 or given.size not in (1, rounds):
-        fail("sensitivities", f"a number or one for each of {rounds} rounds", f"{given.shape}")
-    values = np.broadcast_to(given.reshape(-1), (rounds,)).copy()
+    array = np.asarray(value, dtype=np.float64)
+    if array.ndim > 1 or array.size not in (1, rounds):
+        fail("sensitivities", f"a number or one for each of {rounds} rounds", f"{array.shape}")
+    values = np.broadcast_to(array.reshape(-1), (rounds,)).copy()
     if not (np.isfinite(values).all() and (values > 0).all()):
         fail(
             "sensitivities",
@@ -135,7 +135,8 @@ def gossip(
         networks that change.
     """
     weights = _symmetric(mixing_matrix)
-    rounds, mixings = integer("rounds", rounds, 1), integer("mixings", mixings, 1)
+    rounds = integer("rounds", rounds, 1)
+    mixings = integer("mixings", mixings, 1)
     values, vectors = np.linalg.eigh(weights)
     between = _covariance(covariance, len(weights))
     along = np.einsum("ni,nm,mi->i", vectors, between, vectors, optimize=True) / len(weights)
@@ -178,10 +179,13 @@ def average_matrix(
 
 
 def _changing_matrix(draw: Sequence[MixingMatrix], mixings: int, covariance: Any) -> Array:
-    nodes, rounds = draw[0].nodes, len(draw)
-    whole = np.ndim(covariance) == 3
-    each = covariance if covariance is not None and whole else [covariance]
-    values, vectors = np.linalg.eigh(np.stack([_covariance(one, nodes) for one in each]))
+    nodes = draw[0].nodes
+    rounds = len(draw)
+    by_round = np.ndim(covariance) == 3
+    covariances = covariance if covariance is not None and by_round else [covariance]
+    values, vectors = np.linalg.eigh(
+        np.stack([_covariance(round_covariance, nodes) for round_covariance in covariances])
+    )
     roots = vectors * np.sqrt(np.maximum(values, 0))[:, None]
     mixed = np.empty((0, nodes, nodes))
     gram = np.zeros((rounds, rounds))
@@ -197,15 +201,15 @@ def _symmetric(matrix: MixingMatrix) -> Array:
     instance("mixing_matrix", matrix, "a MixingMatrix, such as ring(8).mixing_matrix", MixingMatrix)
     if not matrix.is_symmetric:
         fail("mixing_matrix", "symmetric weights (average_matrix takes others)", "others")
-    given = sparse.csr_array(matrix.weights).toarray()
-    weights: Array = (given + given.T) / 2
+    dense = sparse.csr_array(matrix.weights).toarray()
+    weights: Array = (dense + dense.T) / 2
     return weights
 
 
 def _covariance(covariance: npt.ArrayLike | None, nodes: int) -> Array:
     if covariance is None:
         return np.eye(nodes)
-    given = np.asarray(covariance, dtype=np.float64)
-    if given.shape != (nodes, nodes):
-        fail("covariance", f"shape ({nodes}, {nodes})", f"shape {given.shape}")
-    return given
+    array = np.asarray(covariance, dtype=np.float64)
+    if array.shape != (nodes, nodes):
+        fail("covariance", f"shape ({nodes}, {nodes})", f"shape {array.shape}")
+    return array

@@ -139,7 +139,7 @@ def optimal_bands(gram: Array, bands: int) -> Array:
         slope = (slope - unit * (slope * unit).sum(axis=1, keepdims=True)) / lengths
         return value / scale, slope[inside] / scale
 
-    found = minimize(
+    solution = minimize(
         evaluate,
         start[inside],
         jac=True,
@@ -147,7 +147,7 @@ def optimal_bands(gram: Array, bands: int) -> Array:
         options={"maxiter": 3000, "maxfun": 5000, "ftol": 1e-16, "gtol": 1e-11, "maxcor": 30},
     )
     columns = np.zeros((rounds, bands))
-    columns[inside] = found.x
+    columns[inside] = solution.x
     columns /= np.linalg.norm(columns, axis=1, keepdims=True)
     columns *= np.sign(columns[:, :1])
     return _rows(columns)
@@ -165,8 +165,8 @@ def _objective(gram: Array, columns: Array) -> tuple[float, Array]:
     """``tr(C^-T G C^-1)`` and its derivative in the entries of C, by three banded solves."""
     rounds, bands = columns.shape
     stored = np.asfortranarray(columns.T)
-    left = dtbtrs(stored, gram, uplo="L", trans="T")[0]
-    inner = dtbtrs(stored, left.T, uplo="L", trans="T")[0]
+    solved = dtbtrs(stored, gram, uplo="L", trans="T")[0]
+    inner = dtbtrs(stored, solved.T, uplo="L", trans="T")[0]
     right = dtbtrs(stored, inner, uplo="L", trans="N")[0]
     slope = np.zeros((rounds, bands))
     for k in range(bands):
@@ -211,8 +211,8 @@ def optimal_coefficients(objective: Objective, bands: int) -> Array:
 
     start = square_root_coefficients(bands)[1:]
     options = {"maxiter": 200, "ftol": 1e-13, "gtol": 1e-9}
-    found = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
-    c = np.concatenate([np.ones(1), found.x])
+    solution = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
+    c = np.concatenate([np.ones(1), solution.x])
     unit: Array = c / np.linalg.norm(c)
     return unit
 
@@ -223,7 +223,8 @@ def _variance(objective: Objective, c: Array) -> tuple[float, Array]:
     inverse = lfilter([1.0], c, np.r_[1.0, np.zeros(rounds - 1)])
     constant = bool((s == s[0]).all())
     columns = np.zeros(1, dtype=int) if constant else _spread(rounds)
-    value, adjoint = 0.0, np.zeros(rounds)
+    value = 0.0
+    adjoint = np.zeros(rounds)
     for first, weight in zip(columns, _shares(columns, rounds), strict=True):
         length = rounds - first
         fresh = s[first:] * inverse[:length]

@@ -58,8 +58,8 @@ class Participation:
     def __str__(self) -> str:
         if self.uses == 1:
             return "each record is used in one round at most"
-        apart = "exactly" if self.epochs else "at least"
-        return f"each record is used in at most {self.uses} rounds, {apart} {self.separation} apart"
+        bound = "exactly" if self.epochs else "at least"
+        return f"each record is used in at most {self.uses} rounds, {bound} {self.separation} apart"
 
 
 SINGLE_USE = Participation()
@@ -118,8 +118,9 @@ def products(columns: Array) -> Array:
     rounds, bands = columns.shape
     result = np.zeros((rounds, bands))
     for d in range(bands):
-        left, right = columns[: rounds - d, d:], columns[d:, : bands - d]
-        result[: rounds - d, d] = np.einsum("jk,jk->j", left, right)
+        upper = columns[: rounds - d, d:]
+        lower = columns[d:, : bands - d]
+        result[: rounds - d, d] = np.einsum("jk,jk->j", upper, lower)
     return result
 
 
@@ -148,10 +149,11 @@ def _epochs(rounds: int, uses: int, separation: int) -> Iterator[npt.NDArray[np.
 
 def absolute_sum(absolute: Array, pattern: npt.NDArray[np.int64]) -> float:
     """Return the sum of ``|X[i, j]|`` over the ascending rounds of a pattern, from `products`."""
-    bands, total = absolute.shape[1], 0.0
+    bands = absolute.shape[1]
+    total = 0.0
     for i, j in enumerate(pattern):
-        apart = pattern[i:] - j
-        near = apart[apart < bands]
+        distance = pattern[i:] - j
+        near = distance[distance < bands]
         total += 2 * float(absolute[j, near].sum()) - float(absolute[j, 0])
     return total
 

@@ -158,16 +158,18 @@ class CorrelatedNoise:
         """
         release, t = self.release, state.row
         self._check(key, t)
-        secrets, at = secrets or release.secrets_of(t), self.first_round + t
+        secrets = secrets or release.secrets_of(t)
+        stream_round = self.first_round + t
         factors = release.recursion[t]
         fresh = release.noise_to_sensitivity / float(factors[0])
-        own, earlier = 1.0 if secrets is None else secrets.own, state.earlier
+        local_scale = 1.0 if secrets is None else secrets.own
+        earlier = state.earlier
         noise = kernels.correlated_gaussian(
             (len(state.nodes), state.dim),
-            fresh * own,
+            fresh * local_scale,
             earlier,
             (-factors[1 : len(earlier) + 1] / factors[0]).tolist(),
-            key.stream(self.purpose, at),
+            key.stream(self.purpose, stream_round),
             dtype=state.dtype,
             nodes=state.nodes,
         )
@@ -177,12 +179,13 @@ class CorrelatedNoise:
                 sources = [(pair_key[pair], [i]) for i, pair in enumerate(numbers.tolist())]
             else:
                 sources = [(pair_key or key, [*range(len(numbers))])]
-            for source, some in sources:
-                stream, shared = source.stream(Purpose.PAIR, at), fresh * secrets.shared
-                kernels.add_pair_gaussian(noise, numbers[some], ends[some], shared, stream)
+            for source, chosen in sources:
+                stream = source.stream(Purpose.PAIR, stream_round)
+                scale = fresh * secrets.shared
+                kernels.add_pair_gaussian(noise, numbers[chosen], ends[chosen], scale, stream)
         noise = read_only(noise)
-        kept = (noise, *earlier)[: len(factors) - 1]
-        return noise, replace(state, row=t + 1, earlier=kept)
+        memory = (noise, *earlier)[: len(factors) - 1]
+        return noise, replace(state, row=t + 1, earlier=memory)
 
     def send(
         self,
@@ -217,7 +220,9 @@ class CorrelatedNoise:
         """
         release, t = self.release, state.row
         self._check(key, t)
-        grid, factors, at = release.grid, release.recursion[t], self.first_round + t
+        grid = release.grid
+        factors = release.recursion[t]
+        stream_round = self.first_round + t
         assert grid is not None
         centre = factors[0] * np.asarray(values, dtype=np.float64)
         for weight, noise in zip(factors[1:], state.earlier, strict=False):
@@ -226,21 +231,24 @@ class CorrelatedNoise:
         steps = noise_steps(
             release.noise_to_sensitivity * factor * release.widened(state.dim) / grid,
             secrets,
-            (key.stream(self.purpose, at), (pair_key or key).stream(Purpose.PAIR, at)),
+            (
+                key.stream(self.purpose, stream_round),
+                (pair_key or key).stream(Purpose.PAIR, stream_round),
+            ),
             state.nodes,
             state.dim,
             None if secrets is None else held_pairs(secrets, state.nodes),
         )
         on_grid = add_on_grid(round_to_grid(centre, grid), steps, grid)
-        sent = read_only((on_grid / factors[0]).astype(values.dtype))
-        added = read_only(np.subtract(sent, values, dtype=np.float64))
-        kept = (added, *state.earlier)[: len(factors) - 1]
-        return sent, replace(state, row=t + 1, earlier=kept)
+        message = read_only((on_grid / factors[0]).astype(values.dtype))
+        added = read_only(np.subtract(message, values, dtype=np.float64))
+        memory = (added, *state.earlier)[: len(factors) - 1]
+        return message, replace(state, row=t + 1, earlier=memory)
 
     def _check(self, key: Key, row: int) -> None:
         if row >= self.release.rounds:
-            wanted = f"a run of at most {self.release.rounds} rows, as C was planned for"
-            fail("state", wanted, row + 1)
+            expected = f"a run of at most {self.release.rounds} rows, as C was planned for"
+            fail("state", expected, row + 1)
         instance("key", key, "a Key", Key)
 
 
@@ -262,5 +270,5 @@ def held_pairs(
     row_of = np.full(secrets.nodes, -1, dtype=np.int64)
     row_of[nodes] = np.arange(len(nodes))
     ends = row_of[secrets.pairs]
-    held = (ends >= 0).any(axis=1)
-    return pair_numbers(secrets.pairs[held]), ends[held]
+    is_held = (ends >= 0).any(axis=1)
+    return pair_numbers(secrets.pairs[is_held]), ends[is_held]

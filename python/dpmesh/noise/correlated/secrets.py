@@ -112,7 +112,9 @@ class Secrets:
             return (1 + _ROUNDING) / self.own
         if self.star:
             return float(self._against(np.float64(colluding)) ** -0.5) * (1 + _ROUNDING)
-        return self.mu if colluding == self.coalition else replace(self, coalition=colluding).mu
+        if colluding == self.coalition:
+            return self.mu
+        return replace(self, coalition=colluding).mu
 
     def mu_of(self, coalition: Iterable[int] = ()) -> float:
         """Return mu of one round at noise ratio 1, against this coalition."""
@@ -121,12 +123,15 @@ class Secrets:
 
     def leverages(self, coalition: tuple[int, ...]) -> tuple[npt.NDArray[np.int64], Array]:
         """Return the nodes outside a coalition, and mu^2 of each at noise ratio 1."""
-        others, part = honest(whole := laplacian(self.nodes, self.pairs), coalition)
+        graph_laplacian = laplacian(self.nodes, self.pairs)
+        honest_nodes, part = honest(graph_laplacian, coalition)
         if self.star:
-            return others, 1 / self._against(-whole[others][:, list(coalition)].sum(axis=1))
+            return honest_nodes, 1 / self._against(
+                -graph_laplacian[honest_nodes][:, list(coalition)].sum(axis=1)
+            )
         values, squares = spectrum(part)
         squared: Array = squares @ (1 / (self.own**2 + self.shared**2 * values))
-        return others, squared
+        return honest_nodes, squared
 
     def without(self, *absent: int) -> Secrets:
         """Return the secrets of a round that these nodes, by a public decision, take no part in.

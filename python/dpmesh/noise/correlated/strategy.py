@@ -84,7 +84,9 @@ class CorrelatedStrategy(ABC):
     @property
     def rows(self) -> int:
         """Number of rows of noise."""
-        return self.rounds if self.topology is None else self.rounds - 1
+        if self.topology is None:
+            return self.rounds
+        return self.rounds - 1
 
     @property
     @abstractmethod
@@ -108,7 +110,8 @@ class CorrelatedStrategy(ABC):
         rows = len(sensitivities)
         if self.topology is None:
             return server(rows, sensitivities=sensitivities)
-        if (constant := _constant(self.topology)) is not None:
+        constant = _constant(self.topology)
+        if constant is not None:
             return gossip(
                 constant,
                 rows,
@@ -167,8 +170,10 @@ class CorrelatedStrategy(ABC):
         noise_stds, sensitivities
             Of each row, shape (rows,).
         """
-        s, stds = np.asarray(sensitivities, np.float64), np.asarray(noise_stds, np.float64)
-        every, bands = Participation(uses=self.rows), (s / stds)[:, None]
+        s = np.asarray(sensitivities, np.float64)
+        stds = np.asarray(noise_stds, np.float64)
+        every = Participation(uses=self.rows)
+        bands = (s / stds)[:, None]
         factorization = Factorization(bands=bands, kind="diagonal", participation=every)
         return CorrelatedGaussian(
             noise_to_sensitivity=1.0,
@@ -225,8 +230,8 @@ class CorrelatedStrategy(ABC):
         """
         ones = (1.0,) * self.rows
         factorization, secrets = _planned(self, ones, _epochs(uses, separation))
-        found = self.objective(ones, _covariance(secrets))
-        gram = found.matrix() if isinstance(found, Objective) else found
+        objective = self.objective(ones, _covariance(secrets))
+        gram = objective.matrix() if isinstance(objective, Objective) else objective
         return float(np.sqrt(factorization.objective(gram) / len(ones)))
 
     @property
@@ -328,8 +333,10 @@ class BetweenPartners(CorrelatedStrategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.topology is None:
-            wanted = "a network, whose links share secrets: they cancel where it averages messages"
-            fail("topology", wanted, None)
+            expected = (
+                "a network, whose links share secrets: they cancel where it averages messages"
+            )
+            fail("topology", expected, None)
         if self.partners is not None:
             require_methods("partners", self.partners, "a network, or None", "matrix")
         every(self, integer, "coalition")
@@ -349,7 +356,8 @@ class BetweenPartners(CorrelatedStrategy):
         mixing, sharing = _constant(self.topology), _constant(who)
         if mixing is None or sharing is None:
             graphs = [links(who.matrix(t)) for t in range(1, len(sensitivities) + 1)]
-            nodes, coalition = self.topology.nodes, self.coalition
+            nodes = self.topology.nodes
+            coalition = self.coalition
             return changing_secrets(graphs, nodes, coalition=coalition, star=self.star)
         return partner_secrets(
             mixing,
@@ -411,14 +419,14 @@ def _scaled(secrets: Shared, factorization: Factorization) -> Shared:
     """Return secrets with the mu of independent noise: a record's rounds seldom are all worst."""
     if secrets is None or isinstance(secrets, Secrets):
         return secrets
-    used = {id(each): each for each in secrets}
+    distinct = {id(of_round): of_round for of_round in secrets}
     worst = ChangingSecrets(secrets).worst(factorization, secrets[0].coalition)
     mu = worst / factorization.sensitivity * _UP
     scaled = {
-        name: replace(each, own=each.own * mu, shared=each.shared * mu)
-        for name, each in used.items()
+        name: replace(of_round, own=of_round.own * mu, shared=of_round.shared * mu)
+        for name, of_round in distinct.items()
     }
-    return tuple(scaled[id(each)] for each in secrets)
+    return tuple(scaled[id(of_round)] for of_round in secrets)
 
 
 def _constant(topology: Topology) -> MixingMatrix | None:
@@ -431,5 +439,7 @@ def _constant(topology: Topology) -> MixingMatrix | None:
 def _covariance(secrets: Shared) -> Array | None:
     """Return that of one round's noise between nodes, or of each round's."""
     if secrets is None or isinstance(secrets, Secrets):
-        return None if secrets is None else secrets.covariance
-    return np.stack([each.covariance for each in secrets])
+        if secrets is None:
+            return None
+        return secrets.covariance
+    return np.stack([of_round.covariance for of_round in secrets])

@@ -47,8 +47,8 @@ def encode(sizes: SecureSum | NeighborSums, sums: Floats, rows: int | None = Non
         If the sums are not of float64 or not of this shape, or not finite.
     """
     if sums.dtype != np.float64:
-        wanted = "float64, whose rounding the sensitivity covers"
-        fail("sums", wanted, sums.dtype)
+        expected = "float64, whose rounding the sensitivity covers"
+        fail("sums", expected, sums.dtype)
     if sums.ndim != 2 or sums.shape[1] != sizes.dim:
         fail("sums", f"shape (sites, {sizes.dim})", f"shape {sums.shape}")
     if rows is not None and len(sums) != rows:
@@ -200,7 +200,7 @@ class DistributedDiscreteGaussian(Mechanism):
         """Return what the noise is added to: sums of rounded rows, shape (receivers, dim)."""
         receivers, nodes = self.numbers.receivers, self.numbers.nodes
         steps = encode(self.numbers, values, nodes)
-        sums = np.stack([steps[[*some]].sum(axis=0) for some in receivers])
+        sums = np.stack([steps[[*senders]].sum(axis=0) for senders in receivers])
         return Sensitive(sums * self.numbers.grid)
 
     def _noisy(self, values: Floats, sensitivity: Sensitivity, stream: Stream) -> Floats:

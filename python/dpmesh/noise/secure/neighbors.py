@@ -75,7 +75,9 @@ class NeighborSums:
     colluding: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "neighbors", tuple(tuple(some) for some in self.neighbors))
+        object.__setattr__(
+            self, "neighbors", tuple(tuple(node_neighbors) for node_neighbors in self.neighbors)
+        )
         every(self, integer, "dim", at_least=1, below=2**32)
         every(self, integer, "colluding")
         every(self, positive, "noise_to_sensitivity", "moves")
@@ -83,26 +85,32 @@ class NeighborSums:
         if self.sites > MOST_NEIGHBORS:
             fail("topology", f"at most {MOST_NEIGHBORS} neighbours of a node", self.sites)
         self._check_links()
-        if (fewest := min(map(len, self.neighbors))) - self.colluding < 2:
-            wanted = f"at least {self.colluding + 2} neighbours of each node, since"
-            wanted += f" {self.colluding} of them may collude (colluding)"
-            fail("topology", wanted, f"a node with {fewest}; add links, or allow fewer to collude")
+        fewest = min(map(len, self.neighbors))
+        if fewest - self.colluding < 2:
+            expected = f"at least {self.colluding + 2} neighbours of each node, since"
+            expected += f" {self.colluding} of them may collude (colluding)"
+            fail(
+                "topology", expected, f"a node with {fewest}; add links, or allow fewer to collude"
+            )
         largest = self.share(fewest)
         if not SMALLEST_SHARE <= self.smallest_share <= largest <= MOST_STEPS:
-            wanted = f"shares of noise between {SMALLEST_SHARE:g} and 2**25 steps of the grid"
+            expected = f"shares of noise between {SMALLEST_SHARE:g} and 2**25 steps of the grid"
             got = f"{self.noise_to_sensitivity:g}: from {self.smallest_share:g} to {largest:g}"
-            fail("noise_to_sensitivity", wanted, got)
+            fail("noise_to_sensitivity", expected, got)
 
     def _check_links(self) -> None:
         """Fail unless links go both ways between different nodes, each once."""
         nodes = len(self.neighbors)
-        v = np.repeat(np.arange(nodes), [len(some) for some in self.neighbors])
-        j = np.array([one for some in self.neighbors for one in some], dtype=np.int64)
+        v = np.repeat(np.arange(nodes), [len(node_neighbors) for node_neighbors in self.neighbors])
+        j = np.array(
+            [neighbor for node_neighbors in self.neighbors for neighbor in node_neighbors],
+            dtype=np.int64,
+        )
         there, back = np.sort(v * nodes + j), np.sort(j * nodes + v)
         within = ((j >= 0) & (j < nodes) & (j != v)).all()
         if not within or (np.diff(there) == 0).any() or (there != back).any():
-            wanted = "links between different nodes, each once and in both directions"
-            fail("topology", wanted, "others; a weight may be 0 in one direction")
+            expected = "links between different nodes, each once and in both directions"
+            fail("topology", expected, "others; a weight may be 0 in one direction")
 
     def __hash__(self) -> int:
         return self._hash

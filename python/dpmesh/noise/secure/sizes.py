@@ -123,9 +123,13 @@ class SecureSum:
         if positive("diameter", self.diameter) > 2:
             fail("diameter", "at most 2, that of a ball of radius clipping_norm", self.diameter)
         if self.honest < 2:
-            left = f"{self.sites} - {self.colluding} - {self.dropouts} = {self.honest}"
-            wanted = "at least 2 honest sites left, sites - colluding - dropouts"
-            fail("sites", wanted, f"{left}; add sites, or allow fewer of them to collude or drop")
+            honest_sites = f"{self.sites} - {self.colluding} - {self.dropouts} = {self.honest}"
+            expected = "at least 2 honest sites left, sites - colluding - dropouts"
+            fail(
+                "sites",
+                expected,
+                f"{honest_sites}; add sites, or allow fewer of them to collude or drop",
+            )
         self._check_grid()
         self._check_share()
         self._check_bits()
@@ -136,16 +140,16 @@ class SecureSum:
             if steps & (steps - 1):
                 fail("grid_steps", "a power of 2", steps)
         if self._rounding > 1:
-            wanted = "so few records that float64 rounds their sum by at most one grid step"
+            expected = "so few records that float64 rounds their sum by at most one grid step"
             got = f"{self._largest_site}, which it may round by {self._rounding:.3g} steps"
-            fail("records_per_site", wanted, got)
+            fail("records_per_site", expected, got)
 
     def _check_share(self) -> None:
         if not SMALLEST_SHARE <= self.share <= MOST_STEPS:
-            wanted = f"a share of noise between {SMALLEST_SHARE:g} and 2**25 steps of the grid"
+            expected = f"a share of noise between {SMALLEST_SHARE:g} and 2**25 steps of the grid"
             fail(
                 "grid_steps" if self.grid_steps else "noise_to_sensitivity",
-                wanted,
+                expected,
                 f"{self.share:g}",
             )
 
@@ -153,9 +157,10 @@ class SecureSum:
         every(self, integer, "bits", at_least=2, below=MOST_BITS + 1)
         if self.modulus_bits > MOST_BITS:
             fail("records", f"sums that {MOST_BITS} bits can hold", f"{self.modulus_bits} bits")
-        if (wraps := self.wrap_probability) > WRAP_PROBABILITY:
-            wanted = f"at least {self._bits_by_rule}, so that sums wrap around with a probability"
-            fail("bits", f"{wanted} of at most 2**-20", f"{self.bits} (at most {wraps:.2g})")
+        wraps = self.wrap_probability
+        if wraps > WRAP_PROBABILITY:
+            expected = f"at least {self._bits_by_rule}, so that sums wrap around with a probability"
+            fail("bits", f"{expected} of at most 2**-20", f"{self.bits} (at most {wraps:.2g})")
 
     def assumptions_about(self, parties: str) -> tuple[str, ...]:
         """Return what a guarantee by these sums rests on beside the proof: of sites, or clients."""
@@ -248,7 +253,9 @@ class SecureSum:
     @property
     def modulus_bits(self) -> int:
         """Bits of the modulus, k."""
-        return self._bits_by_rule if self.bits is None else self.bits
+        if self.bits is None:
+            return self._bits_by_rule
+        return self.bits
 
     @property
     def message_bytes(self) -> int:
@@ -268,8 +275,8 @@ class SecureSum:
 
     def noise_to_sensitivity_against(self, unknown_shares: int) -> float:
         """Return the noise ratio against an adversary that knows all but so many shares."""
-        known = integer("unknown_shares", unknown_shares, below=self.sites + 1)
-        return self.share * sqrt(known) / self.sensitivity
+        shares = integer("unknown_shares", unknown_shares, below=self.sites + 1)
+        return self.share * sqrt(shares) / self.sensitivity
 
     def epsilon(self, delta: float) -> float:
         """Return the proved epsilon of a run, all attempts included.
@@ -315,7 +322,9 @@ class SecureSum:
 
     @property
     def _largest_site(self) -> int:
-        return self.records if self.records_per_site is None else self.records_per_site
+        if self.records_per_site is None:
+            return self.records
+        return self.records_per_site
 
     @property
     def _rounding(self) -> float:
@@ -370,7 +379,9 @@ def wrap_bound(offset: float, noise_scale: float, half_range: float) -> float:
         In steps of the grid; the scale is that of all shares together.
     """
     room = half_range - abs(offset)
-    return 1.0 if room <= 0 else min(1.0, 2 * exp(-(room**2) / (2 * noise_scale**2)))
+    if room <= 0:
+        return 1.0
+    return min(1.0, 2 * exp(-(room**2) / (2 * noise_scale**2)))
 
 
 def calibrated_sum(*, epsilon: float, delta: float, **public: Any) -> SecureSum:

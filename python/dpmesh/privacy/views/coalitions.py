@@ -38,8 +38,8 @@ def any_coalition(
         Relative.
     """
     if size == 1 or comb(nodes, size) > MOST_COALITIONS:
-        found = from_pairs(system, nodes, size, entries, gap=gap)
-        return found, f"bound from pairs on all coalitions of {size}"
+        bound = from_pairs(system, nodes, size, entries, gap=gap)
+        return bound, f"bound from pairs on all coalitions of {size}"
     coalitions = list(combinations(range(nodes), size))
     pairs = all_pairs(coalitions, nodes)
     squares = _table(system, nodes)
@@ -61,7 +61,8 @@ def from_pairs(
     observers = [(node,) for node in range(nodes)]
     pairs = all_pairs(observers, nodes)
     bounds = cheap_bounds(system, observers, pairs, entries)
-    table, exact = np.zeros((nodes, nodes)), np.eye(nodes, dtype=bool)
+    table = np.zeros((nodes, nodes))
+    exact = np.eye(nodes, dtype=bool)
     table[pairs[:, 0], pairs[:, 1]] = bounds**2
     while True:
         top = np.argsort(-table, axis=0, kind="stable")[:size]

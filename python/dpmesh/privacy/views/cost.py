@@ -144,25 +144,25 @@ def view_cost(
         If an argument does not fit.
     """
     instance("reaction", reaction, "a Reaction, or NotProved", Reaction, NotProved)
-    wanted = "one of dpmesh.privacy.views, such as OneNode(topology=..)"
-    instance("view", view, wanted, *get_args(View))
+    expected = "one of dpmesh.privacy.views, such as OneNode(topology=..)"
+    instance("view", view, expected, *get_args(View))
     positive("gap", gap)
     if isinstance(reaction, NotProved):
         if everybody is None:
             fail("everybody", "the cost against everybody where no view is proved", None)
         return _fallback(delta, view, everybody, reaction.reason)
-    found, most, how = _solve(reaction, view, gap)
+    worst, most, method = _solve(reaction, view, gap)
     local = epsilon_of(most * MARGIN, delta, reaction.distribution)
     if everybody is None:
         everybody = Cost(local, "every message seen")
-    mu = 0.0 if found is None else found.mu * MARGIN
+    mu = 0.0 if worst is None else worst.mu * MARGIN
     epsilon = epsilon_of(mu, delta, reaction.distribution)
     if everybody.epsilon < epsilon and not isinstance(view, Everybody):
         reason = f"another accountant's bound is smaller: {everybody.accountant}"
         if epsilon < everybody.epsilon * (1 + 1e-6):
             reason = "the worst observer receives whatever a record moves"
         return _fallback(delta, view, everybody, reason)
-    proved = _proved(in_words(view), delta, reaction, found, how, everybody.epsilon)
+    proved = _proved(in_words(view), delta, reaction, worst, method, everybody.epsilon)
     return replace(proved, epsilon=min(epsilon, everybody.epsilon))
 
 
@@ -205,10 +205,10 @@ def costs_by_distance(
     away = distances[pairs[:, 0], pairs[:, 1]]
     costs = {}
     for distance in np.unique(away).astype(int).tolist():
-        found, most, _ = _worst(reaction, view, gap, pairs[away == distance])
+        worst, most, _ = _worst(reaction, view, gap, pairs[away == distance])
         everybody = epsilon_of(most * MARGIN, delta, reaction.distribution)
         who = f"any one node at distance {distance}"
-        costs[distance] = _proved(who, delta, reaction, found, "", everybody)
+        costs[distance] = _proved(who, delta, reaction, worst, "", everybody)
     return costs
 
 
@@ -216,19 +216,19 @@ def _proved(
     view: str,
     delta: float,
     reaction: Reaction,
-    found: Certificate | None,
-    how: str,
+    worst: Certificate | None,
+    method: str,
     everybody: float,
 ) -> ViewCost:
     """Return what a certificate proves; None is that of a view that sees nothing of the data."""
-    least, observer, target = (0.0, None, None) if found is None else found[1:]
-    mu = 0.0 if found is None else found.mu * MARGIN
+    least, observer, target = (0.0, None, None) if worst is None else worst[1:]
+    mu = 0.0 if worst is None else worst.mu * MARGIN
     return ViewCost(
         view=view,
         epsilon=epsilon_of(mu, delta, reaction.distribution),
         delta=delta,
         everybody=everybody,
-        accountant=_argument(found, mu, reaction.distribution, how),
+        accountant=_argument(worst, mu, reaction.distribution, method),
         mu=mu,
         mu_at_least=least,
         observer=observer,
@@ -250,22 +250,26 @@ def _worst(
     reaction: Reaction, view: OnNetwork, gap: float, pairs: npt.NDArray[np.int64] | None = None
 ) -> tuple[Certificate | None, float, str]:
     """Return as `_solve`; of these pairs of an observer and a target alone, if they are given."""
-    worst, most, how, nodes = None, 0.0, "", view.topology.nodes
+    worst = None
+    most = 0.0
+    method = ""
+    nodes = view.topology.nodes
     entries = reaction.rounds * nodes
     observers = [] if isinstance(view, AnyCoalition) else observers_of(view)
     pairs = all_pairs(observers, nodes) if pairs is None else pairs
     for system in systems_of(reaction, view):
         local = max(system.everybody(target) for target in range(nodes))
-        most, so_far = max(most, local), 0.0 if worst is None else worst.mu
+        most = max(most, local)
+        so_far = 0.0 if worst is None else worst.mu
         if not isinstance(view, AnyCoalition):
             worst = worst_pair(system, observers, pairs, entries, gap=gap, at_least=so_far) or worst
             continue
-        found, how = any_coalition(system, nodes, view.size, entries, gap=gap)
-        if found.mu > local:
-            found = found._replace(mu=local, mu_at_least=min(found.mu_at_least, local))
-        if worst is None or found.mu > so_far:
-            worst = found
-    return worst, most, how
+        candidate, method = any_coalition(system, nodes, view.size, entries, gap=gap)
+        if candidate.mu > local:
+            candidate = candidate._replace(mu=local, mu_at_least=min(candidate.mu_at_least, local))
+        if worst is None or candidate.mu > so_far:
+            worst = candidate
+    return worst, most, method
 
 
 def _against_everybody(reaction: Reaction) -> float:
@@ -273,7 +277,8 @@ def _against_everybody(reaction: Reaction) -> float:
     if not reaction.is_noisy:
         return inf
     moves = reaction.sensitivity.reshape(reaction.rounds, -1)
-    state, squares = np.zeros(moves.shape[1]), []
+    state = np.zeros(moves.shape[1])
+    squares = []
     added = reaction.rounding * (np.cumsum(moves, axis=0) > 0)
     for t, fresh in enumerate(moves):
         carried = np.broadcast_to(reaction.own_state, (reaction.rounds,))[t - 1] * state
@@ -301,13 +306,15 @@ def _cost(delta: float, view: View, against: Cost, everybody: Cost) -> ViewCost:
     )
 
 
-def _argument(found: Certificate | None, mu: float, distribution: Distribution, how: str) -> str:
-    if found is None:
+def _argument(worst: Certificate | None, mu: float, distribution: Distribution, method: str) -> str:
+    if worst is None:
         return "nothing that is seen depends on the data"
     kind = "Gaussian" if distribution == "gaussian" else "zero-concentrated"
     text = f"{kind} differential privacy by coupling, mu = {rounded_up(mu, 4)}"
-    text += f" ({found.mu_at_least:.4g} at least)"
-    if found.observer:
-        who = "observer" if len(found.observer) == 1 else "observers"
-        text += f", {who} {', '.join(map(str, found.observer))}, target {found.target}"
-    return f"{text}; {how}" if how else text
+    text += f" ({worst.mu_at_least:.4g} at least)"
+    if worst.observer:
+        who = "observer" if len(worst.observer) == 1 else "observers"
+        text += f", {who} {', '.join(map(str, worst.observer))}, target {worst.target}"
+    if method:
+        return f"{text}; {method}"
+    return text

@@ -310,20 +310,20 @@ def observers_of(view: OnNetwork) -> Sequence[Observer]:
 
 def published_by(view: OnNetwork, rounds: int) -> npt.NDArray[np.bool_]:
     """Return which messages everybody in this view sees, shape (rounds, nodes)."""
-    seen = np.zeros((rounds, view.topology.nodes), dtype=bool)
+    is_seen = np.zeros((rounds, view.topology.nodes), dtype=bool)
     for t in _published_rounds(view.also):
         if t >= rounds:
             fail("also", f"published rounds below {rounds}", t)
-        seen[t] = True
+        is_seen[t] = True
     if isinstance(view, LastOnly):
-        seen[-1] = True
+        is_seen[-1] = True
     if isinstance(view, Links):
         for t in range(rounds):
             for sender, receiver in view.links:
                 weights = view.topology.matrix(t).weights
                 start, end = weights.indptr[receiver : receiver + 2]
-                seen[t, sender] |= sender in weights.indices[start:end]
-    return seen
+                is_seen[t, sender] |= sender in weights.indices[start:end]
+    return is_seen
 
 
 def mean_is_published(view: OnNetwork) -> bool:
@@ -353,9 +353,9 @@ def in_words(view: View) -> str:
     return words + _published_in_words(getattr(view, "also", ()))
 
 
-def _published_in_words(also: Sequence[Published]) -> str:
+def _published_in_words(publications: Sequence[Published]) -> str:
     words = ""
-    for published in also:
+    for published in publications:
         if isinstance(published, PublishedMean):
             words += ", and the published mean of the last messages"
         else:
@@ -364,7 +364,7 @@ def _published_in_words(also: Sequence[Published]) -> str:
     return words
 
 
-def _published_rounds(also: Sequence[Published]) -> Iterator[int]:
-    for published in also:
+def _published_rounds(publications: Sequence[Published]) -> Iterator[int]:
+    for published in publications:
         if isinstance(published, PublishedMessages):
             yield from published.rounds

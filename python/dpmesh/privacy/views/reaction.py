@@ -80,14 +80,14 @@ class Reaction:
             if array.shape != (self.rounds,):
                 fail(name, f"shape {(self.rounds,)}", f"shape {array.shape}")
             object.__setattr__(self, name, array)
-        own = _at_least_0("own_state", self.own_state)
-        if own.shape not in ((), (self.rounds,)):
-            fail("own_state", f"a number, or shape {(self.rounds,)}", f"shape {own.shape}")
-        object.__setattr__(self, "own_state", np.broadcast_to(own, (self.rounds,)))
+        own_state = _at_least_0("own_state", self.own_state)
+        if own_state.shape not in ((), (self.rounds,)):
+            fail("own_state", f"a number, or shape {(self.rounds,)}", f"shape {own_state.shape}")
+        object.__setattr__(self, "own_state", np.broadcast_to(own_state, (self.rounds,)))
         if self.own_message is not None and np.shape(self.own_message) != (self.rounds, 2):
             got = f"shape {np.shape(self.own_message)}"
             fail("own_message", f"shape {(self.rounds, 2)}", got)
-        if self.one_round and own.any():
+        if self.one_round and own_state.any():
             fail("own_state", "0 where each record moves one state only", self.own_state)
         one_of("distribution", self.distribution, DISTRIBUTIONS)
         non_negative("rounding", self.rounding)

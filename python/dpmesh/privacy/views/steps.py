@@ -110,11 +110,12 @@ class LossFacts:
             return NotProved(reason=reason)
         if norm == "l1":
             return NotProved(reason="scores of several classes are clipped together in L1 norm")
-        needed = self.feature_norm * sqrt(2 if self.loss == "softmax" else self.classes)
-        if clipping_norm < needed:
+        largest_gradient = self.feature_norm * sqrt(2 if self.loss == "softmax" else self.classes)
+        if clipping_norm < largest_gradient:
+            bound = rounded_up(largest_gradient, 5)
             reason = (
                 "a clipped gradient of several classes need not be that of a convex loss; choose "
-                f"a clipping_norm of at least {rounded_up(needed, 5)}, which no gradient exceeds"
+                f"a clipping_norm of at least {bound}, which no gradient exceeds"
             )
             return NotProved(reason=reason)
         return None
@@ -183,8 +184,10 @@ def reaction_of_steps(
     steps = [at(step_size, t + 1) for t in range(len(sensitivities))]
     smoothness, decay = facts.smoothness, facts.regularization
     return Reaction(
-        sensitivity=np.array([each.bound for each in sensitivities]),
-        noise=np.array([mechanism.noise_scale(each, facts.dim or 1) for each in sensitivities]),
+        sensitivity=np.array([sensitivity.bound for sensitivity in sensitivities]),
+        noise=np.array(
+            [mechanism.noise_scale(sensitivity, facts.dim or 1) for sensitivity in sensitivities]
+        ),
         lipschitz=np.array([step_lipschitz(step, smoothness, decay) for step in steps]),
         distribution=cast("Distribution", mechanism.distribution),
         one_round=one_round,

@@ -19,18 +19,21 @@ def mixings_of(reaction: Reaction, topology: Any) -> list[Mixing]:
     mixings = []
     for t in range(reaction.rounds):
         gain = float(reaction.lipschitz[t])
-        for sent, weights in _mixed(topology, t):
-            if sent == t and reaction.own_message is not None:
+        for message_round, weights in _mixed(topology, t):
+            if message_round == t and reaction.own_message is not None:
                 mixings.append(Mixing(t, t, _with_own(weights, gain, reaction.own_message[t])))
             else:
-                mixings.append(Mixing(t, sent, weights, gain))
+                mixings.append(Mixing(t, message_round, weights, gain))
     return mixings
 
 
 def _mixed(topology: Any, t: int) -> Iterable[tuple[int, sparse.csr_array]]:
     """Return which messages a round mixes: its own, and late ones of a realized network."""
     realized = getattr(topology, "mixed", None)
-    return [(t, topology.matrix(t).weights)] if realized is None else realized(t)
+    if realized is None:
+        return [(t, topology.matrix(t).weights)]
+    mixed: Iterable[tuple[int, sparse.csr_array]] = realized(t)
+    return mixed
 
 
 def systems_of(reaction: Reaction, view: OnNetwork) -> Iterator[ViewSystem]:
@@ -58,15 +61,15 @@ def _records(reaction: Reaction) -> Iterator[Numbers]:
         yield reaction.sensitivity
         return
     for t in range(reaction.rounds):
-        one = np.zeros_like(reaction.sensitivity)
-        one[t] = reaction.sensitivity[t]
-        if one.any():
-            yield one
+        effect = np.zeros_like(reaction.sensitivity)
+        effect[t] = reaction.sensitivity[t]
+        if effect.any():
+            yield effect
 
 
 def _with_own(weights: sparse.csr_array, gain: float, curvature: Numbers) -> sparse.csr_array:
     """Weights times `gain`; the own one less step size times curvature, at worst."""
     scaled = sparse.csr_array(weights * gain)
-    own = scaled.diagonal()
-    least = np.abs(own[:, None] - curvature[None, :]).max(axis=1)
-    return sparse.csr_array(scaled + sparse.diags_array(least - own))
+    diagonal = scaled.diagonal()
+    least = np.abs(diagonal[:, None] - curvature[None, :]).max(axis=1)
+    return sparse.csr_array(scaled + sparse.diags_array(least - diagonal))
