@@ -21,12 +21,34 @@ def lines_of(
     paper: str | None = None,
     name: Callable[[Any], str] = str,
 ) -> list[Line]:
-    """Return a line for each value of `by`: columns of rows over another one."""
+    """Return a line for each value of the column `by`.
+
+    Parameters
+    ----------
+    rows
+        The points of all lines.
+    by, x, y
+        The columns that tell lines apart, and that hold the two coordinates.
+    spread, paper
+        The columns of half an interval, and of the paper's numbers; None to draw none.
+    name
+        Returns the label of a line from its value of `by`.
+    """
     rows = list(rows)
     lines = []
     for value in kinds(rows, by):
-        mine = [row for row in rows if row[by] == value]
-        columns = [None if c is None else [row[c] for row in mine] for c in (spread, paper)]
-        xs, ys = ([row[column] for row in mine] for column in (x, y))
-        lines.append(Line(label=name(value), x=xs, y=ys, spread=columns[0], paper=columns[1]))
+        points = [row for row in rows if row[by] == value]
+        line = Line(
+            label=name(value),
+            x=_column(points, x),
+            y=_column(points, y),
+            spread=None if spread is None else _column(points, spread),
+            paper=None if paper is None else _column(points, paper),
+        )
+        lines.append(line)
     return lines
+
+
+def _column(rows: Iterable[Row], name: str) -> list[Any]:
+    """Return the values of a column."""
+    return [row[name] for row in rows]

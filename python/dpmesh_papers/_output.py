@@ -1,4 +1,4 @@
-"""What made the results of an experiment."""
+"""Records of what made results: settings, versions and the commit."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def checkout() -> Path:
     It is the working folder or one above it that has ``docs/results``; without any, the folder in
     which the code lies, which is the checkout of an editable installation.
     """
-    here = Path.cwd()
-    for folder in (here, *here.parents):
+    working_folder = Path.cwd()
+    for folder in (working_folder, *working_folder.parents):
         if (folder / "docs" / "results").is_dir():
             return folder
     return Path(__file__).parents[2]
@@ -52,13 +52,15 @@ def commit_of(folder: Path) -> str:
         A folder of the checkout. Outside of any, the text says so.
     """
 
-    def asked(*arguments: str) -> str:
+    def git_output(*arguments: str) -> str:
         command = ["git", "-C", str(folder), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        commit = asked("rev-parse", "--short=12", "HEAD")
-        changes = asked("status", "--porcelain", "--untracked-files=no", "--", *_NOT_RESULTS)
+        commit = git_output("rev-parse", "--short=12", "HEAD")
+        changes = git_output("status", "--porcelain", "--untracked-files=no", "--", *_NOT_RESULTS)
     except (OSError, subprocess.CalledProcessError):
         return "unknown: not run in a clone"
-    return f"{commit}-dirty" if changes else commit
+    if changes:
+        return f"{commit}-dirty"
+    return commit

@@ -1,4 +1,4 @@
-"""What all experiments share: cells as rows, measured one after the other, and their files.
+"""Experiments: cells as rows, measured one after the other, and their files.
 
 A row is a dictionary: the settings of a cell, then what was measured. The same rows stand in the
 CSV file; `read` returns them from there, so that texts, figures and pages are made of numbers in
@@ -30,9 +30,9 @@ Row: TypeAlias = dict[str, Any]
 """A cell: settings, and what was measured, by name. None where there is no number."""
 
 WIDTH = 100
-"""Of the texts, in characters."""
+"""Width of the texts, in characters."""
 CONFIDENCE = 0.95
-"""Of all intervals, as of `dpmesh.run.verdict`."""
+"""Coverage of all intervals, as of those of `dpmesh.run.verdict`."""
 INTERRUPTED = "interrupted: the other cells did not run"
 
 
@@ -85,10 +85,12 @@ class Experiment:
         in_words
             Returns a row, the last one of a curve, as a line.
         """
-        for cell in cells if INTERRUPTED not in self.failures else ():
+        if INTERRUPTED in self.failures:
+            return
+        for cell in cells:
             try:
-                found = measured(cell)
-                points = [found] if isinstance(found, dict) else [*found]
+                measurement = measured(cell)
+                points = [measurement] if isinstance(measurement, dict) else [*measurement]
             except KeyboardInterrupt:
                 self.failures.append(INTERRUPTED)
                 return
@@ -175,10 +177,10 @@ def only(rows: Iterable[Row], **wanted: Any) -> Row:
     LookupError
         If none has, or several.
     """
-    found = pick(rows, **wanted)
-    if len(found) != 1:
-        raise LookupError(f"{len(found)} rows have {wanted}")
-    return found[0]
+    matches = pick(rows, **wanted)
+    if len(matches) != 1:
+        raise LookupError(f"{len(matches)} rows have {wanted}")
+    return matches[0]
 
 
 def kinds(rows: Iterable[Row], name: str) -> list[Any]:
@@ -187,7 +189,7 @@ def kinds(rows: Iterable[Row], name: str) -> list[Any]:
 
 
 def interval(values: npt.ArrayLike, *, held_out: float = 0.0) -> float:
-    """Half the width of the 95% interval of the mean; NaN for one value.
+    """Return half the width of the 95% interval of the mean; NaN for one value.
 
     Splits of one table overlap: `held_out` is the share of the records that a split holds out, see
     `dpmesh.run.verdict`. At 0 the interval is Student's of independent values.
@@ -206,27 +208,36 @@ def repeated(values: Sequence[float], name: str = "accuracy", *, held_out: float
 
 def over_seeds(values: Sequence[float]) -> Row:
     """Return the mean over repetitions, their standard deviation, and their number."""
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
+    spread = np.nan
+    if len(values) > 1:
+        spread = float(np.std(values, ddof=1))
     return {"accuracy": float(np.mean(values)), "spread": spread, "seeds": len(values)}
 
 
 def with_spread(mean: float, spread: float, digits: int) -> str:
     """Return a mean and its spread, if there is one, with `digits` decimals."""
     text = f"{mean:.{digits}f}"
-    return text if np.isnan(spread) else f"{text} +- {spread:.{digits}f}"
+    if np.isnan(spread):
+        return text
+    return f"{text} +- {spread:.{digits}f}"
 
 
-def compared(one: Row, other: Row, name: str = "accuracy") -> str:
-    """Return whether one mean is ahead of another: only where their intervals say so.
+def compared(first: Row, second: Row, name: str = "accuracy") -> str:
+    """Return the verdict on the difference of two means.
 
-    ``"ahead"`` or ``"behind"`` if they are further apart than both half widths together, which is
-    stricter than a test of the difference; ``"one run each"`` where there is no interval.
+    It is ``"ahead"`` or ``"behind"`` if they are further apart than both half widths together,
+    which is stricter than a test of the difference; otherwise ``"no clear difference"``, or
+    ``"not known from one run each"`` where there is no interval.
     """
-    room = one["interval"] + other["interval"]
-    gap = one[name] - other[name]
-    if np.isnan(room):
+    half_widths = first["interval"] + second["interval"]
+    difference_of_means = first[name] - second[name]
+    if np.isnan(half_widths):
         return "not known from one run each"
-    return "no clear difference" if abs(gap) <= room else "ahead" if gap > 0 else "behind"
+    if abs(difference_of_means) <= half_widths:
+        return "no clear difference"
+    if difference_of_means > 0:
+        return "ahead"
+    return "behind"
 
 
 def paragraph(text: str, width: int = WIDTH) -> str:
@@ -247,14 +258,29 @@ def grid(
 ) -> list[str]:
     """Return a table of text: a line for each value of `row`, a column for each of `column`.
 
-    `show` returns a cell, `name` and `head` the names of lines and columns; ``-`` stands where
-    there is no cell.
+    ``-`` stands where there is no cell.
+
+    Parameters
+    ----------
+    rows
+        The cells.
+    row, column
+        The names by whose values lines and columns are told apart.
+    show
+        Returns the text of a cell.
+    name, head
+        Return the name of a line and the head of a column from their values.
+    corner
+        The text above the names of lines.
+    widths
+        Width of the names of lines, and of each column, in characters.
     """
-    first, other = widths
+    name_width, cell_width = widths
     columns = kinds(rows, column)
-    lines = [f"{corner:<{first}}" + "".join(f"{head(value):>{other}}" for value in columns)]
+    heads = "".join(f"{head(value):>{cell_width}}" for value in columns)
+    lines = [f"{corner:<{name_width}}{heads}"]
     for value in kinds(rows, row):
-        mine = {cell[column]: show(cell) for cell in rows if cell[row] == value}
-        cells = "".join(f"{mine.get(place, '-'):>{other}}" for place in columns)
-        lines.append(f"{name(value):<{first}}{cells}")
+        texts = {cell[column]: show(cell) for cell in rows if cell[row] == value}
+        cells = "".join(f"{texts.get(place, '-'):>{cell_width}}" for place in columns)
+        lines.append(f"{name(value):<{name_width}}{cells}")
     return lines

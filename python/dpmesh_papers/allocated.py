@@ -1,4 +1,4 @@
-"""What secret rounds buy the two papers that use each record once, at a proved epsilon of 1.
+"""Random allocation in the two papers that use each record once, at a proved epsilon of 1.
 
 Online learning on RCV1, as in Table 1, with batches and steps by a rule over public numbers, and
 SGD without replacement on MNIST in the setting of Figure 3, fully collaborative, with the paper's
@@ -53,9 +53,9 @@ NOISE = 0.3
 Of 0.02, 0.1 and 0.3 it served one node best, on training documents that were split off, and 64
 nodes as well as the others."""
 LONGEST = 8.0
-"""No step is longer, as in `dpmesh.defaults`."""
+"""Largest learning rate, as in `dpmesh.defaults`."""
 IMAGES_AT = 10
-"""Nodes of MNIST."""
+"""Number of nodes that share MNIST."""
 
 NEWS = "RCV1, online learning"
 IMAGES = "MNIST, without replacement"
@@ -118,9 +118,9 @@ def without_replacement(
 
 
 def _measured(run: Callable[[Row, Key], tuple[float, float]], cell: Row, seeds: int) -> Row:
-    found = [run(cell, Key.seeded(seed)) for seed in range(seeds)]
-    noise = {"noise_to_sensitivity": found[0][1]}
-    return noise | repeated([100 * accuracy for accuracy, _ in found])
+    runs = [run(cell, Key.seeded(seed)) for seed in range(seeds)]
+    noise = {"noise_to_sensitivity": runs[0][1]}
+    return noise | repeated([100 * accuracy for accuracy, _ in runs])
 
 
 def _online(cell: Row, key: Key) -> tuple[float, float]:
@@ -142,14 +142,17 @@ def _online(cell: Row, key: Key) -> tuple[float, float]:
 def longest_path_batch(
     sampling: Once, nodes: int, *, epsilon: float = EPSILON, documents: int = DOCUMENTS
 ) -> int:
-    """Return the batch size whose path is longest, for 2 to 200 rounds."""
-    own = documents // nodes
-    sizes = {own // int(rounds) for rounds in np.geomspace(2, min(own, 200), 30)}
+    """Return the batch size with the largest sum of learning rates, for 2 to 200 rounds."""
+    documents_of_node = documents // nodes
+    sizes = {
+        documents_of_node // int(rounds)
+        for rounds in np.geomspace(2, min(documents_of_node, 200), 30)
+    }
 
-    def path(size: int) -> float:
-        return by_rule(sampling, nodes, size, epsilon=epsilon, documents=documents)[1]
+    def length_of_path(batch: int) -> float:
+        return by_rule(sampling, nodes, batch, epsilon=epsilon, documents=documents)[1]
 
-    return max(sorted(sizes), key=path)
+    return max(sorted(sizes), key=length_of_path)
 
 
 @cache
@@ -162,16 +165,16 @@ def by_rule(
     documents: int = DOCUMENTS,
     noise_in_score: float = NOISE,
 ) -> tuple[OnlineLearning, float]:
-    """Return online learning with steps by the rule, and the length of its path.
+    """Return online learning with data-independent learning rates, and the sum of the rates.
 
     All noise together has the standard deviation `noise_in_score` in a document's score.
 
-    Of the noise of a step a share is left in published models that the network has not averaged
-    away by the end. Steps in inverse proportion to that share make the longest path for the noise
-    of all steps together (Cauchy and Schwarz).
+    The network averages the noise of a step away but for a share, which is left in the published
+    models. Rates in inverse proportion to that share have the largest sum for the noise of all
+    steps together (Cauchy and Schwarz).
     """
     links = changing_graph(nodes)
-    own = documents // nodes
+    documents_of_node = documents // nodes
     plain = OnlineLearning(
         epsilon=epsilon,
         delta=1e-5,
@@ -180,14 +183,17 @@ def by_rule(
         radius=1e6,
         projection="none",
         sampling=sampling,
-        records=own if sampling == ALLOCATION else None,
+        records=documents_of_node if sampling == ALLOCATION else None,
     )
     mixing = np.eye(nodes)
-    left = []
-    for t in range(own // batch - (sampling == ARRIVAL), 0, -1):  # all but the first send noise
+    shares_left = []
+    noisy_rounds = documents_of_node // batch
+    if sampling == ARRIVAL:  # all but the first send noise
+        noisy_rounds -= 1
+    for t in range(noisy_rounds, 0, -1):
         mixing = mixing @ links.matrix(t).weights
-        left.append(float((mixing**2).sum() / nodes))
-    weights = 1 / np.array(left[::-1])
+        shares_left.append(float((mixing**2).sum() / nodes))
+    weights = 1 / np.array(shares_left[::-1])
     noise = plain.noise_std(1, 1) * np.sqrt(weights.sum())
     steps = np.minimum(noise_in_score / noise * weights, LONGEST)
     schedule = Piecewise(starts=tuple(range(1, len(steps) + 1)), values=tuple(steps.tolist()))
@@ -219,13 +225,13 @@ def _images(cell: Row, key: Key, *, images: int | None) -> tuple[float, float]:
 
 
 def _replaced(cell: Row, setting: Setting, problem: LinearProblem, key: Key) -> tuple[float, float]:
-    """Return the same of the paper's baseline, with replacement."""
+    """Return accuracy and noise multiplier of the paper's baseline, with replacement."""
     problem = in_double_precision(problem)  # much noise takes its models far out
     baseline = with_replacement(setting, problem, "proved", EPSILON)
     if cell["step"] == RULE:
         baseline = replaced(baseline, problem)
-    done = run(baseline, problem, key)
-    return float(problem.accuracy(done.released).mean()), baseline.noise_to_sensitivity or 0.0
+    finished = run(baseline, problem, key)
+    return float(problem.accuracy(finished.released).mean()), baseline.noise_to_sensitivity or 0.0
 
 
 def _records(cell: Row, fewest: int) -> int | None:

@@ -55,16 +55,18 @@ def scored(members: npt.ArrayLike, others: npt.ArrayLike) -> MembershipAttack:
     ValueError
         If there are none, or one is NaN.
     """
-    inside, outside = _scores("members", members), _scores("others", others)
-    thresholds = np.unique(np.concatenate([inside, outside]))[::-1]
+    member_scores = _scores("members", members)
+    other_scores = _scores("others", others)
+    thresholds = np.unique(np.concatenate([member_scores, other_scores]))[::-1]
     rates = [
         (len(scores) - np.searchsorted(np.sort(scores), thresholds)) / len(scores)
-        for scores in (outside, inside)
+        for scores in (other_scores, member_scores)
     ]
     fpr, tpr = (np.concatenate(([0.0], rate)) for rate in rates)
-    ranks = stats.rankdata(np.concatenate([inside, outside]))[: len(inside)]
-    wins = ranks.sum() - len(inside) * (len(inside) + 1) / 2
-    return MembershipAttack(fpr=fpr, tpr=tpr, auc=float(wins / (len(inside) * len(outside))))
+    ranks = stats.rankdata(np.concatenate([member_scores, other_scores]))[: len(member_scores)]
+    wins = ranks.sum() - len(member_scores) * (len(member_scores) + 1) / 2
+    pairs = len(member_scores) * len(other_scores)
+    return MembershipAttack(fpr=fpr, tpr=tpr, auc=float(wins / pairs))
 
 
 def threshold_attack(member_losses: npt.ArrayLike, other_losses: npt.ArrayLike) -> MembershipAttack:
@@ -80,8 +82,9 @@ def threshold_attack(member_losses: npt.ArrayLike, other_losses: npt.ArrayLike) 
     ValueError
         If there are none, or one is NaN.
     """
-    inside, outside = _scores("member_losses", member_losses), _scores("other_losses", other_losses)
-    return scored(-inside, -outside)
+    checked_members = _scores("member_losses", member_losses)
+    checked_others = _scores("other_losses", other_losses)
+    return scored(-checked_members, -checked_others)
 
 
 def likelihood_ratio_attack(
@@ -104,12 +107,12 @@ def likelihood_ratio_attack(
     losses
         The attacked model's cross-entropy on each record, shape (records,).
     is_member
-        Whether it was trained on each record, shape (records,): the ground truth.
+        True for the records that it was trained on, shape (records,): the ground truth.
     shadow_losses
         The shadow models' losses, shape (models, records).
     shadow_members
-        Whether each shadow model was trained on each record, shape (models, records); every record
-        needs models of both kinds.
+        True for the records that each shadow model was trained on, shape (models, records); every
+        record needs models of both kinds.
     least_spread
         Lower bound on the fitted standard deviations, greater than 0.
 
@@ -119,22 +122,22 @@ def likelihood_ratio_attack(
         If shapes do not fit, a loss is negative or not finite, or a record lacks models of one
         kind.
     """
-    seen = _log_odds("losses", losses, ndim=1)
-    shadows = _log_odds("shadow_losses", shadow_losses, ndim=2)
-    truth = _flags("is_member", is_member, seen.shape)
-    had = _flags("shadow_members", shadow_members, shadows.shape)
+    log_odds = _log_odds("losses", losses, ndim=1)
+    shadow_log_odds = _log_odds("shadow_losses", shadow_losses, ndim=2)
+    members = _flags("is_member", is_member, log_odds.shape)
+    shadow_membership = _flags("shadow_members", shadow_members, shadow_log_odds.shape)
     least_spread = positive("least_spread", least_spread)
-    if shadows.shape[1:] != seen.shape:
-        fail("shadow_losses", f"shape (models, {len(seen)})", f"shape {shadows.shape}")
-    if not had.any(axis=0).all() or had.all(axis=0).any():
+    if shadow_log_odds.shape[1:] != log_odds.shape:
+        fail("shadow_losses", f"shape (models, {len(log_odds)})", f"shape {shadow_log_odds.shape}")
+    if not shadow_membership.any(axis=0).all() or shadow_membership.all(axis=0).any():
         fail("shadow_members", "models with and without each record", "a record that lacks a kind")
     densities = []
-    for kind in (had, ~had):
-        mean = shadows.mean(axis=0, where=kind)
-        spread = np.maximum(shadows.std(axis=0, where=kind), least_spread)
-        densities.append(stats.norm.logpdf(seen, mean, spread))
+    for trained in (shadow_membership, ~shadow_membership):
+        mean = shadow_log_odds.mean(axis=0, where=trained)
+        spread = np.maximum(shadow_log_odds.std(axis=0, where=trained), least_spread)
+        densities.append(stats.norm.logpdf(log_odds, mean, spread))
     scores = densities[0] - densities[1]
-    return scored(scores[truth], scores[~truth])
+    return scored(scores[members], scores[~members])
 
 
 def _log_odds(argument: str, losses: npt.ArrayLike, *, ndim: int) -> Floats:

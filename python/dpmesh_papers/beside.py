@@ -22,12 +22,12 @@ BASELINES = (CHANCE, ALONE, POOLED)
 
 def best_of(lines: Sequence[Line], trust: str, epsilon: float) -> Line | None:
     """Return the private method of a threat model with the highest mean at an epsilon."""
-    found = [
+    candidates = [
         line
         for line in lines
         if line.method not in BASELINES and line.first.trust == trust and line.at(epsilon).accuracy
     ]
-    return max(found, key=lambda line: line.at(epsilon).mean, default=None)
+    return max(candidates, key=lambda line: line.at(epsilon).mean, default=None)
 
 
 def table_of_task(cells: Sequence[Cell], name: str) -> str:
@@ -36,30 +36,33 @@ def table_of_task(cells: Sequence[Cell], name: str) -> str:
     epsilon = task.epsilons[0]
     lines = lines_of(cells, name)
     chance = next(line for line in lines if line.method == CHANCE).first
-    own = {row.name for row in task.own_rows}
+    methods_of_paper = {row.name for row in task.own_rows}
     trusts = [trust for trust in _trusts(lines) if not missing_rows(lines, name, trust)]
     bests = [best_of(lines, trust, epsilon) for trust in trusts]
     best_names = [line.method for line in bests if line is not None]
-    kept = {*own, *SHOWN, *best_names, *BASELINES}
-    kept |= {line.method for line in lines if line.method.startswith("one message")}
-    head = f"{title_of(name, splits_of(cells, name))}. Epsilon {epsilon:g}."
+    shown_methods = {*methods_of_paper, *SHOWN, *best_names, *BASELINES}
+    shown_methods |= {line.method for line in lines if line.method.startswith("one message")}
+    heading = f"{title_of(name, splits_of(cells, name))}. Epsilon {epsilon:g}."
     if any(missing_rows(lines, name, trust) for trust in _trusts(lines)):
-        head += " Not all rows of the benchmark have run here, and those of servers only in part."
+        heading += " Not all rows of the benchmark have run here,"
+        heading += " and those of servers only in part."
     rows = [f"| one trusts | method | accuracy (%) |\n|{3 * '---|'}"]
     for line in _ordered(lines, epsilon):
         cell = line.at(epsilon)
-        if line.method not in kept or not cell.accuracy:
+        if line.method not in shown_methods or not cell.accuracy:
             continue
-        mark = ", **best under this threat model**" if line.method in best_names else ""
+        mark = ""
+        if line.method in best_names:
+            mark = ", **best under this threat model**"
         rows.append(f"| {cell.trust} | {line.method}{mark} | {shown(cell, chance)} |")
-    return "\n".join([head, "", *rows])
+    return "\n".join([heading, "", *rows])
 
 
 def missing_rows(lines: Sequence[Line], name: str, trust: str) -> list[str]:
     """Return the methods of a threat model that have not run on a task."""
-    known = {line.method for line in lines}
+    methods = {line.method for line in lines}
     rows = [*ROWS, *TASKS[name].own_rows]
-    return [row.name for row in rows if row.trust == trust and row.name not in known]
+    return [row.name for row in rows if row.trust == trust and row.name not in methods]
 
 
 def _trusts(lines: Sequence[Line]) -> list[str]:
@@ -72,8 +75,8 @@ def _ordered(lines: Sequence[Line], epsilon: float) -> Iterator[Line]:
     """Yield the baselines, then each threat model's methods from the best on."""
     yield from (line for line in lines if line.method in BASELINES)
     for trust in _trusts(lines):
-        mine = [line for line in lines if line.first.trust == trust]
-        private = [line for line in mine if line.method not in BASELINES]
+        of_trust = [line for line in lines if line.first.trust == trust]
+        private = [line for line in of_trust if line.method not in BASELINES]
         yield from sorted(private, key=lambda line: -line.at(epsilon).mean)
 
 

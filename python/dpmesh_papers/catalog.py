@@ -59,9 +59,12 @@ def _of(
 
 
 def _of_paper(paper: str, table: Mapping[str, Reproduction]) -> dict[str, Reproduction]:
-    """Return them under their names; their modules' names begin with the paper's."""
+    """Return the reproductions under their names; their modules' names begin with the paper's."""
     module = paper.replace("-", "_")
-    return {f"{paper}-{key}": replace(own, run=f"{module}{own.run}") for key, own in table.items()}
+    return {
+        f"{paper}-{key}": replace(reproduction, run=f"{module}{reproduction.run}")
+        for key, reproduction in table.items()
+    }
 
 
 _FEDERATED = {
@@ -217,18 +220,18 @@ REPRODUCTIONS = dict(sorted(REPRODUCTIONS.items()))
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How an experiment of `reproduce_all` ended.
+    """The end of an experiment of `reproduce_all`.
 
     Parameters
     ----------
     name
-        Which.
+        The experiment's name.
     seconds
-        That it took.
+        Its duration.
     why
         What it lacks, such as a data set, or why it failed; empty if it ran.
     failed
-        Whether it broke off.
+        True if it broke off.
     """
 
     name: str
@@ -238,7 +241,11 @@ class Outcome:
 
     def __str__(self) -> str:
         """Return the outcome as a line."""
-        ended = "failed: " if self.failed else "not run: " if self.why else "done"
+        ended = "done"
+        if self.failed:
+            ended = "failed: "
+        elif self.why:
+            ended = "not run: "
         return f"{self.name:<37}{self.seconds:>7.0f} s  {ended}{self.why}"
 
 
@@ -263,22 +270,22 @@ def reproduce_all(
 
     writable_folder(folder)
     outcomes = []
-    for name, shown in REPRODUCTIONS.items():
-        progress(f"{name}: {shown.shows}")
-        begin = perf_counter()
+    for name, reproduction in REPRODUCTIONS.items():
+        progress(f"{name}: {reproduction.shows}")
+        started = perf_counter()
         why = ""
         failed = False
-        repeats = seeds if "seeds" in signature(shown.function).parameters else None
+        repeats = seeds if "seeds" in signature(reproduction.function).parameters else None
         try:
-            if shown.data and not os.environ.get(FOLDER_VARIABLE):
-                raise FileNotFoundError(f"{FOLDER_VARIABLE} is not set: wanted {shown.data}")
+            if reproduction.data and not os.environ.get(FOLDER_VARIABLE):
+                raise FileNotFoundError(f"{FOLDER_VARIABLE} is not set: wanted {reproduction.data}")
             reproduce(name, folder, seeds=repeats, quick=quick, progress=progress)
         except (FileNotFoundError, ImportError) as error:
             why = str(error)
         except Exception as error:  # the others go on
             why = f"{type(error).__name__}: {error}"
             failed = True
-        seconds = perf_counter() - begin
+        seconds = perf_counter() - started
         outcomes.append(Outcome(name=name, seconds=seconds, why=why, failed=failed))
         progress(f"{outcomes[-1]}\n")
     return outcomes
@@ -322,28 +329,28 @@ def reproduce(
     from dpmesh_papers._output import made
     from dpmesh_papers._scaffold import INTERRUPTED, IncompleteError
 
-    shown = REPRODUCTIONS[one_of("name", name, tuple(REPRODUCTIONS))]
-    known = signature(shown.function).parameters
-    if seeds is None and quick and "seeds" in known:
+    reproduction = REPRODUCTIONS[one_of("name", name, tuple(REPRODUCTIONS))]
+    parameters = signature(reproduction.function).parameters
+    if seeds is None and quick and "seeds" in parameters:
         seeds = 1
-    if seeds is not None and "seeds" not in known:
+    if seeds is not None and "seeds" not in parameters:
         fail("seeds", f"none, since {name} has no repetitions", seeds)
-    settings = {**shown.settings, **(shown.quick if quick else {})}
-    if "seeds" in known:
-        settings["seeds"] = known["seeds"].default if seeds is None else seeds
-    shows = {"progress": progress} if "progress" in known else {}
+    settings = {**reproduction.settings, **(reproduction.quick if quick else {})}
+    if "seeds" in parameters:
+        settings["seeds"] = parameters["seeds"].default if seeds is None else seeds
+    reporting = {"progress": progress} if "progress" in parameters else {}
     matplotlib: Any = import_module("matplotlib")  # fail now rather than after hours of runs
     keys = "Key.seeded(0), Key.seeded(1), .. up to the number of seeds"
     writable_folder(folder)
-    by = made(experiment=name, quick=quick, **settings, keys=keys)
-    begin = perf_counter()
+    record = made(experiment=name, quick=quick, **settings, keys=keys)
+    started = perf_counter()
     try:
         with matplotlib.rc_context({"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}):
-            files = shown.function(folder, **settings, **shows)
+            files = reproduction.function(folder, **settings, **reporting)
     except (IncompleteError, KeyboardInterrupt) as error:
-        by["failed"] = getattr(error, "failures", [INTERRUPTED])
+        record["failed"] = getattr(error, "failures", [INTERRUPTED])
         raise
     finally:
-        by["seconds"] = round(perf_counter() - begin, 1)
-        replace_text(folder / f"{name}.json", json.dumps(by, indent=1) + "\n")
+        record["seconds"] = round(perf_counter() - started, 1)
+        replace_text(folder / f"{name}.json", json.dumps(record, indent=1) + "\n")
     return [*files, folder / f"{name}.json"]

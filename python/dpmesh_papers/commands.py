@@ -51,15 +51,15 @@ def reproduce(
             raise typer.Exit(1)
         return
     if name is None:
-        for known, shown in catalog.REPRODUCTIONS.items():
-            typer.echo(f"{known:<37}{shown.data:<13}{shown.shows}")
+        for experiment, reproduction in catalog.REPRODUCTIONS.items():
+            typer.echo(f"{experiment:<37}{reproduction.data:<13}{reproduction.shows}")
         return
-    wanted = catalog.REPRODUCTIONS[one_of("name", name, tuple(catalog.REPRODUCTIONS))]
-    if wanted.data and data is None:
+    chosen = catalog.REPRODUCTIONS[one_of("name", name, tuple(catalog.REPRODUCTIONS))]
+    if chosen.data and data is None:
         from dpmesh.data.loaders import SOURCES
 
-        files = SOURCES[wanted.data]
-        fail("--data", f"a folder whose subfolder {wanted.data} holds {files}", "none")
+        files = SOURCES[chosen.data]
+        fail("--data", f"a folder whose subfolder {chosen.data} holds {files}", "none")
     for path in catalog.reproduce(name, folder, seeds=seeds, quick=quick, progress=typer.echo):
         typer.echo(f"wrote {path}")
 
@@ -91,33 +91,38 @@ def benchmark(
     for name in method or ():
         if not any(rows_of(TASKS[task], [name]) for task in chosen):
             fail("--method", "a part of the name of a row, such as gossip", name)
-    asked = sorted({positive("epsilon", one) for one in epsilon or ()})
-    most = QUICK_RECORDS if quick and records is None else records
-    known, before = read(writable_folder(folder))
-    common = made(records=most or "all", keys="Key.seeded(0), ..", quick=quick)
+    given_epsilons = sorted({positive("epsilon", value) for value in epsilon or ()})
+    most_records = QUICK_RECORDS if quick and records is None else records
+    saved_cells, saved_settings = read(writable_folder(folder))
+    shared_settings = made(records=most_records or "all", keys="Key.seeded(0), ..", quick=quick)
     ran_by = {}
     for task in chosen:
-        usual = QUICK_EPSILONS if quick else TASKS[task].epsilons
-        budgets = asked or [*usual]
-        by = {"epsilons": budgets, **common}
-        ran_by[task] = by
-        old = before.get(task, {})
-        same = {**old, "date": by["date"], "epsilons": budgets} == by  # a night has two dates
-        kept = [cell for cell in known if cell.task == task and same]
-        own = by | {"epsilons": sorted({*budgets, *(old["epsilons"] if same else ())})}
-        splits = seeds or (1 if quick else TASKS[task].splits)
+        default_epsilons = QUICK_EPSILONS if quick else TASKS[task].epsilons
+        budgets = given_epsilons or [*default_epsilons]
+        run_settings = {"epsilons": budgets, **shared_settings}
+        ran_by[task] = run_settings
+        earlier = saved_settings.get(task, {})
+        # a night has two dates
+        comparable = {**earlier, "date": run_settings["date"], "epsilons": budgets}
+        earlier_cells = []
+        all_budgets = {*budgets}
+        if comparable == run_settings:
+            earlier_cells = [cell for cell in saved_cells if cell.task == task]
+            all_budgets |= {*earlier["epsilons"]}
+        settings = run_settings | {"epsilons": sorted(all_budgets)}
+        default_splits = 1 if quick else TASKS[task].splits
         for cells in cells_of(
             task,
             epsilons=budgets,
-            splits=splits,
-            most=most,
-            before=kept,
+            splits=seeds or default_splits,
+            most=most_records,
+            before=earlier_cells,
             methods=method or (),
             progress=typer.echo,
         ):
-            save(cells, folder, {task: own})
+            save(cells, folder, {task: settings})
         paths = write(folder)
-    ran = [cell for cell in read(folder)[0] if cell.task in chosen]
-    typer.echo(f"\n{as_markdown(ran, ran_by)}\n")
+    cells_of_tasks = [cell for cell in read(folder)[0] if cell.task in chosen]
+    typer.echo(f"\n{as_markdown(cells_of_tasks, ran_by)}\n")
     for path in paths:
         typer.echo(f"wrote {path}")

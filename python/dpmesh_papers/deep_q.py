@@ -62,7 +62,7 @@ _BEFORE_THE_RUN = 2**32 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class DeepQState:
-    """What the networks have learned and remember, one row for each node and classifier.
+    """State of the networks and their replay memories, one row for each node and classifier.
 
     Parameters
     ----------
@@ -73,11 +73,11 @@ class DeepQState:
     replay
         The replay memories, as ring buffers.
     stored
-        Shape (networks,): how many transitions each memory has taken in so far.
+        Shape (networks,): number of transitions that each memory has taken in so far.
     last_states, last_actions
         Shapes (networks, inputs) and (networks,): s_(t-1) and a_(t-1).
     decided
-        Shape (networks,): whether these exist yet.
+        Shape (networks,): True where the last state and action exist.
     """
 
     trained: QTrained
@@ -108,7 +108,7 @@ class DeepQ:
     hidden
         Hidden units of a network, a multiple of 16.
     activation
-        Of the hidden units: ``"linear"``, the paper's, or ``"relu"``.
+        Activation of the hidden units: ``"linear"``, the paper's, or ``"relu"``.
     learning_rate
         Learning rate of Adam.
     discount
@@ -116,11 +116,11 @@ class DeepQ:
     memory_size
         Transitions that a replay memory holds.
     batch_size
-        Of its mini-batches, at most `memory_size`.
+        Transitions of a mini-batch, at most `memory_size`.
     target_update_period
         The paper's C.
     loss
-        With ``sees="noisy"``, how private losses are asked for.
+        With ``sees="noisy"``, the query of private losses.
     initial_exploration, final_exploration
         p_explr in round 0, and from round `anneal_rounds` on.
 
@@ -164,22 +164,24 @@ class DeepQ:
 
     @property
     def public(self) -> bool:
-        """Whether decisions depend on releases, public data and coins only."""
+        """True if decisions depend on releases, public data and coins only."""
         return self.sees != "local"
 
     @property
     def noisy_loss(self) -> NoisyLoss | None:
-        """How private losses are asked for; None for not at all."""
-        return self.loss if self.sees == "noisy" else None
+        """The query of private losses; None if the controller asks for none."""
+        if self.sees == "noisy":
+            return self.loss
+        return None
 
     @property
     def scores_public_data(self) -> bool:
-        """Whether released models are scored on public data."""
+        """True if released models are scored on public data."""
         return self.sees == "released"
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What else a privacy report must state about the decisions."""
+        """Assumptions about the decisions, for a privacy report."""
         if not self.scores_public_data:
             return ()
         return ("the data on which the controller scores released models is public",)
@@ -197,7 +199,9 @@ class DeepQ:
         """Return fresh networks with empty memories."""
         nodes, classifiers, dim = (integer("shape", size, at_least=1) for size in shape)
         networks = nodes * classifiers
-        inputs = dim + (2 if self.public else 1)
+        inputs = dim + 1
+        if self.public:
+            inputs += 1
         coins = key.stream(Purpose.CONTROLLER, _BEFORE_THE_RUN)
         parameters = q_init(networks, inputs, coins, hidden=self.hidden)
         places = (networks, self.memory_size)
@@ -301,17 +305,19 @@ class DeepQ:
         return -observation.last_losses.reshape(-1)
 
     def _known_losses(self, observation: Observation) -> Floats:
-        """Return what all may know of each network's loss, shape (nodes, classifiers)."""
+        """Return each network's loss on noisy or public data, shape (nodes, classifiers)."""
         if self.sees == "noisy":
             return observation.losses
         if observation.public_losses is None:
-            wanted = "losses on public data: sees='released' needs an algorithm with public_data"
-            fail("observation.public_losses", wanted, None)
+            expectation = (
+                "losses on public data: sees='released' needs an algorithm with public_data"
+            )
+            fail("observation.public_losses", expectation, None)
         return np.broadcast_to(observation.public_losses, observation.losses.shape)
 
 
 def _acting(observation: Observation) -> npt.NDArray[np.bool_]:
-    """Which networks act."""
+    """Return a flag for each network: true if it acts in this round."""
     return np.repeat(observation.acting, observation.losses.shape[1])
 
 

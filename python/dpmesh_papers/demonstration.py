@@ -48,16 +48,16 @@ def demonstration(folder: Path, *, seeds: int = 2, progress: Progress = print) -
 
 def rows_of(panel: Panel) -> list[Row]:
     """Return a row for each method, epsilon and split."""
-    found: tuple[list[Sequence[float]], ...] = (
+    by_method: tuple[list[Sequence[float]], ...] = (
         [split_accuracies(verdict).tolist() for verdict in panel.secure],
         [split_accuracies(verdict).tolist() for verdict in panel.gossip],
-        [[float(own.alone.mean()) for own in verdict.beside] for verdict in panel.secure],
+        [[float(split.alone.mean()) for split in verdict.beside] for verdict in panel.secure],
     )
     return [
-        {"sites": panel.title, "method": method, "epsilon": epsilon, "accuracy": 100 * own}
-        for method, by_epsilon in zip(METHODS, found, strict=True)
+        {"sites": panel.title, "method": method, "epsilon": epsilon, "accuracy": 100 * accuracy}
+        for method, by_epsilon in zip(METHODS, by_method, strict=True)
         for epsilon, splits in zip(EPSILONS, by_epsilon, strict=True)
-        for own in splits
+        for accuracy in splits
     ]
 
 
@@ -74,45 +74,45 @@ def accuracies(rows: list[Row], **cell: object) -> list[float]:
     return [row["accuracy"] for row in pick(rows, **cell)]
 
 
-def beside(rows: list[Row], method: str, other: str, **cell: object) -> str:
-    """Return whether a method is ahead of another by paired differences over the splits."""
+def beside(rows: list[Row], method: str, rival: str, **cell: object) -> str:
+    """Return the verdict on a method and its rival by paired differences over the splits."""
     ours = accuracies(rows, method=method, **cell)
-    theirs = accuracies(rows, method=other, **cell)
-    paired = np.subtract(ours, theirs)
-    return WORDS[difference(paired, held_out=HELD_OUT).sign]
+    theirs = accuracies(rows, method=rival, **cell)
+    differences = np.subtract(ours, theirs)
+    return WORDS[difference(differences, held_out=HELD_OUT).sign]
 
 
 def as_text(rows: list[Row]) -> str:
     """Return a table for each federation, with what the intervals say of its methods."""
-    found = means(rows)
+    cells = means(rows)
     text = (
         f"Accuracy (%) of released models on handwritten digits, delta {DELTA:g}, by the defaults; "
-        f"mean of {found[0]['seeds']} splits with keys of their own +- half of the 95% interval, "
+        f"mean of {cells[0]['seeds']} splits with keys of their own +- half of the 95% interval, "
         "which counts that splits overlap; verdicts by paired differences."
     )
     lines = [paragraph(text)]
-    for sites in kinds(found, "sites"):
+    for sites in kinds(cells, "sites"):
         lines += ["", sites]
         lines += grid(
-            pick(found, sites=sites),
+            pick(cells, sites=sites),
             row="method",
             column="epsilon",
             show=lambda row: with_spread(row["accuracy"], row["interval"], 1),
             head=lambda epsilon: f"epsilon {epsilon:g}",
         )
-        for method, other in ((METHODS[0], METHODS[1]), (METHODS[0], METHODS[2]), METHODS[1:]):
-            says = [beside(rows, method, other, sites=sites, epsilon=x) for x in EPSILONS]
-            lines.append(f"{method}, beside {other}: {', '.join(says)}")
+        for method, rival in ((METHODS[0], METHODS[1]), (METHODS[0], METHODS[2]), METHODS[1:]):
+            verdicts = [beside(rows, method, rival, sites=sites, epsilon=x) for x in EPSILONS]
+            lines.append(f"{method}, beside {rival}: {', '.join(verdicts)}")
     return "\n".join(lines)
 
 
 def draw(rows: list[Row]) -> Figure:
     """Draw accuracy over epsilon; needs the extra ``plots``."""
-    found = means(rows)
+    cells = means(rows)
     panels = []
-    for sites in kinds(found, "sites"):
-        mine = pick(found, sites=sites)
-        lines = lines_of(mine, by="method", x="epsilon", y="accuracy", spread="interval")
+    for sites in kinds(cells, "sites"):
+        cells_of_panel = pick(cells, sites=sites)
+        lines = lines_of(cells_of_panel, by="method", x="epsilon", y="accuracy", spread="interval")
         y = "accuracy (%)"
         panels.append(_figure.Panel(title=sites, x="epsilon", y=y, log="x", lines=lines))
     return drawn(panels, columns=1)

@@ -97,26 +97,33 @@ def table2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[
     """
     train, test = (standardized(mnist(part)) for part in ("train", "test"))
     keys = [Key.seeded(seed) for seed in range(seeds)]
-    script: Any = {"at_clients": TRAINING_RECORDS, "weight_decay": WEIGHT_DECAY}
+
+    def of_script(clients: int, key: Key) -> tuple[RandomStart, RandomStart]:
+        return with_intercept(
+            train, test, clients, key, at_clients=TRAINING_RECORDS, weight_decay=WEIGHT_DECAY
+        )
+
     problems = {
         sampling: [
-            (
-                mnist_clients(train, test, clients, key),
-                with_intercept(train, test, clients, key, **script),
-                key,
-            )
-            for key in keys
+            (mnist_clients(train, test, clients, key), of_script(clients, key), key) for key in keys
         ]
         for sampling, clients in CLIENTS.items()
     }
 
     def measured(cell: Row) -> Row:
-        own = problems[cell["sampling"]]
-        found = over_seeds([100 * accuracy(cell, problem, key) for problem, _, key in own])
-        again = [np.nan]
+        repetitions = problems[cell["sampling"]]
+        accuracies = [100 * accuracy(cell, problem, key) for problem, _, key in repetitions]
+        by_protocol = np.nan
         if cell["paper"] is not None:
-            again = [100 * accuracy_by_protocol(cell, script, key) for _, script, key in own]
-        return found | {"by_protocol": float(np.mean(again))}
+            by_protocol = float(
+                np.mean(
+                    [
+                        100 * accuracy_by_protocol(cell, script, key)
+                        for _, script, key in repetitions
+                    ]
+                )
+            )
+        return over_seeds(accuracies) | {"by_protocol": by_protocol}
 
     experiment = Experiment(folder, "federated-table2", progress)
     experiment.measure(planned_cells(), measured, in_words)
@@ -187,20 +194,39 @@ def theorem_multiplier(sampling: Sampling, epsilon: float, delta: float, rounds:
 
 def tight_multiplier(sampling: Sampling, epsilon: float, delta: float, rounds: int) -> float:
     """Return the least noise over sensitivity that is proved to suffice."""
-    budget: Any = {"target_epsilon": epsilon, "target_delta": delta, "sampling_rate": SAMPLING_RATE}
     if sampling == "uniform":
         return accounting.fixed_size_gaussian_noise_to_sensitivity(
-            **budget, neighboring_relation="replace_one", count=rounds
+            target_epsilon=epsilon,
+            target_delta=delta,
+            sampling_rate=SAMPLING_RATE,
+            neighboring_relation="replace_one",
+            count=rounds,
         )
     return accounting.poisson_gaussian_noise_to_sensitivity(
-        **budget, neighboring_relation="add_remove", count=rounds
+        target_epsilon=epsilon,
+        target_delta=delta,
+        sampling_rate=SAMPLING_RATE,
+        neighboring_relation="add_remove",
+        count=rounds,
     )
 
 
 def algorithm_of(
     sampling: Sampling, z: float | None, estimator: Denoiser, **others: Any
 ) -> FederatedLearning:
-    """Return the algorithm with the parameters of section 6.1, or others of `ClientUpdates`."""
+    """Return the algorithm with the parameters of section 6.1.
+
+    Parameters
+    ----------
+    sampling
+        How clients are sampled.
+    z
+        Standard deviation of the noise over the sensitivity of the sum; None for no noise.
+    estimator
+        The denoiser of the sum.
+    others
+        Parameters of `ClientUpdates` in place of the paper's.
+    """
     updates = ClientUpdates(
         clients=CLIENTS[sampling],
         sampling_rate=SAMPLING_RATE,
@@ -210,8 +236,12 @@ def algorithm_of(
         epochs=5,
         step_size=ExponentialDecay(scale=0.1, rate=0.99),
     )
-    noise = None if z is None else noise_multiplier(sampling, z)
-    return FederatedLearning(replace(updates, **others), noise_multiplier=noise, denoiser=estimator)
+    multiplier = None
+    if z is not None:
+        multiplier = noise_multiplier(sampling, z)
+    return FederatedLearning(
+        replace(updates, **others), noise_multiplier=multiplier, denoiser=estimator
+    )
 
 
 def noise_multiplier(sampling: Sampling, z: float) -> float:
@@ -223,8 +253,9 @@ def noise_multiplier(sampling: Sampling, z: float) -> float:
 def accuracy(cell: Row, problem: LinearProblem, key: Key) -> float:
     """Run one cell with one key; return the test accuracy of the last model."""
     smoothing = cell["smoothing"]
-    chosen = AdaptiveSmoothing(rounds=4 * ROUNDS)
-    estimator = chosen if smoothing is None else LaplacianSmoothing(smoothing)
+    estimator: Denoiser = AdaptiveSmoothing(rounds=4 * ROUNDS)
+    if smoothing is not None:
+        estimator = LaplacianSmoothing(smoothing)
     algorithm = algorithm_of(cell["sampling"], cell["noise_to_sensitivity"], estimator)
     return final_accuracy(algorithm, problem, ROUNDS, key)
 
@@ -255,8 +286,9 @@ def states(
 
 def in_words(row: Row) -> str:
     """Return one cell as a line."""
-    known = f", by its protocol {row['by_protocol']:.2f}, paper"
-    paper = "" if row["paper"] is None else f"{known} {row['paper']:.2f}"
+    paper = ""
+    if row["paper"] is not None:
+        paper = f", by its protocol {row['by_protocol']:.2f}, paper {row['paper']:.2f}"
     return (
         f"{row['sampling']:<8} epsilon {row['epsilon']}  {row['noise']} noise "
         f"{row['noise_std']:.3f}  {_smoothed(row['smoothing']):<16}  "
@@ -280,36 +312,45 @@ def as_text(rows: list[Row]) -> str:
         "Ours: the last round, on all 10,000.",
         "smoothing chosen: picked from the releases, as if for 4 times the rounds.",
     ]
-    widths: Any = {"widths": (18, 25)}
+    widths = (18, 25)
     for sampling in kinds(rows, "sampling"):
-        mine = pick(rows, sampling=sampling)
-        by_noise: Any = {"rows": pick(mine, smoothing=0.0), "row": "noise", "column": "epsilon"}
-        stds, proved = (
-            grid(**by_noise, **widths, name=name, show=show)[1:]
-            for name, show in (
-                ("{} noise".format, lambda row: f"{row['noise_std']:.3f}"),
-                (lambda _: "  proved epsilon", lambda row: rounded_up(row["epsilon_proved"], 3)),
-            )
+        rows_of_sampling = pick(rows, sampling=sampling)
+        plain = pick(rows_of_sampling, smoothing=0.0)
+        _, *stds = grid(
+            plain,
+            row="noise",
+            column="epsilon",
+            name="{} noise".format,
+            show=lambda row: f"{row['noise_std']:.3f}",
+            widths=widths,
         )
-        head, *table = grid(
-            pick(mine, noise="paper"),
+        _, *proved = grid(
+            plain,
+            row="noise",
+            column="epsilon",
+            name=lambda _: "  proved epsilon",
+            show=lambda row: rounded_up(row["epsilon_proved"], 3),
+            widths=widths,
+        )
+        heading, *table = grid(
+            pick(rows_of_sampling, noise="paper"),
             row="smoothing",
             column="epsilon",
-            show=partial(_beside_tight, mine),
+            show=partial(_beside_tight, rows_of_sampling),
             name=_smoothed,
             head="epsilon {}".format,
             corner=f"{sampling} sampling",
-            **widths,
+            widths=widths,
         )
         noises = [line for pair in zip(stds, proved, strict=True) for line in pair]
-        lines += ["", head, *noises, *table]
+        lines += ["", heading, *noises, *table]
     return "\n".join(lines)
 
 
 def _beside_tight(rows: list[Row], row: Row) -> str:
     """Return the paper's accuracy and ours, at its noise and at the tight noise."""
-    same = {name: row[name] for name in ("epsilon", "smoothing")}
-    tight = [f"{other['accuracy']:.2f}" for other in pick(rows, **same, noise="tight")]
+    setting = {name: row[name] for name in ("epsilon", "smoothing")}
+    tight = [f"{cell['accuracy']:.2f}" for cell in pick(rows, **setting, noise="tight")]
     paper = "- / -"
     if row["paper"] is not None:
         paper = f"{row['paper']:.2f}/{row['by_protocol']:.2f}"
@@ -358,14 +399,14 @@ def with_intercept(
     draw = generator(key, Purpose.SPLIT)
     order = draw.permutation(train.records)
     chosen = train.take(order[:at_clients])
-    left = train.take(order[at_clients:])
-    first = test.take(np.arange(min(TESTED, test.records)))
-    chosen, left, first = (with_constant(part) for part in (chosen, left, first))
+    validation = train.take(order[at_clients:])
+    tested = test.take(np.arange(min(TESTED, test.records)))
+    chosen, validation, tested = (with_constant(part) for part in (chosen, validation, tested))
     parts = iid(chosen, clients, draw, equal_sizes=True)
     problem = RandomStart(
-        chosen, parts, "softmax", test=first, classes=CLASSES, regularization=weight_decay
+        chosen, parts, "softmax", test=tested, classes=CLASSES, regularization=weight_decay
     )
-    return problem, replace(problem, test=left)
+    return problem, replace(problem, test=validation)
 
 
 def by_tensor(smoothing: float, features: int) -> Reordered:
@@ -380,8 +421,11 @@ def best_accuracy(
     algorithm: FederatedLearning, tested: RandomStart, validated: RandomStart, rounds: int, key: Key
 ) -> float:
     """Return the test accuracy at the round that is best on the validation images."""
-    found = []
+    accuracies = []
     for step in run_rounds(algorithm, tested, Broadcast(), rounds=rounds, key=key):
         model = algorithm.parameters(step.state)
-        found.append([float(part.accuracy(model)[0]) for part in (validated, tested)])
-    return max(found, key=lambda pair: pair[0])[1]
+        on_validation = float(validated.accuracy(model)[0])
+        on_test = float(tested.accuracy(model)[0])
+        accuracies.append((on_validation, on_test))
+    _, accuracy_at_best = max(accuracies, key=lambda pair: pair[0])
+    return accuracy_at_best

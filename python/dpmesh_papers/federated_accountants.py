@@ -57,7 +57,7 @@ class Setting(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The panel's."""
+        """The title of its panel."""
         return f"{self.sampling}, T = {self.rounds}, N = {self.clients}"
 
 
@@ -100,8 +100,10 @@ def _moments_multiplier(setting: Setting, epsilon: float, delta: float) -> float
 
 def fit(epsilons: npt.ArrayLike, noises: npt.ArrayLike) -> tuple[float, float]:
     """Return slope and intercept of log noise over log epsilon, where there is a noise."""
-    x, y = np.log(np.asarray(epsilons)), np.log(np.asarray(noises))
-    slope, intercept = np.polyfit(x[~np.isnan(y)], y[~np.isnan(y)], 1)
+    x = np.log(np.asarray(epsilons))
+    y = np.log(np.asarray(noises))
+    has_noise = ~np.isnan(y)
+    slope, intercept = np.polyfit(x[has_noise], y[has_noise], 1)
     return float(slope), float(intercept)
 
 
@@ -113,12 +115,14 @@ def rounds_allowed(setting: Setting, epsilon: float) -> int:
     """
     delta = setting.clients**-1.1
     noise = theorem_multiplier(setting.sampling, epsilon, delta, setting.rounds)
-    few, many = setting.rounds, 100 * setting.rounds
-    while many - few > 1:
-        middle = (few + many) // 2
-        enough = tight_multiplier(setting.sampling, epsilon, delta, middle) <= noise
-        few, many = (middle, many) if enough else (few, middle)
-    return few
+    allowed, refused = setting.rounds, 100 * setting.rounds
+    while refused - allowed > 1:
+        middle = (allowed + refused) // 2
+        if tight_multiplier(setting.sampling, epsilon, delta, middle) <= noise:
+            allowed = middle
+        else:
+            refused = middle
+    return allowed
 
 
 def figure_s9(folder: Path, *, progress: Progress = print) -> list[Path]:
@@ -160,10 +164,13 @@ def figure_s7(folder: Path, *, progress: Progress = print) -> list[Path]:
     """
 
     def measured(cell: Row) -> list[Row]:
-        _, least, *sides = INEQUALITIES[cell["inequality"]]
+        _, least, left, right = INEQUALITIES[cell["inequality"]]
         variances = np.linspace(least, 6, 2001)
-        points = zip(variances, *(side(variances) for side in sides), strict=True)
-        return [dict(zip(("variance", "left", "right"), one, strict=True)) for one in points]
+        points = zip(variances, left(variances), right(variances), strict=True)
+        return [
+            {"variance": variance, "left": left_side, "right": right_side}
+            for variance, left_side, right_side in points
+        ]
 
     experiment = Experiment(folder, "federated-figureS7", progress)
     experiment.measure(({"inequality": name} for name in INEQUALITIES), measured)
@@ -175,9 +182,11 @@ def text_of_inequalities(rows: list[Row]) -> str:
     """Return up to which variance each inequality holds."""
     lines = ["Figures S7 and S8: inequalities of the proofs of Lemmas 2 and 3, in nu^2.", ""]
     for name, (claim, least, *_) in INEQUALITIES.items():
-        mine = pick(rows, inequality=name)
-        fails = [row["variance"] for row in mine if row["left"] > row["right"]]
-        holds = f"is false from nu^2 = {fails[0]:.2f} on" if fails else "holds"
+        points = pick(rows, inequality=name)
+        fails = [row["variance"] for row in points if row["left"] > row["right"]]
+        holds = "holds"
+        if fails:
+            holds = f"is false from nu^2 = {fails[0]:.2f} on"
         lines.append(f"{name}: {claim} for nu^2 >= {least:.4g}: {holds}")
     return "\n".join(
         [*lines, "", "Lemma 3 stands by a repaired proof; no accountant here rests on it."]
@@ -188,10 +197,10 @@ def draw_inequalities(rows: list[Row]) -> Figure:
     """Draw both sides over the variance; needs the extra ``plots``."""
     panels = []
     for name, (claim, *_) in INEQUALITIES.items():
-        mine = pick(rows, inequality=name)
-        x = [row["variance"] for row in mine]
+        points = pick(rows, inequality=name)
+        variances = [row["variance"] for row in points]
         lines = [
-            Line(label=label, x=x, y=[row[side] for row in mine])
+            Line(label=label, x=variances, y=[row[side] for row in points])
             for side, label in zip(("left", "right"), claim.split(" <= "), strict=True)
         ]
         panels.append(Panel(title=name, x="nu^2", y="each side", lines=lines, kind="bands"))
@@ -204,12 +213,13 @@ def as_text(rows: list[Row]) -> str:
         "Figure S9: noise nu on the sum (clipping norm 1) over epsilon; log nu = slope log epsilon",
         "+ intercept by least squares, over the epsilons at which the theorem holds.",
     ]
-    for setting, mine in _settings(rows).items():
+    for setting, rows_of_setting in _settings(rows).items():
         lines += ["", setting.title]
         noises = {
-            kind: np.array([row["noise_std"] for row in pick(mine, kind=kind)]) for kind in KINDS
+            kind: np.array([row["noise_std"] for row in pick(rows_of_setting, kind=kind)])
+            for kind in KINDS
         }
-        epsilons = np.array([row["epsilon"] for row in pick(mine, kind="theorem")])
+        epsilons = np.array([row["epsilon"] for row in pick(rows_of_setting, kind="theorem")])
         proved = ~np.isnan(noises["theorem"])
         for kind, values in noises.items():
             slope, intercept = fit(epsilons[proved], values[proved])
@@ -243,7 +253,7 @@ def draw(rows: list[Row]) -> Figure:
     y = "noise on the sum"
     ticks = (4, 8, 16, 32)
     panels = []
-    for setting, mine in _settings(rows).items():
-        lines = lines_of(mine, by="kind", x="epsilon", y="noise_std")
+    for setting, rows_of_setting in _settings(rows).items():
+        lines = lines_of(rows_of_setting, by="kind", x="epsilon", y="noise_std")
         panels.append(Panel(title=setting.title, x=x, y=y, log="xy", ticks=ticks, lines=lines))
     return drawn(panels, columns=3)

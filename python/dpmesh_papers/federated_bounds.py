@@ -229,10 +229,10 @@ def as_text(rows: list[Row]) -> str:
         f"batches of {BATCH_SIZE}. Unless varied: T = 200, nu_1 = 4, N = 200, sigma = 0. vacuous: "
         "the bound is above the error of the first model."
     )
-    held = sum(row["measured"] <= row["printed"] for row in rows)
+    within = sum(row["measured"] <= row["printed"] for row in rows)
     telling = sum(row["printed"] <= row["start"] for row in rows)
     verdict = (
-        f"Of {len(rows)} settings, the error is within the printed bound in {held}; the bound is "
+        f"Of {len(rows)} settings, the error is within the printed bound in {within}; the bound is "
         f"below the first model's error, {rows[0]['start']:.4f} at N = 200, in {telling}. The "
         "theorem's proof has a gap (25), so that no guarantee follows from these numbers."
     )

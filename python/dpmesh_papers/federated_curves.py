@@ -139,12 +139,12 @@ def means(rows: list[Row], quantity: str) -> tuple[list[int], list[float], list[
 
 def curve_of(rows: list[Row], row: Row) -> str:
     """Return the curve of a row as lines, one for each quantity."""
-    mine = pick(rows, sampling=row["sampling"], smoothing=row["smoothing"])
+    points = pick(rows, sampling=row["sampling"], smoothing=row["smoothing"])
     lines: list[str] = []
     for quantity, name in QUANTITIES.items():
-        numbers = "".join(f"{value:>8.2f}" for value in shown(means(mine, quantity)[1]))
-        head = "" if lines else f"{row['sampling']:<8} smoothing {row['smoothing']:g}"
-        lines.append(f"{head:<23}{name:<25}{numbers}")
+        numbers = "".join(f"{value:>8.2f}" for value in shown(means(points, quantity)[1]))
+        label = "" if lines else f"{row['sampling']:<8} smoothing {row['smoothing']:g}"
+        lines.append(f"{label:<23}{name:<25}{numbers}")
     return "\n".join(lines)
 
 

@@ -48,10 +48,10 @@ def algorithm_of(
     sampling: Sampling, noise_to_sensitivity: float | None, smoothing: float
 ) -> FederatedLearning:
     """Return the algorithm of section 6.4 with the step sizes of section 6.1."""
-    others = {"clients": CLIENTS, "batch_size": RECORDS_OF_CLIENT, "epochs": 10}
+    sizes = {"clients": CLIENTS, "batch_size": RECORDS_OF_CLIENT, "epochs": 10}
     estimator = LaplacianSmoothing(smoothing)
     return federated.algorithm_of(
-        sampling, noise_to_sensitivity, estimator, sampling_rate=0.2, **others
+        sampling, noise_to_sensitivity, estimator, sampling_rate=0.2, **sizes
     )
 
 
@@ -91,14 +91,16 @@ def curve(
             continue
         model = algorithm.parameters(state)
         losses = losses_on(images, model, problem)
-        stronger = np.nan
+        likelihood_auc = np.nan
         if t == rounds:
             shadow_losses, shadow_members = shadows(algorithm, images, test, rounds)
-            stronger = likelihood_ratio_attack(losses, is_member, shadow_losses, shadow_members).auc
+            likelihood_auc = likelihood_ratio_attack(
+                losses, is_member, shadow_losses, shadow_members
+            ).auc
         yield {
             "round": t,
             "threshold_auc": threshold_attack(losses[is_member], losses[~is_member]).auc,
-            "likelihood_auc": stronger,
+            "likelihood_auc": likelihood_auc,
             "training_loss": float(losses[is_member].mean()),
             "test_loss": float(losses_on(test, model, problem).mean()),
             "accuracy": 100 * float(problem.accuracy(model)[0]),
@@ -112,15 +114,18 @@ def shadows(
     losses = []
     memberships = []
     for number in range(SHADOWS // 2):
-        own = Key.seeded(1 + number)
-        problem, members = split(images, test, own)
-        had = np.isin(np.arange(images.records), members)
-        for half in (had, ~had):  # so that every record is in half of the models
-            train = images.take(np.flatnonzero(half))
+        key = Key.seeded(1 + number)
+        problem, members = split(images, test, key)
+        first_half = np.isin(np.arange(images.records), members)
+        for membership in (
+            first_half,
+            ~first_half,
+        ):  # so that every record is in half of the models
+            train = images.take(np.flatnonzero(membership))
             shadow = replace(problem, train=train)
-            *_, last = states(algorithm, shadow, rounds, own)
-            losses.append(losses_on(images, algorithm.parameters(last), shadow))
-            memberships.append(half)
+            *_, last_state = states(algorithm, shadow, rounds, key)
+            losses.append(losses_on(images, algorithm.parameters(last_state), shadow))
+            memberships.append(membership)
     return np.array(losses), np.array(memberships)
 
 
@@ -152,11 +157,11 @@ def figure6(folder: Path, *, rounds: int = ROUNDS, progress: Progress = print) -
 def draw(rows: list[Row]) -> Figure:
     """Draw all quantities over the rounds; needs the extra ``plots``."""
     panels = []
-    for shown, (sampling, z) in product(SHOWN, product(SAMPLINGS, NOISE_MULTIPLIERS)):
-        mine = pick(rows, sampling=sampling, noise_to_sensitivity=z)
-        lines = lines_of(mine, by="model", x="round", y=shown)
+    for quantity, (sampling, z) in product(SHOWN, product(SAMPLINGS, NOISE_MULTIPLIERS)):
+        cells = pick(rows, sampling=sampling, noise_to_sensitivity=z)
+        lines = lines_of(cells, by="model", x="round", y=quantity)
         title = f"{sampling.capitalize()}, z = {z:g}"
-        y = SHOWN[shown]
+        y = SHOWN[quantity]
         panels.append(Panel(title=title, x="round", y=y, lines=lines, kind="bands"))
     return drawn(panels, columns=4)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import numpy as np
@@ -306,14 +306,15 @@ def trained(
     problems = [make_problem(key) for key in keys]
 
     def measured(cell: Row) -> Row:
+        sampling = cell["sampling"]
+        z = cell["noise_to_sensitivity"]
         accuracies = []
         for problem, key in zip(problems, keys, strict=True):
             estimator = estimator_of(cell["method"], problem)
-            public = cell["sampling"], cell["noise_to_sensitivity"], problem.nodes
-            algorithm = training.algorithm(*public, estimator)
+            algorithm = training.algorithm(sampling, z, problem.nodes, estimator)
             accuracies.append(100 * final_accuracy(algorithm, problem, training.rounds, key))
-        own = _proved(training, *public, training.rounds)
-        return {"own_epsilon": own} | repeated(accuracies)
+        epsilon = _proved(training, sampling, z, problems[0].nodes, training.rounds)
+        return {"own_epsilon": epsilon} | repeated(accuracies)
 
     return measured
 
@@ -330,7 +331,7 @@ def in_words(row: Row) -> str:
 
 @cache
 def _proved(training: Training, sampling: Sampling, z: float, clients: int, rounds: int) -> float:
-    """Return what a run of so many clients and rounds costs."""
+    """Return the epsilon of a run of so many clients and rounds, at delta = clients^-1.1."""
     plan = training.algorithm(sampling, z, clients, Identity()).plan(rounds)
     return plan.cost(clients**-1.1).epsilon
 
@@ -352,7 +353,7 @@ REASONS = {
 
 
 def verdict(rows: list[Row]) -> str:
-    """Say how often a method is ahead of no smoothing at the same noise, ours and the paper's."""
+    """Return how often methods beat no smoothing at the same noise, here and in the paper."""
     plain = {
         (row["sampling"], row["noise_to_sensitivity"]): row for row in pick(rows, method=PLAIN)
     }
@@ -379,15 +380,23 @@ def as_text(name: str, data: str, rows: list[Row]) -> str:
 def draw(rows: list[Row], *, x: str) -> Figure:
     """Draw accuracy over the noise or the method; needs the extra ``plots``."""
     ours = [row | {"ours": "ours"} for row in rows]
-    lines: Any = {"by": "ours" if x == "method" else "method", "x": x, "y": "accuracy"}
-    lines |= {"spread": "interval", "paper": "paper"}
+    by = "method"
+    if x == "method":
+        by = "ours"
     return drawn(
         [
             Panel(
                 title=f"{sampling.capitalize()} sampling",
                 x=x.replace("_", " "),
                 y="test accuracy (%); x: the paper's",
-                lines=lines_of(pick(ours, sampling=sampling), **lines),
+                lines=lines_of(
+                    pick(ours, sampling=sampling),
+                    by=by,
+                    x=x,
+                    y="accuracy",
+                    spread="interval",
+                    paper="paper",
+                ),
             )
             for sampling in kinds(rows, "sampling")
         ]

@@ -78,21 +78,24 @@ def decay(frequency: npt.ArrayLike, magnitude: npt.ArrayLike) -> float:
 
 
 def energy_below_a_tenth(magnitude: npt.ArrayLike) -> float:
-    """Return the energy in the lowest tenth of the frequencies: of white noise 0.1 of all."""
+    """Return the share of the energy in the lowest tenth of the frequencies.
+
+    White noise has a share of 0.1 there.
+    """
     energy = np.square(magnitude)
     return float(energy[: len(energy) // 10].sum() / energy.sum())
 
 
 def average_moves(problem: LinearProblem, key: Key, rounds: Iterable[int]) -> dict[int, Floats]:
     """Return the federated average of moves in these rounds (from 1), trained without noise."""
-    wanted = set(rounds)
+    chosen_rounds = set(rounds)
     algorithm = algorithm_of("uniform", None, Identity())
     moves = {}
-    before = algorithm.init(problem, key).total
-    for t, state in enumerate(states(algorithm, problem, max(wanted), key), 1):
-        if t in wanted:
-            moves[t] = np.asarray(state.total - before, dtype=np.float64)[0]
-        before = state.total
+    previous_total = algorithm.init(problem, key).total
+    for t, state in enumerate(states(algorithm, problem, max(chosen_rounds), key), 1):
+        if t in chosen_rounds:
+            moves[t] = np.asarray(state.total - previous_total, dtype=np.float64)[0]
+        previous_total = state.total
     return moves
 
 
@@ -108,7 +111,8 @@ def figure1(folder: Path, *, progress: Progress = print) -> list[Path]:
     moves = average_moves(mnist_clients(train, test, 1000, key), key, SHOWN_ROUNDS)
 
     def measured(cell: Row) -> list[Row]:
-        points = zip(*(each.tolist() for each in spectrum(moves[cell["round"]])), strict=True)
+        frequencies, magnitudes = spectrum(moves[cell["round"]])
+        points = zip(frequencies.tolist(), magnitudes.tolist(), strict=True)
         return [{"frequency": f, "magnitude": height} for f, height in points if f % CLASSES]
 
     experiment = Experiment(folder, "federated-figure1", progress)
@@ -119,18 +123,18 @@ def figure1(folder: Path, *, progress: Progress = print) -> list[Path]:
 def _spectra(rows: list[Row]) -> Iterator[tuple[int, list[int], list[float]]]:
     """Yield each round with its frequencies and magnitudes."""
     for t in kinds(rows, "round"):
-        mine = pick(rows, round=t)
-        yield t, [row["frequency"] for row in mine], [row["magnitude"] for row in mine]
+        points = pick(rows, round=t)
+        yield t, [row["frequency"] for row in points], [row["magnitude"] for row in points]
 
 
 def text_of_spectra(rows: list[Row]) -> str:
     """Return how fast magnitudes fall, and how much is at low frequencies."""
-    found = [
+    lines = [
         f"    round {t:<2d}  power {decay(frequency, magnitude):.2f}, "
         f"{100 * energy_below_a_tenth(magnitude):.0f}% of the energy in the lowest tenth"
         for t, frequency, magnitude in _spectra(rows)
     ]
-    return "\n".join([SPECTRA, *found])
+    return "\n".join([SPECTRA, *lines])
 
 
 def draw_spectra(rows: list[Row]) -> Figure:
@@ -164,9 +168,9 @@ def figure_s14(folder: Path, *, progress: Progress = print) -> list[Path]:
     def measured(cell: Row) -> list[Row]:
         w = np.zeros(2)
         path = [w]
-        for disturbed in noise:
-            slope = (1 / (1 + np.exp(-x @ w)) - labels) @ x / len(x) + disturbed
-            w = w - 0.1 * kernels.smooth(slope[np.newaxis], cell["smoothing"])[0]
+        for gradient_noise in noise:
+            gradient = (1 / (1 + np.exp(-x @ w)) - labels) @ x / len(x) + gradient_noise
+            w = w - 0.1 * kernels.smooth(gradient[np.newaxis], cell["smoothing"])[0]
             path.append(w)
         return [{"update": t, "first": w[0], "second": w[1]} for t, w in enumerate(path)]
 
@@ -179,8 +183,12 @@ def text_of_paths(rows: list[Row]) -> str:
     """Return how far the coordinates are apart."""
     lines = []
     for smoothing in kinds(rows, "smoothing"):
-        apart = np.mean([abs(r["second"] - r["first"]) for r in pick(rows, smoothing=smoothing)])
-        lines.append(f"    {_named(smoothing)}: the coordinates differ by {apart:.3f} on average")
+        difference = np.mean(
+            [abs(r["second"] - r["first"]) for r in pick(rows, smoothing=smoothing)]
+        )
+        lines.append(
+            f"    {_named(smoothing)}: the coordinates differ by {difference:.3f} on average"
+        )
     return "\n".join([PATHS, *lines])
 
 
@@ -231,12 +239,16 @@ SIGNAL = np.sin(PLACES)
 
 def text_of_sine(rows: list[Row]) -> str:
     """Return from which noise on smoothing pays."""
-    found = []
+    lines = []
     for smoothing in kinds(rows, "smoothing"):
-        some, much = (100 * error_reduction(SIGNAL, nu, smoothing) for nu in (0.1, 1.0))
+        removed_at_tenth, removed_at_one = (
+            100 * error_reduction(SIGNAL, nu, smoothing) for nu in (0.1, 1.0)
+        )
         least = f"smoothing {smoothing:<3g}  pays from noise {least_noise(SIGNAL, smoothing):.4f}"
-        found.append(f"    {least}: takes {some:.0f}% at 0.1, {much:.0f}% at 1")
-    return "\n".join([SINE, *found])
+        lines.append(
+            f"    {least}: takes {removed_at_tenth:.0f}% at 0.1, {removed_at_one:.0f}% at 1"
+        )
+    return "\n".join([SINE, *lines])
 
 
 def draw_sine(rows: list[Row]) -> Figure:

@@ -80,7 +80,7 @@ def figure4(
 
 
 CURVE = "noise_to_sensitivity", "step_size", "model"
-"""What the rows of one curve have in common."""
+"""Names of the settings that the rows of one curve have in common."""
 
 
 def learning(
@@ -123,8 +123,8 @@ def learning(
 
 def curve_of(rows: list[Row], row: Row) -> str:
     """Return the curve of a row as a line."""
-    mine = pick(rows, **{name: row[name] for name in CURVE})
-    accuracies = "".join(f"{one['accuracy']:>7.1f}" for one in mine)
+    points = pick(rows, **{name: row[name] for name in CURVE})
+    accuracies = "".join(f"{point['accuracy']:>7.1f}" for point in points)
     z, step_size, model = (row[name] for name in CURVE)
     return f"z {z:<4g} step size {step_size:<6g} {model:<10}{accuracies}"
 
@@ -152,10 +152,10 @@ def draw(rows: list[Row]) -> Figure:
             title=f"z = {z:g}",
             x="round",
             y="test accuracy (%)",
-            lines=lines_of(mine, by="name", x="round", y="accuracy"),
+            lines=lines_of(rows_of_noise, by="name", x="round", y="accuracy"),
             kind="bands",
         )
         for z in kinds(rows, "noise_to_sensitivity")
-        for mine in [pick(named, noise_to_sensitivity=z)]
+        for rows_of_noise in [pick(named, noise_to_sensitivity=z)]
     ]
     return drawn(panels)

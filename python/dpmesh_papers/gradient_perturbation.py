@@ -59,24 +59,24 @@ class GradientPerturbation(Algorithm[ReleasedModels, GradientProblem]):
 
     @property
     def mechanism(self) -> Mechanism:
-        """Of a gradient."""
-        return (
-            NoNoise() if self.noise_to_sensitivity is None else Gaussian(self.noise_to_sensitivity)
-        )
+        """The noise of a gradient."""
+        if self.noise_to_sensitivity is None:
+            return NoNoise()
+        return Gaussian(self.noise_to_sensitivity)
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """How far one record moves a mean of clipped gradients."""
+        """Return the L2 distance by which one record moves a mean of clipped gradients."""
         bound = 2 * self.clipping_norm / self.sample_size
         return Sensitivity(bound, "l2", "one clipped gradient replaced")
 
     @property
     def sampling(self) -> FixedSizeSampling:
-        """How a node draws its records."""
+        """The sampling of a node's records: a batch of fixed size, without replacement."""
         return FixedSizeSampling(size=self.sample_size, population=self.records)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Amplification by sampling rests on this."""
+        """Assumptions of the amplification by sampling."""
         return ("who is sampled stays secret",)
 
     def release_of(self, t: int) -> tuple[Release, Release]:
@@ -168,13 +168,17 @@ class ChocoSGD(GradientPerturbation):
     ) -> Round[ReleasedModels]:
         """Step against a noisy gradient, send what changed in short, and move towards others."""
         assert isinstance(state, CompressedModels)
-        stepped = state.x - self.step_size * (yield self._gradient(state, t, problem, key))
-        message = RandomSparsifier(self.keep)
+        noisy = yield self._gradient(state, t, problem, key)
+        stepped = state.x - self.step_size * noisy
+        sparsifier = RandomSparsifier(self.keep)
         change = Sensitive(stepped - state.copy)
-        sent = yield Message(change, self.release_of(t)[1], message, travels=False)
+        compressed = yield Message(change, self.release_of(t)[1], sparsifier, travels=False)
         arrived = yield Relay()
-        copy = state.copy + self.keep * sent
+        copy = state.copy + self.keep * compressed
         mixed = state.mixed + self.keep * arrived
         x = stepped + self.consensus_step_size * (mixed - copy)
-        public = [Released(read_only(one)) for one in (x, copy, mixed)]
-        return CompressedModels(x=public[0], copy=public[1], mixed=public[2])
+        return CompressedModels(
+            x=Released(read_only(x)),
+            copy=Released(read_only(copy)),
+            mixed=Released(read_only(mixed)),
+        )

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 
 EPSILONS = (0.01, 0.1, 1.0, None)
 LEAST_DIFFERENCE = 0.001
-"""Of average regrets, of which the zero predictor's is about 1: below it curves count as alike."""
+"""Difference of average regrets below which curves count as alike.
+
+The zero predictor's regret is about 1."""
 
 WHY = (
     "With one example a round, noise of scale 2 alpha sqrt(n) / epsilon in each "
@@ -84,8 +86,10 @@ L1_NORM = 9.0
 def figure1(
     folder: Path, *, seeds: int = 5, checkpoints: int | None = None, progress: Progress = print
 ) -> list[Path]:
-    """Regret against epsilon with 64 nodes, and against nodes with epsilon = 0.1."""
-    settings: list[tuple[float | None, int, int]] = [(e, MOST_NODES, 1) for e in EPSILONS]
+    """Run Figure 1: regret against epsilon with 64 nodes, and against nodes at epsilon 0.1."""
+    settings: list[tuple[float | None, int, int]] = [
+        (epsilon, MOST_NODES, 1) for epsilon in EPSILONS
+    ]
     settings += [(0.1, nodes, 1) for nodes in NODES if nodes != MOST_NODES]
     experiment = Experiment(folder, "online-figure1", progress)
     _regrets(experiment, settings, seeds, checkpoints)
@@ -95,7 +99,7 @@ def figure1(
 def figure2(
     folder: Path, *, seeds: int = 5, checkpoints: int | None = None, progress: Progress = print
 ) -> list[Path]:
-    """Mean and spread of the regret with batches of 1 and of 5, with and without privacy."""
+    """Run Figure 2: mean and spread of the regret with batches of 1 and of 5, private and not."""
     settings: list[tuple[float | None, int, int]] = [
         (epsilon, MOST_NODES, batch) for batch in (1, 5) for epsilon in (1.0, None)
     ]
@@ -114,14 +118,22 @@ def _regrets(
     sources = read(SOURCES, checkpoints)
     copies = {source.name: Copies.of(source, seeds, NODES) for source in sources}
     cells = [
-        {"data": name, "mechanism": "paper", "epsilon": e, "nodes": m, "batch_size": h}
+        {
+            "data": name,
+            "mechanism": "paper",
+            "epsilon": epsilon,
+            "nodes": nodes,
+            "batch_size": batch_size,
+        }
         for name in copies
-        for e, m, h in settings
+        for epsilon, nodes, batch_size in settings
     ]
 
     def run(cell: Row) -> list[Row]:
-        own = copies[cell["data"]]
-        return measured(own, cell, own.algorithm(cell["epsilon"], cell["batch_size"]))
+        copies_of_data = copies[cell["data"]]
+        return measured(
+            copies_of_data, cell, copies_of_data.algorithm(cell["epsilon"], cell["batch_size"])
+        )
 
     experiment.measure(cells, run, in_words)
 
@@ -133,9 +145,9 @@ Curves = dict[str, tuple[str, list[Row]]]
 def _panels1(rows: list[Row]) -> Curves:
     panels: Curves = {}
     for data in kinds(rows, "data"):
-        own = pick(rows, data=data)
-        panels[f"{data}, {MOST_NODES} nodes"] = "epsilon", pick(own, nodes=MOST_NODES)
-        panels[f"{data}, epsilon 0.1"] = "nodes", pick(own, epsilon=0.1)
+        rows_of_data = pick(rows, data=data)
+        panels[f"{data}, {MOST_NODES} nodes"] = "epsilon", pick(rows_of_data, nodes=MOST_NODES)
+        panels[f"{data}, epsilon 0.1"] = "nodes", pick(rows_of_data, epsilon=0.1)
     return panels
 
 
@@ -191,33 +203,44 @@ def _text1(rows: list[Row]) -> str:
             f"worst learner {row['worst_regret']:.4f}"
             for row in ends
         ]
-    head = (
+    heading = (
         "Figure 1: average regret for each example (the paper divides by iterations) of "
         f"Algorithm 1 on hinge losses, mean of {counted(rows)} +- {CONFIDENCE:.0%} interval. {OPEN}"
     )
-    said = "The paper's curves have no numbers. What it says of them, and what we find:"
-    return "\n".join([paragraph(head), "", *lines, "", said, *verdicts(panels), paragraph(WHY)])
+    introduction = "The paper's curves have no numbers. What it says of them, and what we find:"
+    return "\n".join(
+        [paragraph(heading), "", *lines, "", introduction, *verdicts(panels), paragraph(WHY)]
+    )
 
 
 def verdicts(panels: Curves) -> list[str]:
-    """Say of each panel in how many steps regret clearly falls, as the paper says it does."""
+    """Return, for each panel, the number of steps along its axis in which regret clearly falls.
+
+    The paper says that regret falls with larger epsilon, and with fewer nodes.
+    """
     lines = []
     for title, (by, rows) in panels.items():
-        larger = by == "epsilon"
         ends = sorted(_ends(rows), key=lambda row: np.inf if row[by] is None else row[by])
-        found = [_step(*pair) for pair in pairwise(ends[::-1] if larger else ends)]
-        claim = f"less regret for {'larger epsilon' if larger else 'fewer nodes'}"
-        counts = ", ".join(f"{name} in {found.count(name)}" for name in dict.fromkeys(found))
-        lines.append(f"    {title}: {claim} - of {len(found)} steps {counts}")
+        claim = "less regret for fewer nodes"
+        if by == "epsilon":
+            claim = "less regret for larger epsilon"
+            ends.reverse()
+        outcomes = [_step(*pair) for pair in pairwise(ends)]
+        counts = ", ".join(f"{name} in {outcomes.count(name)}" for name in dict.fromkeys(outcomes))
+        lines.append(f"    {title}: {claim} - of {len(outcomes)} steps {counts}")
     return lines
 
 
-def _step(less: Row, more: Row) -> str:
-    """Return whether the first regret is clearly less than the second, as is claimed."""
-    if abs(less["regret"] - more["regret"]) < LEAST_DIFFERENCE:
+def _step(smaller: Row, larger: Row) -> str:
+    """Return the verdict on the claim that the first regret is less than the second."""
+    if abs(smaller["regret"] - larger["regret"]) < LEAST_DIFFERENCE:
         return "no difference"
-    found = compared(more, less, "regret")
-    return {"ahead": "so it is", "behind": "the other way round"}.get(found, found)
+    verdict = compared(larger, smaller, "regret")
+    if verdict == "ahead":
+        return "so it is"
+    if verdict == "behind":
+        return "the other way round"
+    return verdict
 
 
 def _text2(rows: list[Row]) -> str:
@@ -226,21 +249,21 @@ def _text2(rows: list[Row]) -> str:
         f"regret {row['regret']:.4f}, standard deviation between runs {row['spread']:.1e}"
         for row in _ends(rows)
     ]
-    head = (
+    heading = (
         f"Figure 2: mean and spread of the average regret for each example, {counted(rows)}, 64 "
         f"nodes, Algorithm 2. The paper does not say at which epsilon; ours is 1. {OPEN}"
     )
-    said = (
+    claim = (
         "The paper says: with batch size 1 the private regret varies more than the other; with "
         "5 the two vary nearly alike. Noise shrinks with the batch, as 1 / h; so do the rounds."
     )
-    return "\n".join([paragraph(head), "", *lines, "", paragraph(said), paragraph(WHY)])
+    return "\n".join([paragraph(heading), "", *lines, "", paragraph(claim), paragraph(WHY)])
 
 
 def table1(
     folder: Path, *, seeds: int = 5, checkpoints: int | None = None, progress: Progress = print
 ) -> list[Path]:
-    """Accuracy of a private support vector machine on RCV1, for epsilons and numbers of nodes.
+    """Run Table 1: accuracy of a private support vector machine on RCV1, by epsilon and nodes.
 
     In percent with half of the 95% interval over runs: of the learners' own models, and of the last
     broadcasts, which may be published. `chance` is the share of the largest class in the test set.
@@ -267,10 +290,9 @@ def table1(
 
 
 def _cell_in_words(row: Row) -> str:
-    own = with_spread(row["accuracy"], row["accuracy_interval"], 2)
-    return (
-        f"epsilon {name_of(row['epsilon']):<4} {row['nodes']:>2} nodes  {own}, paper {row['paper']}"
-    )
+    accuracy = with_spread(row["accuracy"], row["accuracy_interval"], 2)
+    setting = f"epsilon {name_of(row['epsilon']):<4} {row['nodes']:>2} nodes"
+    return f"{setting}  {accuracy}, paper {row['paper']}"
 
 
 def text_of_table1(rows: list[Row]) -> str:
@@ -350,8 +372,8 @@ def planned(synthetic: Source, rcv1: Source) -> list[tuple[Source, int, tuple[fl
     Steps suit the noise: on RCV1 they are shorter than without noise.
     """
     slow = replace(rcv1, strong_convexity=0.1)
-    batch = rcv1.at[-1] // 5
-    large = replace(rcv1, strong_convexity=0.3, at=(batch, 5 * batch))
+    batch = rcv1.checkpoints[-1] // 5
+    large = replace(rcv1, strong_convexity=0.3, checkpoints=(batch, 5 * batch))
     return [
         (synthetic, 1, (0.1, 1.0, 10.0)),
         (slow, 1, (1.0, 10.0, 100.0, 1000.0)),

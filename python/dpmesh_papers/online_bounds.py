@@ -212,13 +212,13 @@ def as_text(rows: list[Row]) -> str:
         "order n^2 / epsilon^2. vacuous: the corrected bound is above m T L R, which no learner "
         "in W exceeds."
     )
-    held = sum(row["measured"] <= row["corrected"] for row in rows)
+    within = sum(row["measured"] <= row["corrected"] for row in rows)
     above = sum(row["measured"] > row["printed"] for row in rows)
     telling = [row for row in rows if row["corrected"] <= row["trivial"]]
     far_printed = sum(row["distance"] > row["distance_printed"] for row in rows)
     far_corrected = sum(row["distance"] > row["distance_corrected"] for row in rows)
     verdict = (
-        f"Of {len(rows)} settings, regret is within the corrected bound in {held} and above the "
+        f"Of {len(rows)} settings, regret is within the corrected bound in {within} and above the "
         f"printed one in {above}; the corrected bound says something (is not vacuous) in "
         f"{len(telling)}. Lemma 4: the distance from the mean learner after the last round is "
         f"above (19) as printed in {far_printed} settings, above the corrected bound in "

@@ -42,14 +42,14 @@ def _curve(dim: int, epsilon: float, rounds: int) -> list[Row]:
     w = np.zeros((RUNS, dim))
     total = np.zeros(RUNS)
     rows = []
-    shown = {rounds // 100, rounds // 10, rounds}
+    chosen_rounds = {rounds // 100, rounds // 10, rounds}
     for t in range(1, rounds + 1):
         total += (w**2).sum(axis=1) / 2
         b = w + draw.laplace(scale=2 * sqrt(dim) * LIPSCHITZ / (t * epsilon), size=w.shape)
         w = _within(b - _within(b, LIPSCHITZ) / (t + 1), DIAMETER / 2)
-        if t in shown:
-            found = {"regret": float(total.mean()), "interval": interval(total), "runs": RUNS}
-            rows.append({"rounds": t, **found, **_bounds(dim, epsilon, t)})
+        if t in chosen_rounds:
+            measurement = {"regret": float(total.mean()), "interval": interval(total), "runs": RUNS}
+            rows.append({"rounds": t, **measurement, **_bounds(dim, epsilon, t)})
     return rows
 
 
@@ -93,10 +93,10 @@ def as_text(rows: list[Row]) -> str:
     counts = {
         name: sum(row["regret"] - row["interval"] > row[name] for row in rows) for name in MIXINGS
     }
-    held = sum(row["regret"] + row["interval"] <= row["corrected"] for row in rows)
+    within = sum(row["regret"] + row["interval"] <= row["corrected"] for row in rows)
     verdict = (
         f"Of {len(rows)} rows, clearly above the printed bound: {counts['printed']}; above that in "
-        f"brackets: {counts['printed_alone']}; clearly within the corrected one: {held}."
+        f"brackets: {counts['printed_alone']}; clearly within the corrected one: {within}."
     )
     return "\n".join([paragraph(head), "", *map(_in_words, rows), "", paragraph(verdict)])
 
@@ -104,16 +104,19 @@ def as_text(rows: list[Row]) -> str:
 def _panels(rows: list[Row]) -> list[Panel]:
     panels = []
     for dim, epsilon in dict.fromkeys((row["dim"], row["epsilon"]) for row in rows):
-        own = [row for row in rows if (row["dim"], row["epsilon"]) == (dim, epsilon)]
-        x = [row["rounds"] for row in own]
+        points = [row for row in rows if (row["dim"], row["epsilon"]) == (dim, epsilon)]
+        x = [row["rounds"] for row in points]
         names = {
             "regret": "measured",
             "printed": "(45)",
             "printed_alone": "(45), beta = 0",
             "corrected": "corrected",
         }
-        lines = [Line(label=label, x=x, y=[row[c] for row in own]) for c, label in names.items()]
-        lines[0] = replace(lines[0], spread=[row["interval"] for row in own])
+        lines = [
+            Line(label=label, x=x, y=[row[column] for row in points])
+            for column, label in names.items()
+        ]
+        lines[0] = replace(lines[0], spread=[row["interval"] for row in points])
         title = f"{dim} numbers, epsilon {epsilon:g}"
         panels.append(Panel(title=title, x="rounds", y="regret", log="xy", lines=lines))
     return panels

@@ -117,7 +117,9 @@ def draw(rows: list[Row]) -> Figure:
             spread="interval",
             name=lambda epsilon: f"epsilon {name_of(epsilon)}",
         )
-        x = "share" if "share" in failure else "rounds"
+        x = "rounds"
+        if "share" in failure:
+            x = "share"
         panels.append(Panel(title=failure, x=x, y="average regret", log="y", lines=lines))
     return drawn(panels, columns=2)
 
@@ -125,7 +127,7 @@ def draw(rows: list[Row]) -> Figure:
 def as_text(rows: list[Row]) -> str:
     """Return all regrets as one table per failure."""
     text = (
-        f"Average regret for each example after {SOURCES[0].at[-1]} rounds, mean of "
+        f"Average regret for each example after {SOURCES[0].checkpoints[-1]} rounds, mean of "
         f"{rows[0]['runs']} runs +- 95% interval; {MOST_NODES} nodes, synthetic data, batch size "
         "1. The paper leaves delay for later. A node mixes the newest message that it has of each "
         "neighbour and its own of this round; one that is offline, in stretches of "

@@ -1,4 +1,4 @@
-"""What the experiments of the online paper share: data, network, runs, points of regret.
+"""Data, network, runs and regret of the experiments of the online paper.
 
 The paper leaves open lambda, the radius of W, the network and the number of repetitions. Ours are
 below.
@@ -46,11 +46,11 @@ class Source:
     load
         Returns the records to learn from, and those to test on if there are any.
     radius
-        Of W.
+        Radius of the ball W that models are projected to.
     strong_convexity
-        lambda of the steps 1 / (lambda t).
-    at
-        Checkpoints, in examples of each of 64 nodes; the last is the length of the run.
+        lambda of the learning rates 1 / (lambda t).
+    checkpoints
+        In examples of each of 64 nodes, ascending; the last is the length of the run.
     runs
         Runs per seed: more where they are cheap.
     """
@@ -59,12 +59,14 @@ class Source:
     load: Callable[[], tuple[Dataset, Dataset | None]]
     radius: float
     strong_convexity: float
-    at: tuple[int, ...]
+    checkpoints: tuple[int, ...]
     runs: int = 1
 
 
 def synthetic() -> tuple[Dataset, None]:
-    """100,000 points of the 10-dimensional unit ball, labelled by a hyperplane through its centre.
+    """Return 100,000 points of the 10-dimensional unit ball, labelled by a hyperplane.
+
+    The hyperplane goes through the centre of the ball.
 
     The paper does not say how it labels them.
     """
@@ -85,16 +87,21 @@ def reuters() -> tuple[Dataset, Dataset]:
 
 
 def read(sources: Iterable[Source], checkpoints: int | None) -> tuple[Source, ...]:
-    """Return the sources with their data in memory: what is missing is reported before any run.
+    """Return the sources with their data in memory: missing data are reported before any run.
 
-    With `checkpoints` their runs end at that one.
+    Parameters
+    ----------
+    sources
+        The sources, not loaded.
+    checkpoints
+        Number of checkpoints after which runs end; None for all.
     """
 
-    def kept(source: Source) -> Source:
+    def in_memory(source: Source) -> Source:
         records = source.load()
-        return replace(source, load=lambda: records, at=source.at[:checkpoints])
+        return replace(source, load=lambda: records, checkpoints=source.checkpoints[:checkpoints])
 
-    return tuple(map(kept, sources))
+    return tuple(map(in_memory, sources))
 
 
 SOURCES = (
@@ -110,9 +117,9 @@ class Copies:
     Parameters
     ----------
     source
-        What they are.
+        The data, and the parameters of learning.
     repeats
-        For each number of nodes.
+        The runs' problems, by number of nodes.
     best
         Shape (runs, checkpoints): mean loss of the best fixed predictor. The examples that all
         nodes together have used at a checkpoint are the same for all numbers of nodes.
@@ -126,13 +133,13 @@ class Copies:
     def of(cls, source: Source, seeds: int, nodes: Iterable[int] = (MOST_NODES,)) -> Copies:
         """Partition the data for all runs of `seeds` seeds."""
         train, test = source.load()
-        records = np.arange(source.at[-1] * MOST_NODES)
+        records = np.arange(source.checkpoints[-1] * MOST_NODES)
         repeats = {}
         for m in {*nodes, MOST_NODES}:
             problem = LinearProblem(train, tuple(records.reshape(m, -1)), "hinge", test=test)
             repeats[m] = Repeats.deal(problem, seeds * source.runs, key=Key.seeded(1))
-        most = repeats[MOST_NODES]
-        return cls(source, repeats, most.best(source.at, radius=source.radius, tolerance=1e-3))
+        best = repeats[MOST_NODES].best(source.checkpoints, radius=source.radius, tolerance=1e-3)
+        return cls(source, repeats, best)
 
     def algorithm(self, epsilon: float | None, batch_size: int = 1) -> OnlineLearning:
         """Return the paper's algorithm, with steps 1 / (lambda t)."""
@@ -146,10 +153,12 @@ class Copies:
         self, algorithm: OnlineLearning, nodes: int = MOST_NODES, network: Network | None = None
     ) -> RepeatedRuns:
         """Run all copies at this number of nodes."""
-        at = [count * MOST_NODES // nodes for count in self.source.at]
+        checkpoints = [count * MOST_NODES // nodes for count in self.source.checkpoints]
         topology = changing_graph(nodes)
         key = Key.seeded(2)
-        return self.repeats[nodes].simulate(algorithm, topology, at=at, key=key, network=network)
+        return self.repeats[nodes].simulate(
+            algorithm, topology, at=checkpoints, key=key, network=network
+        )
 
 
 def changing_graph(nodes: int) -> Topology:
@@ -175,32 +184,35 @@ def measured(copies: Copies, cell: Row, algorithm: OnlineLearning) -> list[Row]:
     regret = runs.regret(copies.best)
     means = regret.mean(axis=1)
     worst = regret.max(axis=1).mean(axis=0)
-    found = accuracies(copies.repeats[nodes].problem, runs)
+    spread = np.full(means.shape[1], np.nan)
+    if len(means) > 1:
+        spread = means.std(axis=0, ddof=1)
+    accuracies_at_end = accuracies(copies.repeats[nodes].problem, runs)
     return [
         {
             "examples": count * MOST_NODES,
             "regret": float(means[:, k].mean()),
             "interval": interval(means[:, k]),
-            "spread": float(means[:, k].std(ddof=1)) if len(means) > 1 else np.nan,
+            "spread": float(spread[k]),
             "worst_regret": float(worst[k]),
             "runs": len(means),
-            **found,
+            **accuracies_at_end,
         }
-        for k, count in enumerate(copies.source.at)
+        for k, count in enumerate(copies.source.checkpoints)
     ]
 
 
 def accuracies(problem: LinearProblem, runs: RepeatedRuns) -> Row:
     """Return accuracies in percent and their intervals over runs, if there are test records."""
-    found: Row = {}
+    result: Row = {}
     for name, models in (("", runs.parameters), ("released_", runs.released)):
         if problem.test is None:
-            found |= {f"{name}accuracy": None, f"{name}accuracy_interval": None}
+            result |= {f"{name}accuracy": None, f"{name}accuracy_interval": None}
             continue
-        each = [problem.accuracy(np.ascontiguousarray(run)).mean() for run in models]
-        found[f"{name}accuracy"] = 100 * float(np.mean(each))
-        found[f"{name}accuracy_interval"] = interval(100 * np.array(each))
-    return found
+        of_runs = [problem.accuracy(np.ascontiguousarray(run)).mean() for run in models]
+        result[f"{name}accuracy"] = 100 * float(np.mean(of_runs))
+        result[f"{name}accuracy_interval"] = interval(100 * np.array(of_runs))
+    return result
 
 
 def in_words(row: Row) -> str:
@@ -220,4 +232,6 @@ def counted(rows: Iterable[Row]) -> str:
 
 def name_of(epsilon: float | None) -> str:
     """Return an epsilon in words."""
-    return "none" if epsilon is None else f"{epsilon:g}"
+    if epsilon is None:
+        return "none"
+    return f"{epsilon:g}"

@@ -56,7 +56,7 @@ class QTrained(NamedTuple):
     second_moments: Float32s
     """Like `parameters`; zeros before the first step."""
     steps: npt.NDArray[np.uint32]
-    """Shape (networks,): how many steps each network has learned."""
+    """Shape (networks,): number of steps that each network has learned."""
 
 
 class QReplay(NamedTuple):
@@ -73,14 +73,16 @@ class QReplay(NamedTuple):
 
 
 def q_init(networks: int, inputs: int, stream: Stream, *, hidden: int = 128) -> Float32s:
-    """Parameters by Xavier's rule: weights uniform in +-sqrt(6 / (fan_in + fan_out)), biases 0.
+    """Return parameters by Xavier's rule: weights in +-sqrt(6 / (fan_in + fan_out)), biases 0.
+
+    Weights are uniform in that range.
 
     Parameters
     ----------
     networks, inputs
         At least 1.
     stream
-        Where the randomness comes from: network i takes the words of node i.
+        Source of the randomness: network i takes the words of node i.
     hidden
         A positive multiple of 16.
 
@@ -99,8 +101,8 @@ def q_init(networks: int, inputs: int, stream: Stream, *, hidden: int = 128) -> 
     if hidden % LANES:
         fail("hidden", f"a positive multiple of {LANES}", hidden)
     rows = hidden // LANES * (inputs + 3) + 1
-    drawn = uniform((networks, rows * LANES), stream, dtype=np.float32)
-    parameters: Float32s = (2 * drawn - 1).reshape(networks, rows, LANES)
+    uniforms = uniform((networks, rows * LANES), stream, dtype=np.float32)
+    parameters: Float32s = (2 * uniforms - 1).reshape(networks, rows, LANES)
     groups = _groups(parameters, inputs)
     groups[:, :, :inputs] *= np.float32(np.sqrt(6 / (inputs + hidden)))
     groups[:, :, inputs] = 0
@@ -131,7 +133,7 @@ def q_weights(parameters: Float32s, inputs: int) -> QWeights:
 def q_values(
     parameters: Float32s, states: npt.ArrayLike, *, activation: Activation = "linear"
 ) -> Float32s:
-    """Values of the two actions in each network's own states.
+    """Return the values of the two actions in each network's own states.
 
     Parameters
     ----------
@@ -141,7 +143,7 @@ def q_values(
         Shape (networks, inputs), or (networks, samples, inputs) for several states of each;
         rounded to float32. NaN and infinity are passed on.
     activation
-        Of the hidden units: ``"linear"`` or ``"relu"``.
+        Activation of the hidden units: ``"linear"`` or ``"relu"``.
 
     Returns
     -------
@@ -187,9 +189,9 @@ def q_learn(
     picks
         Shape (networks, batch): places in the memory of the transitions to learn from.
     learns
-        Shape (networks,): which networks take a step; all of them by default.
+        Shape (networks,): True for networks that take a step; all of them by default.
     activation
-        Of the hidden units: ``"linear"`` or ``"relu"``.
+        Activation of the hidden units: ``"linear"`` or ``"relu"``.
     learning_rate, beta1, beta2, epsilon
         Adam's alpha (positive), decay rates (in [0, 1)) and epsilon (positive).
 
@@ -204,7 +206,8 @@ def q_learn(
     """
     networks = len(trained.parameters)
     inputs = replay.states.shape[-1]
-    learns = np.ones(networks, dtype=np.bool_) if learns is None else learns
+    if learns is None:
+        learns = np.ones(networks, dtype=np.bool_)
     losses = np.full(networks, np.nan, dtype=np.float32)
     places = np.ascontiguousarray(picks, np.uint32)
     hidden = _hidden(trained.parameters, inputs)
@@ -214,14 +217,14 @@ def q_learn(
 
 
 def _groups(parameters: Float32s, inputs: int) -> Float32s:
-    """View of all but the last row, shape (networks, groups, inputs + 3, 16)."""
+    """Return a view of all but the last row, shape (networks, groups, inputs + 3, 16)."""
     return parameters[:, :-1].reshape(len(parameters), -1, inputs + 3, LANES)
 
 
 def _hidden(parameters: Float32s, inputs: int) -> int:
-    """Number of hidden units of networks of `inputs` inputs."""
+    """Return the number of hidden units of networks of `inputs` inputs."""
     rows: int = parameters.shape[1]
     if rows < inputs + 4 or (rows - 1) % (inputs + 3):
-        wanted = f"1 more than a positive multiple of {inputs + 3} rows, for {inputs} inputs"
-        fail("parameters", wanted, f"shape {parameters.shape}")
+        expectation = f"1 more than a positive multiple of {inputs + 3} rows, for {inputs} inputs"
+        fail("parameters", expectation, f"shape {parameters.shape}")
     return (rows - 1) // (inputs + 3) * LANES

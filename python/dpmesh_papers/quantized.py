@@ -74,19 +74,20 @@ def figure2(
         def last(name: str) -> float:
             return float(np.mean([run.history.last(name) for run in runs]))
 
-        at = runs[0].history.rounds("accuracy").tolist()
-        found = np.transpose([run.history["accuracy"] for run in runs])
+        measured_rounds = runs[0].history.rounds("accuracy").tolist()
+        accuracies = np.transpose([run.history["accuracy"] for run in runs])
+        proved = replace(algorithm, mode="public_point")
         end = {
             "training_accuracy": np.mean([on_training.accuracy(run.parameters) for run in runs]),
             "released_accuracy": last("released_accuracy"),
             "bits": last("bits_per_node") / problem.dim,
             "epsilon": runs[0].privacy.epsilon,
-            "unproved_epsilon": replace(algorithm, mode="public_point")
-            .plan(rounds)
-            .cost(DELTA)
-            .epsilon,
+            "unproved_epsilon": proved.plan(rounds).cost(DELTA).epsilon,
         }
-        points = [{"round": t, **repeated(a)} for t, a in zip(at, found, strict=True)]
+        points = [
+            {"round": t, **repeated(values)}
+            for t, values in zip(measured_rounds, accuracies, strict=True)
+        ]
         return [*points[:-1], points[-1] | end]
 
     grid = [
@@ -212,8 +213,8 @@ def _draw(rows: list[Row]) -> Figure:
     ]
     panels = []
     for step in kinds(rows, "step"):
-        mine = pick(named, step=step)
-        lines = lines_of(mine, by="name", x="round", y="accuracy", spread="interval")
+        rows_of_step = pick(named, step=step)
+        lines = lines_of(rows_of_step, by="name", x="round", y="accuracy", spread="interval")
         title = f"quantizer step {step:g}"
         y = "test accuracy"
         panels.append(Panel(title=title, x="iteration", y=y, lines=lines, kind="bands"))
@@ -274,9 +275,11 @@ def budgets(powers: Powers, iterations: int, mode: Mode) -> tuple[float, float]:
 def _figure5_text(rows: list[Row], *, iterations: int) -> str:
     def falls(name: str) -> str:
         table = [[row[name] for row in pick(rows, zeta=zeta)] for zeta in kinds(rows, "zeta")]
-        known = np.where(np.isfinite(table), table, 1e300)
-        steps = np.concatenate([np.diff(known, axis=axis).ravel() for axis in (0, 1)])
-        return "falls" if (steps <= 0).all() else "does not always fall"
+        finite = np.where(np.isfinite(table), table, 1e300)
+        steps = np.concatenate([np.diff(finite, axis=axis).ravel() for axis in (0, 1)])
+        if (steps <= 0).all():
+            return "falls"
+        return "does not always fall"
 
     ratios = [row["paper"] / row["exact"] for row in rows if row["paper"] < inf]
     lines = [
@@ -313,11 +316,11 @@ def _surfaces(rows: list[Row]) -> Figure:
     """Draw the budget over the sample-size exponent; needs the extra ``plots``."""
     titles = {"paper": "Theorem 1", "exact": "exact", "safe": "exact, nonconvex losses"}
     shown = kinds(rows, "zeta")[::2]
-    some = [row for row in rows if row["zeta"] in shown]
+    shown_rows = [row for row in rows if row["zeta"] in shown]
     panels = []
     for name, title in titles.items():
         lines = lines_of(
-            some, by="zeta", x="gamma", y=name, name=lambda zeta: f"noise exponent {zeta:.1f}"
+            shown_rows, by="zeta", x="gamma", y=name, name=lambda zeta: f"noise exponent {zeta:.1f}"
         )
         x = "sample-size exponent"
         panels.append(Panel(title=title, x=x, y="epsilon", log="y", lines=lines, kind="bands"))

@@ -117,8 +117,8 @@ def records_of(nodes: int) -> LinearProblem:
 
 def minimum_of(problem: LinearProblem, parts: Sequence[npt.NDArray[np.integer]]) -> float:
     """Return the smallest mean loss on the records of these parts."""
-    found = best_fixed_predictor(problem, np.concatenate(parts), radius=FAR, tolerance=1e-10)
-    return float(found.value)
+    minimum = best_fixed_predictor(problem, np.concatenate(parts), radius=FAR, tolerance=1e-10)
+    return float(minimum.value)
 
 
 @cache
@@ -205,10 +205,10 @@ def as_text(rows: list[Row]) -> str:
         f"exact, replacing one record, delta {DELTA:g}, clipping norm {CLIPPING_NORM:g} (no "
         "gradient is clipped). vacuous: the bound is above the gap of the start."
     )
-    held = sum(row["measured"] <= row["bound"] for row in rows)
+    within = sum(row["measured"] <= row["bound"] for row in rows)
     telling = sum(row["bound"] <= row["start"] for row in rows)
     verdict = (
-        f"Of {len(rows)} settings, the gap is within the bound in {held}; the bound is below the "
+        f"Of {len(rows)} settings, the gap is within the bound in {within}; the bound is below the "
         f"start's gap in {telling}."
     )
     return "\n".join([paragraph(head), "", *map(in_words, rows), "", paragraph(verdict)])

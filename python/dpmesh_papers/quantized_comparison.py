@@ -46,39 +46,43 @@ if TYPE_CHECKING:
 
 RECORDS = 12_000
 STEP = 0.05
-"""Of the finer quantizer."""
+"""Step of the finer quantizer."""
 
 SHOWN_EPSILON = 1.0
-"""Of the curves over bits and over samples."""
+"""Epsilon of the curves over bits and over samples."""
 
 RIVAL = "noise on gradients"
-"""The strongest of them."""
+"""The strongest rival of the quantized algorithm."""
 
 TESTED = 2_000
-"""Test images of the network, of 10,000."""
+"""Number of test images of the network, out of 10,000."""
 
 Learned = Literal["regression", "network"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What the algorithms learn, and what their sensitivities rest on.
+    """A problem to learn, and the constants that the algorithms' sensitivities rest on.
 
     Parameters
     ----------
     problem
-        Makes it.
+        Returns the problem.
     powers
         Schedules of the quantized algorithm; noise on gradients takes its steps and samples.
     clipping_norm, mode, smoothness
         As `QuantizedGossip` has them.
-    epsilons, coarse
-        What is compared, and the step of the coarser quantizer: a network's float32 parameters,
-        far out under more noise, would be rounded by more than their sensitivity allows.
-    title, proof
-        What is learned, and why all that is compared is proved, in words.
+    epsilons
+        Epsilons at which the algorithms are compared.
+    coarse
+        Step of the coarser quantizer. A network's float32 parameters, far out under more noise,
+        would be rounded by more than their sensitivity allows.
+    title
+        The problem in words.
+    proof
+        The reason why all compared algorithms are proved, in words.
     chosen
-        What the paper does not describe, in words.
+        Our choices where the paper describes none, in words.
     """
 
     problem: Callable[[], Any]
@@ -186,17 +190,20 @@ def figure4(
         runs = seeded_runs(algorithm, problem, rounds, seeds, metrics=metrics, times=20)
         bits = runs[0].traffic.bits / runs[0].traffic.messages
         claim = _claim(algorithm, rounds)
-        at = runs[0].history.rounds("released_accuracy")
-        shown = range(len(at)) if cell["epsilon"] == SHOWN_EPSILON else [len(at) - 1]
+        measured_rounds = runs[0].history.rounds("released_accuracy")
+        last = len(measured_rounds) - 1
+        chosen = [last]
+        if cell["epsilon"] == SHOWN_EPSILON:
+            chosen = [*range(last + 1)]
         return [
             {
-                "round": int(at[k]),
+                "round": int(measured_rounds[k]),
                 **repeated([float(run.history["released_accuracy"][k]) for run in runs]),
-                "bits": bits * int(at[k]),
-                "samples": samples * int(at[k]),
+                "bits": bits * int(measured_rounds[k]),
+                "samples": samples * int(measured_rounds[k]),
                 "paper_epsilon": claim,
             }
-            for k in shown
+            for k in chosen
         ]
 
     cells = product(rivals, task.epsilons)
@@ -251,9 +258,8 @@ def contenders(rounds: int, task: Task) -> dict[str, tuple[Callable[[float], Any
         return replace(plain, noise_to_sensitivity=noise)
 
     def online(epsilon: float) -> OnlineLearning:
-        private = None if epsilon == inf else epsilon
         return OnlineLearning(
-            epsilon=private,
+            epsilon=None if epsilon == inf else epsilon,
             delta=DELTA,
             step_size=InverseSqrt(2.0),
             radius=30.0,
@@ -272,7 +278,7 @@ def contenders(rounds: int, task: Task) -> dict[str, tuple[Callable[[float], Any
 
 
 def _claim(algorithm: AnyAlgorithm, rounds: int) -> float:
-    """Return what Theorem 1 says, where it says something."""
+    """Return the epsilon of Theorem 1; NaN where it proves nothing."""
     if not isinstance(algorithm, QuantizedGossip) or algorithm.noise_std is None:
         return float("nan")
     try:
@@ -282,8 +288,10 @@ def _claim(algorithm: AnyAlgorithm, rounds: int) -> float:
 
 
 def _in_words(row: Row) -> str:
-    charged = row["paper_epsilon"]
-    claim = "" if isnan(charged) else f", Theorem 1: {rounded_up(charged, 3)}"
+    paper_epsilon = row["paper_epsilon"]
+    claim = ""
+    if not isnan(paper_epsilon):
+        claim = f", Theorem 1: {rounded_up(paper_epsilon, 3)}"
     return (
         f"{row['algorithm']:<19} epsilon {row['epsilon']:<5g} accuracy {_accuracy(row)}, "
         f"{row['bits'] / 8e6:.3g} MB, {row['samples']:,} samples{claim}"
@@ -341,17 +349,17 @@ def as_text(rows: list[Row], of: Learned = "regression") -> str:
 
 
 def _verdicts(ends: list[Row]) -> list[str]:
-    """Return by epsilon whether the quantized algorithm is ahead of the strongest other."""
+    """Return the verdicts, by epsilon, on the quantized algorithm and its strongest rival."""
     lines = []
     for row in pick(ends, algorithm="quantized"):
         for rival in pick(ends, algorithm=RIVAL, epsilon=row["epsilon"]):
-            both = f"{_accuracy(row)} and {_accuracy(rival)}"
-            lines.append(f"  epsilon {row['epsilon']:<5g} {compared(row, rival)} ({both})")
+            accuracies = f"{_accuracy(row)} and {_accuracy(rival)}"
+            lines.append(f"  epsilon {row['epsilon']:<5g} {compared(row, rival)} ({accuracies})")
     return lines
 
 
 def _price(ends: list[Row]) -> str:
-    """Return what quantization saves and takes, and what Theorem 1 charges."""
+    """Return how many bits quantization saves, what accuracy it costs, and Theorem 1's epsilon."""
     try:
         quantized, floats = (
             only(ends, epsilon=SHOWN_EPSILON, algorithm=name)
@@ -359,8 +367,10 @@ def _price(ends: list[Row]) -> str:
         )
     except LookupError:
         return ""
-    charged = quantized["paper_epsilon"]
-    claim = "proves nothing" if isnan(charged) else f"charges {rounded_up(charged, 3)}"
+    paper_epsilon = quantized["paper_epsilon"]
+    claim = "proves nothing"
+    if not isnan(paper_epsilon):
+        claim = f"charges {rounded_up(paper_epsilon, 3)}"
     return (
         f"At epsilon = {SHOWN_EPSILON:g} quantization with step {STEP:g} sends "
         f"{floats['bits'] / quantized['bits']:.3g} times fewer bits than unquantized messages of "
@@ -374,11 +384,11 @@ def draw(rows: list[Row]) -> Figure:
     private = [row for row in rows if row["epsilon"] < inf]
     ends = pick(private, round=max(row["round"] for row in rows))
     shown = [row | {"MB": row["bits"] / 8e6} for row in pick(private, epsilon=SHOWN_EPSILON)]
-    at = f"epsilon = {SHOWN_EPSILON:g}"
+    title = f"epsilon = {SHOWN_EPSILON:g}"
     panels = [Panel(title="", x="epsilon", y=Y, log="x", lines=_curves(ends, "epsilon"))]
     for x, name in (("MB", "MB from a node to a neighbour"), ("samples", "samples of a node")):
         lines = _curves(shown, x)
-        panels.append(Panel(title=at, x=name, y=Y, log="x", lines=lines, kind="bands"))
+        panels.append(Panel(title=title, x=name, y=Y, log="x", lines=lines, kind="bands"))
     return drawn(panels)
 
 

@@ -69,11 +69,13 @@ def quantized_delta(epsilon: float, shift: float, step: float) -> float:
     codes = np.arange(-int(10 / step) - 2, int((10 + shift) / step) + 3)
     largest = 0.0
     for phase in np.linspace(0, step, 41):
-        law, other = (quantized_law(phase + moved, step, codes) for moved in (0.0, shift))
+        first, second = (
+            quantized_law(phase + displacement, step, codes) for displacement in (0.0, shift)
+        )
         largest = max(
             largest,
-            float(np.maximum(law - exp(epsilon) * other, 0).sum()),
-            float(np.maximum(other - exp(epsilon) * law, 0).sum()),
+            float(np.maximum(first - exp(epsilon) * second, 0).sum()),
+            float(np.maximum(second - exp(epsilon) * first, 0).sum()),
         )
     return largest
 

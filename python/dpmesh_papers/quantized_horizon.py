@@ -43,7 +43,7 @@ def figure4c(folder: Path, *, progress: Progress = print) -> list[Path]:
 
 def budget(cell: Row) -> Row:
     """Return a run's last sample size and its budgets."""
-    (powers, mode) = RUNS[cell["run"]]
+    powers, mode = RUNS[cell["run"]]
     horizon = cell["horizon"]
     paper, exact = budgets(powers, horizon, mode)
     sample_size = powers.schedules(horizon + 1).sample_size(1)
@@ -55,12 +55,14 @@ def as_text(rows: list[Row]) -> str:
     changes = []
     table = []
     for name in RUNS:
-        own = pick(rows, run=name)
-        for how, accountant in (("paper", "Theorem 1"), ("exact", "exact")):
-            epsilons = [row[how] for row in own]
+        rows_of_run = pick(rows, run=name)
+        for column, accountant in (("paper", "Theorem 1"), ("exact", "exact")):
+            epsilons = [row[column] for row in rows_of_run]
             changes.append(f"  {name + ', ' + accountant:<40} {_change(epsilons[0], epsilons[-1])}")
-            first = name if how == "paper" else ""
-            table.append(f"{first:<30}" + "".join(f"{epsilon:>9.4g}" for epsilon in epsilons))
+            label = ""
+            if column == "paper":
+                label = name
+            table.append(f"{label:<30}" + "".join(f"{epsilon:>9.4g}" for epsilon in epsilons))
     longest = round((RECORDS + 1) ** (1 / GROWING.sample_size), -3)
     lines = [
         "Figure 4c: the budget over the length of a run.",
@@ -93,15 +95,17 @@ def _change(first: float, last: float) -> str:
     if last == inf:
         return "is not proved"
     ratio = last / first
-    how, factor = ("grows", ratio) if ratio > 1 else ("falls", 1 / ratio)
-    return f"{how} by a factor of {factor:,.2f}"
+    if ratio > 1:
+        return f"grows by a factor of {ratio:,.2f}"
+    return f"falls by a factor of {1 / ratio:,.2f}"
 
 
 def draw(rows: list[Row]) -> Figure:
     """Draw both epsilons over the length of a run; needs the extra ``plots``."""
     panels = []
-    for how, title in (("paper", "Theorem 1"), ("exact", "exact")):
-        lines = lines_of(rows, by="run", x="horizon", y=how)
-        x, y = "iterations of the run", "epsilon"
+    for column, title in (("paper", "Theorem 1"), ("exact", "exact")):
+        lines = lines_of(rows, by="run", x="horizon", y=column)
+        x = "iterations of the run"
+        y = "epsilon"
         panels.append(Panel(title=title, x=x, y=y, log="xy", lines=lines))
     return drawn(panels)

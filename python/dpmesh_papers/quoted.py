@@ -41,17 +41,15 @@ Claims: TypeAlias = dict[tuple[str, str], dict[str, str]]
 
 def claims() -> Claims:
     """Return all claims."""
-    of_papers = (
+    return (
         of_claims()
         | of_readme()
         | of_controllers()
         | of_allocation()
         | of_smoothing()
         | of_findings()
-    )
-    of_papers |= of_much_noise() | of_peers()
-    return (
-        of_papers
+        | of_much_noise()
+        | of_peers()
         | of_demo()
         | of_benchmark()
         | of_scattering()
@@ -77,7 +75,7 @@ def of_claims() -> Claims:
         result("without-replacement-table2", method=name, **table)
         for name in ("fully collaborative", "Algorithm 1", "5 % at random")
     )
-    baseline, alone = (
+    baseline, learned_proved = (
         result("without-replacement-figure3", method=name, **shared)
         for name in ("with replacement", "Algorithm 1")
     )
@@ -88,7 +86,7 @@ def of_claims() -> Claims:
         ]
         for noise in ("paper", "tight")
     ]
-    secret, known = (
+    secret, arrival = (
         result("online-allocated", nodes=64, batch=batch, sampling=name)
         for batch, name in ((7, "allocation"), (38, "arrival"))
     )
@@ -106,8 +104,8 @@ def of_claims() -> Claims:
     quantizes = _percent(quantized)
     noises = _percent(rival)
     trusted = _released(baseline)
-    own = _released(alone)
-    said = {
+    ours_of_figure = _released(learned_proved)
+    claims_page = {
         "| bound (45), epsilon 0.2, 1,000,000 rounds, 20 numbers | {printed} |": {
             "printed": f"{regret['printed']:,.0f}"
         },
@@ -135,17 +133,17 @@ def of_claims() -> Claims:
             "cost": cost,
             "learned": f"{learned['released']:.2f}",
         },
-        "(its decisions are not covered) | 1 | {alone}% |": {"alone": own},
+        "(its decisions are not covered) | 1 | {alone}% |": {"alone": ours_of_figure},
         "| SGD with replacement | 1 | {trusted}% |": {"trusted": trusted},
         "data-independent learning rates | 1 | {ruled}% |": {"ruled": _accuracy(ruled)},
     }
-    listed = {
+    reproduction_page = {
         "the paper's steps; the paper has {paper} | yes | {ours} |": {
             "paper": claimed,
             "ours": online,
         },
         "| all in the largest class | | {chance} |": {"chance": chance},
-        "steps by a public rule | yes | {known} |": {"known": _accuracy(known)},
+        "steps by a public rule | yes | {known} |": {"known": _accuracy(arrival)},
         "round is secret | yes | {secret} |": {"secret": allocated},
         "(`quantized-figure4`, {seeds} seeds)": {"seeds": str(quantized["seeds"])},
         "algorithm, {saved} times fewer bits than messages of 64 bits a number | yes | {ours} |": {
@@ -176,11 +174,11 @@ def of_claims() -> Claims:
         "| SGD with replacement, nodes share the images | 1 | yes | {trusted} |": {
             "trusted": trusted
         },
-        "| Algorithm 1, nodes share the images | 1 | no | {own} |": {"own": own},
+        "| Algorithm 1, nodes share the images | 1 | no | {own} |": {"own": ours_of_figure},
         "global, the paper's steps | 1 | yes | {papers} |": {"papers": _accuracy(papers)},
         "| the same, steps by a public rule | 1 | yes | {ruled} |": {"ruled": _accuracy(ruled)},
     }
-    pages = {"docs/claims.md": said, "docs/reproduce.md": listed}
+    pages = {"docs/claims.md": claims_page, "docs/reproduce.md": reproduction_page}
     return {(page, text): numbers for page in pages for text, numbers in pages[page].items()}
 
 
@@ -220,12 +218,12 @@ def of_readme() -> Claims:
         assert line is not None
         return cell(task, line.method, epsilon)
 
-    found: Claims = {}
+    claims: Claims = {}
     for start, method in README_MODELS.items():
         value = cell("digits-by-class", method, 1.0)
-        found["README.md", f"{start} | {{value}}% |"] = {"value": value}
+        claims["README.md", f"{start} | {{value}}% |"] = {"value": value}
     for name, task in README_ROWS.items():
-        found[
+        claims[
             "README.md",
             f"| {name} | {{majority}} | {{alone}} | {{e1}} | {{e4}} | {{best}} | {{central}} |",
         ] = {
@@ -236,7 +234,7 @@ def of_readme() -> Claims:
             "central": cell(task, CENTRAL, 1.0),
             "best": best(task, HONEST_BUT_1, 1.0),
         }
-    return found
+    return claims
 
 
 def of_demo() -> Claims:
@@ -248,7 +246,10 @@ def of_demo() -> Claims:
         for row in pick(rows, sites=split, method=name):
             shown[f"{name[:6].strip()}{row['epsilon']:g}"] = _with(row["accuracy"], row["interval"])
     secure, _, alone = (pick(rows, sites=alike, method=name) for name in METHODS)
-    gains = [own["accuracy"] - other["accuracy"] for own, other in zip(secure, alone, strict=True)]
+    gains = [
+        federated["accuracy"] - single["accuracy"]
+        for federated, single in zip(secure, alone, strict=True)
+    ]
     return {
         ("docs/claims.md", "| secure aggregation | {secure1}% | {secure2}% |"): shown,
         ("docs/claims.md", "| gossip (decentralized) | {gossip1}% | {gossip2}% |"): shown,
@@ -272,7 +273,7 @@ def of_demo() -> Claims:
 def of_controllers() -> Claims:
     """Return what the page of the paper without replacement says."""
     page = "docs/algorithms/without_replacement.md"
-    found = {}
+    claims = {}
     names = {
         'always global ("fully collaborative")': "fully collaborative",
         "learned, as in the paper": "Algorithm 1",
@@ -286,11 +287,13 @@ def of_controllers() -> Claims:
             result("without-replacement-table2", noise=noise, **table)
             for noise in ("paper", "proved")
         )
-        printed = " " if at_its["paper"] is None else f" {at_its['paper']:.2f} "
+        printed = " "
+        if at_its["paper"] is not None:
+            printed = f" {at_its['paper']:.2f} "
         ours = f"{at_its['released']:.2f} ± {at_its['released_interval']:.2f}"
         at_epsilon_1 = f"{at_1['released']:.0f} ± {at_1['released_interval']:.0f}"
         text = f"| {name} |{printed}| {{ours}} | {{proved}} |"
-        found[page, text] = {"ours": ours, "proved": at_epsilon_1}
+        claims[page, text] = {"ours": ours, "proved": at_epsilon_1}
     methods = {
         "baseline": "with replacement",
         "every": "every 20th round",
@@ -312,8 +315,8 @@ def of_controllers() -> Claims:
         "(3 seeds, half of the 95% interval) it reaches {baseline}, every 20th round {every}, "
         "random\ndecisions {random} and full collaboration {global_}, all proved."
     )
-    found[page, text] = shown
-    found[page, "Algorithm 1 reaches {learned}; its controller looks"] = {"learned": learned}
+    claims[page, text] = shown
+    claims[page, "Algorithm 1 reaches {learned}; its controller looks"] = {"learned": learned}
     reached = {
         f"{key}_at": _with(paper[key]["released"], paper[key]["released_interval"])
         for key in ("baseline", "learned")
@@ -322,18 +325,18 @@ def of_controllers() -> Claims:
         "the baseline costs {baseline} and reaches\n{baseline_at}, Algorithm 1 costs {learned} and "
         "reaches {learned_at}:"
     )
-    found[page, text] = {**costs, **reached}
+    claims[page, text] = {**costs, **reached}
     text = "where the order turns round: {baseline} against {learned} ("
     means = {key: f"{proved[key]['released']:.1f}" for key in ("baseline", "learned")}
-    found[page, text] = means
+    claims[page, text] = means
     text = "SGD with replacement pays {baseline}, Algorithm 1 pays {learned} |"
-    found[page, text] = costs
+    claims[page, text] = costs
     text = (
         "noise is {with_one} points from the paper on average over\nthe ten cells; without one, "
         "{without}. What"
     )
-    found[page, text] = {"with_one": _gap_of_table2(""), "without": _gap_of_table2("-intercept")}
-    return found
+    claims[page, text] = {"with_one": _gap_of_table2(""), "without": _gap_of_table2("-intercept")}
+    return claims
 
 
 def of_allocation() -> Claims:
@@ -448,13 +451,18 @@ def of_findings() -> Claims:
 
 def of_scattering() -> Claims:
     """Return what an estimator learns of MNIST."""
-    found = [float(row["accuracy"]) for row in read(ROOT / "docs" / "results" / "scattering.csv")]
+    accuracies = [
+        float(row["accuracy"]) for row in read(ROOT / "docs" / "results" / "scattering.csv")
+    ]
     text = (
         "it learns {accuracy}% of the test images (mean of {divisions} divisions into sites, "
         "standard deviation {spread})"
     )
-    numbers = {"accuracy": f"{np.mean(found):.1f}", "spread": f"{np.std(found, ddof=1):.2f}"}
-    return {("docs/estimators.md", text): {**numbers, "divisions": str(len(found))}}
+    numbers = {
+        "accuracy": f"{np.mean(accuracies):.1f}",
+        "spread": f"{np.std(accuracies, ddof=1):.2f}",
+    }
+    return {("docs/estimators.md", text): {**numbers, "divisions": str(len(accuracies))}}
 
 
 def of_peers() -> Claims:
@@ -487,8 +495,8 @@ def of_goals() -> Claims:
         "under a secure sum at epsilon 1, digits by class are learned to {digits}% and breast\n"
         "cancer to {cancer}% ("
     )
-    both = {"digits": digits, "cancer": cancer}
-    learned = {key: _with(row["mean"], row["interval"]) for key, row in both.items()}
+    rows = {"digits": digits, "cancer": cancer}
+    learned = {key: _with(row["mean"], row["interval"]) for key, row in rows.items()}
     return {("docs/estimators.md", text): numbers, ("docs/privacy/first_stage.md", more): learned}
 
 
@@ -512,7 +520,7 @@ def of_benchmark() -> Claims:
         ),
         "gradient descent by gossip, full batches": GOSSIP,
     }
-    found: Claims = {
+    claims: Claims = {
         (page, f"| {name} | {{at_1}} | {{at_4}} |"): {"at_1": at(row, 1.0), "at_4": at(row, 4.0)}
         for name, row in named.items()
     }
@@ -522,13 +530,13 @@ def of_benchmark() -> Claims:
         "mixed": at("Muffliato on a ring, 8 mixings", 4.0),
         "meetings": at("gradient descent at meetings", 4.0),
     }
-    found["docs/claims.md", "at epsilon 4 reaches {ring}%, and {mixed}% with 8 mixings"] = numbers
+    claims["docs/claims.md", "at epsilon 4 reaches {ring}%, and {mixed}% with 8 mixings"] = numbers
     text = (
         "by gossip\n{gossip}%, on a ring {ring}, there with 8 mixings of each message {mixed}; "
         "against any one node, on a network of\nmeetings, {meetings}."
     )
-    found["docs/reproduce.md", text] = numbers
-    return found
+    claims["docs/reproduce.md", text] = numbers
+    return claims
 
 
 def of_pixels() -> Claims:
@@ -546,11 +554,11 @@ def of_sums() -> Claims:
         *("secure gossip, 1 neighbour may collude", GOSSIP, ALONE_PRIVATE, ALONE, POOLED),
     )
     page = "docs/secure_sums.md"
-    found = _beside(page, ("digits-by-class", "breast-cancer"), {name: name for name in names})
-    digits = [found[page, text] for text in (_row(names[5]), _row(GOSSIP), _row(names[0]))]
+    claims = _beside(page, ("digits-by-class", "breast-cancer"), {name: name for name in names})
+    digits = [claims[page, text] for text in (_row(names[5]), _row(GOSSIP), _row(names[0]))]
     text = "at epsilon 1 it reaches {own}%, gossip {gossip}, one secure sum of all sites {sums}."
     values = (numbers["one_1"] for numbers in digits)
-    return found | {(page, text): dict(zip(("own", "gossip", "sums"), values, strict=True))}
+    return claims | {(page, text): dict(zip(("own", "gossip", "sums"), values, strict=True))}
 
 
 def _row(name: str) -> str:
@@ -560,11 +568,11 @@ def _row(name: str) -> str:
 def _beside(page: str, tasks: tuple[str, str], rows: dict[str, str]) -> Claims:
     """Return rows of two benchmark tasks at epsilon 1 and 4, by the names that a page has."""
     cells, _ = read_benchmark(ROOT / "docs" / "results")
-    both = [{line.method: line for line in lines_of(cells, task)} for task in tasks]
+    lines_of_tasks = [{line.method: line for line in lines_of(cells, task)} for task in tasks]
     return {
         (page, _row(name)): {
             f"{which}_{epsilon}": shown(lines[row].at(epsilon), lines[CHANCE].first)
-            for which, lines in zip(("one", "two"), both, strict=True)
+            for which, lines in zip(("one", "two"), lines_of_tasks, strict=True)
             for epsilon in (1, 4)
         }
         for name, row in rows.items()
@@ -576,8 +584,10 @@ def _plain_and_best(rows: list[Row]) -> tuple[float, float]:
 
 
 def _accuracy(row: Row) -> str:
-    half = row["interval"] if "interval" in row else row["accuracy_interval"]
-    return _with(row["accuracy"], half)
+    name = "interval"
+    if name not in row:
+        name = "accuracy_interval"
+    return _with(row["accuracy"], row[name])
 
 
 def _percent(row: Row) -> str:
@@ -608,36 +618,39 @@ def written(page: str, text: str, numbers: dict[str, str]) -> str:
 
 
 def list_of_results() -> str:
-    """Return a table of the committed results: what made each, and when."""
+    """Return a table of the committed results: their commands, days and commits."""
     lines = ["| command | on | commit |", "|---|---|---|"]
     for path in sorted((ROOT / "docs" / "results").glob("*.json")):
-        by = json.loads(path.read_text())
+        record = json.loads(path.read_text())
         if path.stem == "benchmark":
             cells = read_benchmark(path.parent)[0]
-            for task, own in by["made"].items():
-                asked = "".join(f" --epsilon {epsilon:g}" for epsilon in own["epsilons"])
-                asked += f" --records {own['records']}" * (own["records"] != "all")
-                asked += f" --seeds {splits_of(cells, task)}"
-                lines.append(
-                    f"| `dpmesh benchmark {task}{asked}` | {own['date']} | {own['commit']} |"
-                )
+            for task, task_record in record["made"].items():
+                options = "".join(f" --epsilon {epsilon:g}" for epsilon in task_record["epsilons"])
+                if task_record["records"] != "all":
+                    options += f" --records {task_record['records']}"
+                options += f" --seeds {splits_of(cells, task)}"
+                command = f"dpmesh benchmark {task}{options}"
+                lines.append(f"| `{command}` | {task_record['date']} | {task_record['commit']} |")
             continue
-        name = f"python -m {by['program']}" if "program" in by else ""
-        name = name or f"dpmesh reproduce {by['experiment']}"
-        name += f" --seeds {by['seeds']}" if "seeds" in by else ""
-        lines.append(f"| `{name}` | {by['date']} | {by['commit']} |")
+        if "program" in record:
+            command = f"python -m {record['program']}"
+        else:
+            command = f"dpmesh reproduce {record['experiment']}"
+        if "seeds" in record:
+            command += f" --seeds {record['seeds']}"
+        lines.append(f"| `{command}` | {record['date']} | {record['commit']} |")
     return "\n".join([*lines, ""])
 
 
 def main(check: bool) -> int:
     """Write or compare all pages; return how many claims differ."""
     different = 0
-    made = ROOT / "docs" / "results" / "made.txt"
-    if not made.exists() or made.read_text() != list_of_results():
+    list_file = ROOT / "docs" / "results" / "made.txt"
+    if not list_file.exists() or list_file.read_text() != list_of_results():
         different += 1
-        print(f"{made.name}: differs from the results")
+        print(f"{list_file.name}: differs from the results")
         if not check:
-            made.write_text(list_of_results())
+            list_file.write_text(list_of_results())
     cells, _ = read_benchmark(ROOT / "docs" / "results")
     for task, table in beside.tables(cells).items():
         path = ROOT / "docs" / "results" / f"{task}.md"

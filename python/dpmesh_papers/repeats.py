@@ -40,7 +40,7 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RepeatedRuns:
-    """What came out of the runs.
+    """Losses, models and broadcasts of the runs.
 
     Parameters
     ----------
@@ -67,7 +67,8 @@ class RepeatedRuns:
         Parameters
         ----------
         best
-            What `Repeats.best` returned for the same checkpoints.
+            Losses of the best fixed predictor by `Repeats.best` for the same checkpoints, shape
+            (runs, checkpoints).
         """
         return self.losses - best[:, None, :]
 
@@ -101,12 +102,15 @@ class Repeats:
         runs = integer("runs", runs, at_least=1)
         records = problem.everything[1]
         nodes = problem.nodes
-        each = len(records) // nodes
+        records_of_node = len(records) // nodes
         draws = (generator(key, Purpose.SPLIT, run) for run in range(runs))
-        orders = [draw.permutation(records)[: each * nodes].reshape(each, nodes) for draw in draws]
+        orders = [
+            draw.permutation(records)[: records_of_node * nodes].reshape(records_of_node, nodes)
+            for draw in draws
+        ]
         # Records of a round lie side by side, so that a round reads contiguous memory.
         train = problem.train.take(np.stack(orders, axis=2).ravel())
-        parts = np.arange(train.records).reshape(each, nodes * runs).T
+        parts = np.arange(train.records).reshape(records_of_node, nodes * runs).T
         copies = replace(problem, train=train, partition=tuple(parts))
         return cls(problem=copies, nodes=nodes, runs=runs)
 
@@ -176,9 +180,9 @@ class Repeats:
         instance("network", network, "a dpmesh.Network or None", Network, NoneType)
         if np.ndim(at) != 1 or not len(at):
             fail("at", "a list of checkpoints, in examples of each node", at)
-        each = len(self.problem.partition[0])
-        if at[-1] > each:
-            fail("at", f"at most {each} examples, as many as each node has", list(at))
+        records_of_node = len(self.problem.partition[0])
+        if at[-1] > records_of_node:
+            fail("at", f"at most {records_of_node} examples, as many as each node has", list(at))
         if topology.nodes != self.nodes:
             fail("topology", f"{self.nodes} nodes, as a copy has", topology.nodes)
         if not key.is_seeded:
@@ -191,21 +195,23 @@ class Repeats:
         state = algorithm.init(self.problem, key)
         total = np.zeros((self.nodes, self.runs))
         losses = []
-        used = 0
+        examples_used = 0
         t = 0
-        while used < at[-1]:
+        while examples_used < at[-1]:
             examples = algorithm.examples(t, self.problem, key)
             if not isinstance(examples, np.ndarray):
-                wanted = "one that uses each example once, in batches of one size: checkpoints are"
-                fail("algorithm", f"{wanted} numbers of examples", algorithm)
+                expectation = (
+                    "one that uses each example once, in batches of one size: checkpoints are"
+                )
+                fail("algorithm", f"{expectation} numbers of examples", algorithm)
             batch = examples.shape[1]
             total += batch * self._losses_on_all(algorithm.parameters(state), examples)
             state = channel.run(algorithm, state, t, self.problem, key).state
             channel.end_round()
-            used = used + batch
-            t = t + 1
-            if used in at:
-                losses.append(total.T / used)
+            examples_used += batch
+            t += 1
+            if examples_used in at:
+                losses.append(total.T / examples_used)
         if len(losses) != len(at):
             fail("at", f"ascending multiples of {batch}, the examples of a round", list(at))
         assert channel.received is not None
@@ -227,7 +233,7 @@ class Repeats:
 
 
 class SideBySide(Instant):
-    """Carries the copies of a message as one long message.
+    """Carrier of the copies of a message as one long message.
 
     Parameters
     ----------

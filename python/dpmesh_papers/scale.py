@@ -49,10 +49,11 @@ NODES = (1, 10, 100, 1_000, 10_000, 100_000)
 OF_A_NODE = 100
 """Records of a node in the last curve, where the data grow with the nodes."""
 MOST_TESTED = 500
+"""Most nodes whose models are tested."""
 
 
 def _sides(nodes: int) -> tuple[int, int]:
-    """Return the most alike two factors."""
+    """Return the two factors of a number that are closest to each other, the smaller one first."""
     shorter = max(side for side in range(1, isqrt(nodes) + 1) if nodes % side == 0)
     return shorter, nodes // shorter
 
@@ -101,8 +102,10 @@ def data(key: Key) -> tuple[Dataset, Dataset]:
     labels = (x @ draw.normal(size=FEATURES) > 0).astype(np.int64)
     flipped = draw.random(len(x)) < FLIPPED
     labels[flipped] = draw.integers(2, size=int(flipped.sum()))
-    every = unit_norm(with_constant(unit_norm(Dataset(x, labels))))
-    return every.take(np.arange(RECORDS)), every.take(np.arange(RECORDS, len(x)))
+    records = unit_norm(with_constant(unit_norm(Dataset(x, labels))))
+    train = records.take(np.arange(RECORDS))
+    test = records.take(np.arange(RECORDS, len(x)))
+    return train, test
 
 
 def _accuracy(network: str, nodes: int, records: int, key: Key) -> float:
@@ -111,11 +114,13 @@ def _accuracy(network: str, nodes: int, records: int, key: Key) -> float:
     problem = LinearProblem(train, parts, "softmax", test=test, classes=2, feature_norm=1.0)
     sizes = replace(Sizes.of(problem), features=0)  # a first stage needs links between all nodes
     choice = choose(sizes, epsilon=EPSILON, delta=DELTA, algorithm="gossip", key=Key.seeded(0))
-    made = NETWORKS.get(network, NETWORKS[EXPANDER]) if nodes > DEGREE else topology.complete
+    make_network: Callable[[int], Topology] = topology.complete
+    if nodes > DEGREE:
+        make_network = NETWORKS.get(network, NETWORKS[EXPANDER])
     run = simulate(
         choice.algorithm,
         problem,
-        made(nodes),
+        make_network(nodes),
         rounds=choice.rounds,
         key=key,
         delta=DELTA,
@@ -134,11 +139,11 @@ def in_words(row: Row) -> str:
 def as_text(rows: list[Row]) -> str:
     """Return all points, and what they say."""
     most = max(row["nodes"] for row in rows)
-    few, many = (
+    first, last = (
         f"{only(rows, network=EXPANDER, nodes=nodes)['accuracy']:.1f}" for nodes in (10, most)
     )
     grown = pick(rows, network=GROWING)
-    head = (
+    heading = (
         f"Accuracy (%) of the nodes' released models at epsilon {EPSILON:g}, delta {DELTA:g}, by "
         f"number of nodes; every message may be public. Two classes of {FEATURES} features, where "
         f"{100 * (1 - FLIPPED / 2):.0f}% is the best possible. Gradient descent by gossip, "
@@ -147,14 +152,14 @@ def as_text(rows: list[Row]) -> str:
     answer = (
         "Who is right? At fixed data more nodes are worse: each hides its own records by itself, "
         "so that the noise in the mean of all models grows as the square root of their number. "
-        f"From 10 to {most:,} nodes a network that mixes well falls from {few} to {many}%. One "
+        f"From 10 to {most:,} nodes a network that mixes well falls from {first} to {last}%. One "
         "that mixes slowly, such as a ring, falls further, as a node averages the noise of its "
         "neighbourhood only. Where the data grow with the nodes, more nodes are better: "
         f"{_listed(grown)}. So it is in the without-replacement paper, whose nodes hold all of the "
         "data each. A sparse network sets an end to that, too: steps are as long as they may be "
         "where noise is averaged over all nodes, and its nodes average fewer."
     )
-    lines = [paragraph(head), "", *map(in_words, rows), "", paragraph(answer)]
+    lines = [paragraph(heading), "", *map(in_words, rows), "", paragraph(answer)]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What features and a first stage buy linear models of tables, by the default rule.
+"""Accuracy that features and private centering add to linear models of tables, by default.
 
 Each task is learned with and without them at the same proved epsilon: by the benchmark's problems,
 and of Covertype by the estimator, with the ranges of a file that a user would fill in.
@@ -51,40 +51,45 @@ def tables(
 def _cells() -> Iterator[Row]:
     for task in ("digits-by-class", "digits-alike", "breast-cancer", FOREST):
         for method in ("secure", "gossip"):
-            for epsilon in EPSILONS[: 1 if task == FOREST else None]:
+            epsilons = EPSILONS[:1] if task == FOREST else EPSILONS
+            for epsilon in epsilons:
                 for features in (WITHOUT, RULE):
                     yield {"task": task, "method": method, "epsilon": epsilon, "features": features}
 
 
 def _measured(cell: Row, seeds: int, records: int | None) -> Row:
-    learned = _forest if cell["task"] == FOREST else of_benchmark
-    found = [learned(cell, seed, records) for seed in range(seeds)]
-    percent = [100 * accuracy for accuracy, _ in found]
-    held_out = FOREST_HELD_OUT if cell["task"] == FOREST else TASKS[cell["task"]].held_out
-    return {"made": found[0][1]} | repeated(percent, held_out=held_out)
+    if cell["task"] == FOREST:
+        results = [_forest(cell, seed, records) for seed in range(seeds)]
+        held_out = FOREST_HELD_OUT
+    else:
+        results = [of_benchmark(cell, seed) for seed in range(seeds)]
+        held_out = TASKS[cell["task"]].held_out
+    percent = [100 * accuracy for accuracy, _ in results]
+    return {"made": results[0][1]} | repeated(percent, held_out=held_out)
 
 
-def of_benchmark(cell: Row, seed: int, _: int | None = None) -> tuple[float, str]:
+def of_benchmark(cell: Row, seed: int) -> tuple[float, str]:
     """Return the accuracy on a split of a benchmark's task, and what was made of records."""
     problem = TASKS[cell["task"]].problem(Key.seeded(seed))
     return _learned(cell, seed, problem, problem.accuracy)
 
 
 def _forest(cell: Row, seed: int, records: int | None) -> tuple[float, str]:
-    """Return the same of the estimator, whose flags are declared."""
+    """Return the accuracy on a split of Covertype, whose flags are declared, and what was made."""
     draw = generator(Key.seeded(seed), Purpose.SPLIT)
     data = _cover().take(draw.permutation(_cover().records)[:records])
     train, test = train_test_split(data, FOREST_HELD_OUT, draw)
-    made = PrivateClassifier(
+    classifier = PrivateClassifier(
         cell["epsilon"], ranges=FOREST_RANGES, algorithm=cell["method"], random_state=seed
     )
-    given = train.features, train.labels, np.asarray(train.features)[:, 10:14].argmax(axis=1)
+    areas = np.asarray(train.features)[:, 10:14].argmax(axis=1)
+    training = train.features, train.labels, areas
     if cell["features"] == RULE:
-        made.fit(*given)
-        name = getattr(made.model_.columns, "features", COLUMNS).name
-        return float(made.score(test.features, test.labels)), f"{name}, first stage"
-    encoded = made.set_params(features="columns")._encoded_problem(*given)
-    outline = Outline(columns=encoded.columns, classes=made.classes_)
+        classifier.fit(*training)
+        name = getattr(classifier.model_.columns, "features", COLUMNS).name
+        return float(classifier.score(test.features, test.labels)), f"{name}, first stage"
+    encoded = classifier.set_params(features="columns")._encoded_problem(*training)
+    outline = Outline(columns=encoded.columns, classes=classifier.classes_)
 
     def accuracy(released: Any) -> Any:
         model = outline.model(released.mean(axis=0))
@@ -107,9 +112,10 @@ def _learned(cell: Row, seed: int, problem: Any, accuracy: Any) -> tuple[float, 
         delta=DELTA,
         metrics=Metrics([], progress=False),
     )
-    staged = hasattr(chosen.algorithm, "mean")
-    how = "columns, first stage" if staged else "columns"
-    return float(np.mean(accuracy(run.released))), how
+    made = "columns"
+    if hasattr(chosen.algorithm, "mean"):
+        made = "columns, first stage"
+    return float(np.mean(accuracy(run.released))), made
 
 
 @cache
@@ -132,12 +138,12 @@ def as_text(rows: list[Row]) -> str:
         f"{'task':<17}{'method':<8}{'epsilon':>8}{WITHOUT:>18}{RULE:>18}{'splits':>8}  made",
     ]
     for with_rule in pick(rows, features=RULE):
-        same = {name: with_rule[name] for name in ("task", "method", "epsilon")}
-        both = [*pick(rows, **same, features=WITHOUT), with_rule]
-        texts = [f"{row['accuracy']:.1f} +- {row['interval']:.1f}" for row in both]
+        setting = {name: with_rule[name] for name in ("task", "method", "epsilon")}
+        pair = [*pick(rows, **setting, features=WITHOUT), with_rule]
+        texts = [f"{row['accuracy']:.1f} +- {row['interval']:.1f}" for row in pair]
         cells = "".join(f"{text:>18}" for text in texts)
         lines.append(
-            f"{same['task']:<17}{same['method']:<8}{same['epsilon']:>8g}{cells}"
+            f"{setting['task']:<17}{setting['method']:<8}{setting['epsilon']:>8g}{cells}"
             f"{with_rule['seeds']:>8}  {with_rule['made']}"
         )
     return "\n".join(lines)
@@ -147,8 +153,8 @@ def _figure(rows: list[Row]) -> Figure:
     """Draw accuracy over epsilon; needs the extra ``plots``."""
     panels = []
     for task, method in dict.fromkeys((row["task"], row["method"]) for row in rows):
-        mine = pick(rows, task=task, method=method)
-        lines = lines_of(mine, by="features", x="epsilon", y="accuracy", spread="interval")
+        points = pick(rows, task=task, method=method)
+        lines = lines_of(points, by="features", x="epsilon", y="accuracy", spread="interval")
         title = f"{task}, {method}"
         y = "accuracy (%)"
         panels.append(Panel(title=title, x="epsilon", y=y, log="x", lines=lines))

@@ -71,7 +71,7 @@ PAPER: dict[Data, Paper] = {
         ("strongly convex", LEARNED, "paper"): (None, 71.03, 75.39, 80.93, 82.97),
     },
 }
-"""Percent, for 1, 3, 5, 10 and 20 nodes."""
+"""The paper's accuracies in percent, for 1, 3, 5, 10 and 20 nodes."""
 
 NOISES: tuple[Noise, ...] = ("paper", "proved")
 SETTINGS = {"Covertype": covertype_setting, "MNIST": mnist_setting}
@@ -104,24 +104,31 @@ def table(
         return Situation(setting, case, nodes, nodes, problems, keys)
 
     def run(cell: Row) -> Row:
-        here = situation(cell["nodes"], cell["case"])
+        federation = situation(cell["nodes"], cell["case"])
         method = cell["method"]
-        known = controllers(here.problems[0].rounds(BATCH_SIZE))
+        known_controllers = controllers(federation.problems[0].rounds(BATCH_SIZE))
+        controller = known_controllers.get(method, AlwaysGlobal())
         if method == NOISELESS:
-            here = replace(here, problems=list(map(_at_one_node, here.problems)))
-        found = measured(here, known.get(method, AlwaysGlobal()), cell["noise"], 1.0)
-        numbers = paper.get((cell["case"], method, cell["noise"]), (None,) * len(NODES))
-        return found | {"paper": numbers[NODES.index(cell["nodes"])]}
+            at_one_node = [_at_one_node(problem) for problem in federation.problems]
+            federation = replace(federation, problems=at_one_node)
+        result = measured(federation, controller, cell["noise"], 1.0)
+        papers = paper.get((cell["case"], method, cell["noise"]), (None,) * len(NODES))
+        return result | {"paper": papers[NODES.index(cell["nodes"])]}
 
-    name, title = ("table1", "Table I") if data == "Covertype" else ("table2", "Table II")
-    kind, without = ("", "") if intercept else ("-intercept", ", without an intercept")
-    experiment = Experiment(folder, f"without-replacement-{name}{kind}", progress)
+    name = "table1"
+    source = f"Table I, {data}"
+    if data == "MNIST":
+        name = "table2"
+        source = f"Table II, {data}"
+    if not intercept:
+        name += "-intercept"
+        source += ", without an intercept"
+    experiment = Experiment(folder, f"without-replacement-{name}", progress)
     cells = [
         {"case": case, "nodes": nodes, "method": method, "noise": noise, "epsilon": 1.0}
         for nodes, case, (method, noise) in product(NODES, CASES, _methods(intercept))
     ]
     experiment.measure(cells, run, in_words)
-    source = f"{title}, {data}{without}"
     return experiment.write(partial(table_as_text, source=source), draw_table)
 
 
@@ -140,7 +147,9 @@ def _methods(intercept: bool) -> list[tuple[str, Noise]]:
         NOISY: ("proved",),
     }
     methods = (NOISELESS, *controllers(1))
-    return [(method, x) for method in methods for x in noises.get(method, ("paper", "proved"))]
+    return [
+        (method, noise) for method in methods for noise in noises.get(method, ("paper", "proved"))
+    ]
 
 
 def figure(
@@ -163,24 +172,31 @@ def figure(
     keys = [Key.seeded(seed) for seed in range(seeds)]
     problems = [dealt_out(setting, NODES_OF_FIGURES, case, key) for key in keys]
     situation = Situation(setting, case, NODES_OF_FIGURES, 1, problems, keys)
-    chosen = controllers(problems[0].rounds(BATCH_SIZE))
+    known_controllers = controllers(problems[0].rounds(BATCH_SIZE))
 
     def run(cell: Row) -> Row:
         method = cell["method"]
-        return measured(situation, chosen.get(method), cell["noise"], cell["epsilon"])
+        return measured(situation, known_controllers.get(method), cell["noise"], cell["epsilon"])
 
-    private = [method for method in (*chosen, WITH_REPLACEMENT) if method != LOCAL]
-    shown: list[tuple[str, Noise, float]] = [
-        *((method, "none", EPSILONS[-1]) for method in (COLLABORATIVE, LOCAL)),
-        *(
-            (method, noise, epsilon)
-            for epsilon, noise, method in product(EPSILONS, NOISES, private)
-            if method != NOISY or noise == "proved"  # the paper has no noise for it
-        ),
+    private = [method for method in (*known_controllers, WITH_REPLACEMENT) if method != LOCAL]
+    methods: list[tuple[str, Noise, float]] = [
+        (COLLABORATIVE, "none", EPSILONS[-1]),
+        (LOCAL, "none", EPSILONS[-1]),
+    ]
+    methods += [
+        (method, noise, epsilon)
+        for epsilon, noise, method in product(EPSILONS, NOISES, private)
+        if method != NOISY or noise == "proved"  # the paper has no noise for it
     ]
     cells = [
-        {"case": case, "nodes": NODES_OF_FIGURES, "method": m, "noise": noise, "epsilon": epsilon}
-        for m, noise, epsilon in shown
+        {
+            "case": case,
+            "nodes": NODES_OF_FIGURES,
+            "method": method,
+            "noise": noise,
+            "epsilon": epsilon,
+        }
+        for method, noise, epsilon in methods
     ]
     experiment = Experiment(folder, f"without-replacement-figure{number}", progress)
     experiment.measure(cells, run, in_words)
@@ -200,9 +216,10 @@ def table_as_text(rows: list[Row], source: str) -> str:
     ]
     for case in CASES:
         lines += ["", case]
-        mine = pick(rows, case=case)
-        for noise, method in product(("none", "paper", "proved"), kinds(mine, "method")):
-            if row := pick(mine, noise=noise, method=method):
+        rows_of_case = pick(rows, case=case)
+        for noise, method in product(("none", "paper", "proved"), kinds(rows_of_case, "method")):
+            row = pick(rows_of_case, noise=noise, method=method)
+            if row:
                 lines += _lines_of_a_method(f"{method}, noise {noise}", row)
     full = pick(rows, method=COLLABORATIVE, noise="paper")
     gap = np.mean([abs(row["released"] - row["paper"]) for row in full])
@@ -225,13 +242,13 @@ ABOUT_TABLES = (
 
 
 def _lines_of_a_method(name: str, row: list[Row]) -> Iterator[str]:
-    """Yield what the paper and we find of a method, by number of nodes."""
+    """Yield the paper's accuracies of a method and ours, by number of nodes."""
     method = row[0]["method"]
     noise = row[0]["noise"]
     has_paper = row[-1]["paper"] is not None
     if has_paper:
-        known = ["" if cell["paper"] is None else f"{cell['paper']:.2f}" for cell in row]
-        yield _row(f"{name}: paper", known)
+        papers = ["" if cell["paper"] is None else f"{cell['paper']:.2f}" for cell in row]
+        yield _row(f"{name}: paper", papers)
     if method != LOCAL:
         yield _row(f"{name}: global", [shown(cell, "released") for cell in row])
     if has_paper:
@@ -260,11 +277,13 @@ def figure_as_text(rows: list[Row], data: str, setting: Setting) -> str:
         _row("epsilon", [f"{epsilon:g}" for epsilon in EPSILONS]),
     ]
     for noise in ("none", "paper", "proved"):
-        mine = pick(rows, noise=noise)
-        for method in kinds(mine, "method"):
-            row = pick(mine, method=method)
-            local = ": local" if method == LOCAL else ""
-            lines.append(_row(f"{method}, noise {noise}{local}", list(map(shown, row))))
+        rows_of_noise = pick(rows, noise=noise)
+        for method in kinds(rows_of_noise, "method"):
+            row = pick(rows_of_noise, method=method)
+            name = f"{method}, noise {noise}"
+            if method == LOCAL:
+                name += ": local"
+            lines.append(_row(name, list(map(shown, row))))
             if method in (COLLABORATIVE, WITH_REPLACEMENT) and noise != "none":
                 lines.append(_row("  epsilon of a record", _costs(row)))
     return "\n".join([*lines, "", *_unlike(rows), *_caveats(rows)])
@@ -275,12 +294,12 @@ def _costs(row: list[Row]) -> list[str]:
 
 
 def _unlike(rows: list[Row]) -> Iterator[str]:
-    """Yield what the paper's noise compares: methods at epsilons that are not the same."""
+    """Yield the epsilons of the methods that the paper's noise compares; they differ."""
     compared = {row["method"]: row for row in pick(rows, noise="paper", epsilon=1.0)}
     if {LEARNED, WITH_REPLACEMENT} <= {*compared}:
-        both = compared[WITH_REPLACEMENT], compared[LEARNED]
-        costs = _costs([*both])
-        accuracies = list(map(shown, both))
+        pair = [compared[WITH_REPLACEMENT], compared[LEARNED]]
+        costs = _costs(pair)
+        accuracies = list(map(shown, pair))
         yield "At the paper's noise for epsilon 1 methods of different epsilons are compared: with"
         yield (
             f"replacement a record pays {costs[0]} ({accuracies[0]}), by Algorithm 1 {costs[1]} "
@@ -289,7 +308,7 @@ def _unlike(rows: list[Row]) -> Iterator[str]:
 
 
 def _caveats(rows: list[Row]) -> Iterator[str]:
-    """Yield what reports name as not proved, by method, for the largest number of nodes."""
+    """Yield what reports name as not proved, by method, at the largest number of nodes."""
     yield ""
     yield "Components or feature norms are fitted to the training data: no epsilon covers that."
     reported = {row["method"]: row["not_proved"] for row in rows if row["noise"] != "none"}
@@ -303,12 +322,12 @@ def draw_table(rows: list[Row]) -> Figure:
     panels = []
     noiseless = [row for row in pick(rows, noise="none") if row["method"] in (NOISELESS, LOCAL)]
     for case, noise in product(CASES, (noise for noise in NOISES if pick(rows, noise=noise))):
-        mine = pick([*noiseless, *pick(rows, noise=noise)], case=case)
+        points = pick([*noiseless, *pick(rows, noise=noise)], case=case)
         title = f"{case}, noise: {noise}"
         y = "test accuracy (%); x: the paper's"
         ticks = sorted(kinds(rows, "nodes"))
         limits = (0.0, 100.0)
-        lines = _lines(mine, "nodes")
+        lines = _lines(points, "nodes")
         panels.append(Panel(title=title, x="nodes", y=y, lines=lines, ticks=ticks, limits=limits))
     return drawn(panels, columns=2)
 
@@ -340,12 +359,13 @@ def _lines(rows: list[Row], x: str) -> list[Line]:
 
 
 def _difference(row: Row) -> str:
-    """Return by how much our global model is ahead of the paper's."""
+    """Return our global model's accuracy less the paper's; ``*`` marks a clear difference."""
     if row["paper"] is None:
         return ""
-    ahead = row["released"] - row["paper"]
-    beyond = abs(ahead) > row["released_interval"]  # never for one seed, whose interval is NaN
-    return f"{ahead:+.2f}{'*' if beyond else ' '}"
+    difference = row["released"] - row["paper"]
+    if abs(difference) > row["released_interval"]:  # never for one seed, whose interval is NaN
+        return f"{difference:+.2f}*"
+    return f"{difference:+.2f} "
 
 
 def _row(name: str, columns: list[str]) -> str:

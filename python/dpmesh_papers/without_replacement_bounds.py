@@ -222,11 +222,11 @@ def as_text(rows: list[Row]) -> str:
         "dimension of the noise, which (23) leaves out. vacuous: the corrected bound is above "
         "2 L r, which no model in the ball exceeds."
     )
-    held = sum(row["measured"] <= row["corrected"] for row in rows)
+    within = sum(row["measured"] <= row["corrected"] for row in rows)
     above = sum(row["measured"] > row["printed"] for row in rows)
     telling = sum(row["corrected"] <= row["trivial"] for row in rows)
     verdict = (
-        f"Of {len(rows)} settings, the suboptimality is within the corrected bound in {held} and "
+        f"Of {len(rows)} settings, the suboptimality is within the corrected bound in {within} and "
         f"above the printed one in {above}; the corrected bound says something in {telling}."
     )
     return "\n".join([paragraph(head), "", *map(in_words, rows), "", paragraph(verdict)])

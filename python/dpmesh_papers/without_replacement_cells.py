@@ -53,18 +53,18 @@ def controllers(rounds: int) -> dict[str, AnyController]:
 
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """What the methods that are compared have in common.
+    """The data, losses and keys that all compared methods share.
 
     Parameters
     ----------
     setting, case
         The data, and the losses.
     nodes
-        Their number.
+        Number of nodes.
     copies
-        How many nodes hold the same record.
+        Number of nodes that hold the same record.
     problems, keys
-        One of each for every run.
+        A problem and a key for each run.
     """
 
     setting: Setting
@@ -90,8 +90,8 @@ def measured(
     case = situation.case
     copies = situation.copies
     runs = []
-    for given, key in zip(situation.problems, situation.keys, strict=True):
-        problem = given
+    for single_precision, key in zip(situation.problems, situation.keys, strict=True):
+        problem = single_precision
         algorithm: AnyAlgorithm
         if controller is None:
             algorithm = with_replacement(setting, problem, noise, epsilon)
@@ -101,28 +101,36 @@ def measured(
                 setting, problem, case, controller, noise, epsilon, copies=copies
             )
         runs.append(run(algorithm, problem, key))
-    found: Row = {
-        "epsilon_proved": max(each.privacy.epsilon for each in runs),
+    result: Row = {
+        "epsilon_proved": max(finished.privacy.epsilon for finished in runs),
         "not_proved": "; ".join(algorithm.plan(1).assumptions),
         "paper": None,
     }
     for name, metric in (("released", "released_accuracy"), ("local", "accuracy")):
-        percent = [100 * each.history.last(metric) for each in runs]
-        found |= {name: float(np.mean(percent)), f"{name}_interval": interval(percent)}
-    messages = float(np.mean([each.traffic.messages for each in runs]))
-    return found | {"releases": messages / situation.nodes / setting.classes, "seeds": len(runs)}
+        percent = [100 * finished.history.last(metric) for finished in runs]
+        result[name] = float(np.mean(percent))
+        result[f"{name}_interval"] = interval(percent)
+    messages = float(np.mean([finished.traffic.messages for finished in runs]))
+    result["releases"] = messages / situation.nodes / setting.classes
+    result["seeds"] = len(runs)
+    return result
 
 
 def shown(row: Row, which: str = "") -> str:
     """Return an accuracy: by default of the global model, if the method has one."""
     which = which or kind_of(row)
-    half = row[f"{which}_interval"]
-    return f"{row[which]:5.2f}" + ("" if np.isnan(half) else f" +-{half:4.2f}")
+    half_width = row[f"{which}_interval"]
+    accuracy = f"{row[which]:5.2f}"
+    if np.isnan(half_width):
+        return accuracy
+    return f"{accuracy} +-{half_width:4.2f}"
 
 
 def kind_of(row: Row) -> str:
     """Return which model of a method counts: the global one, unless it has none."""
-    return "local" if row["method"] == LOCAL else "released"
+    if row["method"] == LOCAL:
+        return "local"
+    return "released"
 
 
 def in_words(row: Row) -> str:

@@ -47,7 +47,7 @@ class Setting:
     public
         Part of the publisher's test records, for a controller that needs some; the rest is `test`.
     classes
-        K.
+        Number of classes, the paper's K.
     """
 
     train: Dataset
@@ -90,8 +90,10 @@ def principal_components(
     Pixels are whole numbers of 255ths, and axes are rounded to whole numbers of 2^-20: all sums are
     of integers below 2^53, which floating point adds without rounding, in any order.
     """
-    whole = [np.rint(255 * part.astype(np.float64)) for part in (train, test)]
-    source = whole[0] if fitted is None else np.rint(255 * fitted.astype(np.float64))
+    grey_levels = [np.rint(255 * part.astype(np.float64)) for part in (train, test)]
+    source = grey_levels[0]
+    if fitted is not None:
+        source = np.rint(255 * fitted.astype(np.float64))
     total = source.sum(axis=0)
     records = len(source)
     covariance = source.T @ source - np.outer(total, total) / records
@@ -99,7 +101,7 @@ def principal_components(
     axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(count)])
     axes = np.rint(2.0**20 * axes) / 2.0**20
     centre = (total @ axes) / records
-    return tuple(((part @ axes - centre) / 255).astype(np.float32) for part in whole)
+    return tuple(((part @ axes - centre) / 255).astype(np.float32) for part in grey_levels)
 
 
 def covertype_setting(records: int | None = None, *, intercept: bool = True) -> Setting:
@@ -114,8 +116,11 @@ def covertype_setting(records: int | None = None, *, intercept: bool = True) -> 
 def _setting(
     train: Dataset, test: Dataset, *, classes: int, records: int | None, intercept: bool
 ) -> Setting:
-    parts = [unit_norm(part) for part in (train.take(np.arange(train.records)[:records]), test)]
-    train, test = (unit_norm(with_constant(part)) for part in parts) if intercept else parts
+    train = unit_norm(train.take(np.arange(train.records)[:records]))
+    test = unit_norm(test)
+    if intercept:
+        train = unit_norm(with_constant(train))
+        test = unit_norm(with_constant(test))
     train, test = (
         replace(part, features=part.features.astype(np.float32)) for part in (train, test)
     )

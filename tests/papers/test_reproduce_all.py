@@ -59,6 +59,6 @@ def test_claims_of_the_readme_run_in_small_on_real_data(
     task = quantized_comparison.TASKS["regression"]
     small = replace(task, epsilons=(task.epsilons[0], quantized_comparison.SHOWN_EPSILON))
     monkeypatch.setitem(quantized_comparison.TASKS, "regression", small)
-    monkeypatch.setattr(online, "SOURCES", (replace(online.SOURCES[-1], at=(20,)),))
+    monkeypatch.setattr(online, "SOURCES", (replace(online.SOURCES[-1], checkpoints=(20,)),))
     files = reproduce(name, tmp_path, quick=True, progress=lambda line: None)
     assert [file.suffix for file in files] == [".csv", ".txt", ".png", ".json"]

@@ -100,10 +100,26 @@ def cells_of(
     methods: Sequence[str] = (),
     progress: Callable[[str], None],
 ) -> Iterator[list[Cell]]:
-    """Run split after split what cells `before` do not have; yield all cells after each run.
+    """Run the cells that `before` lacks, split after split; yield all cells after each run.
 
-    The baselines come first. `most` is the number of records to keep of a task with data files.
-    Of the other rows those run whose names contain one of `methods`; all if it is empty.
+    The baselines come first.
+
+    Parameters
+    ----------
+    name
+        The task, a name of `TASKS`.
+    epsilons
+        Budgets of the private rows.
+    splits
+        Number of splits that each cell shall have.
+    most
+        Number of records to keep of a task with data files; None for all.
+    before
+        Cells of earlier runs.
+    methods
+        Rows to run: those whose names contain one of these; all if it is empty.
+    progress
+        Called with a line for each finished run.
     """
     task = TASKS[name]
     cells = {(cell.method, cell.epsilon): cell for cell in before}
@@ -113,8 +129,9 @@ def cells_of(
     progress(f"{name}: {task.title}")
     for split in range(splits):
         chosen = [cell for cell in cells.values() if cell.method in names]
-        mine = [cell for cell in chosen if cell.epsilon in (None, *epsilons)]
-        if sum(bool(c.why) or len(c.accuracy) > split for c in mine) == count:
+        relevant = [cell for cell in chosen if cell.epsilon in (None, *epsilons)]
+        finished = [cell for cell in relevant if cell.why or len(cell.accuracy) > split]
+        if len(finished) == count:
             continue
         try:
             trials = _trials(name, task, rows, Key.seeded(split), epsilons, most)
@@ -123,23 +140,27 @@ def cells_of(
             yield [Cell(task=name, method="all", trust="", epsilon=None, why=str(error))]
             return
         for empty, run in trials:
-            place = empty.method, empty.epsilon
-            cell = cells.setdefault(place, empty)
+            setting = empty.method, empty.epsilon
+            cell = cells.setdefault(setting, empty)
             if cell.why or len(cell.accuracy) > split:
                 continue
             try:
-                cells[place] = cell.joined(**run())
+                cells[setting] = cell.joined(**run())
             except CannotRun as reason:
-                cells[place] = replace(cell, why=str(reason))
-            progress(f"  split {split}, {in_words(cells[place])}")
+                cells[setting] = replace(cell, why=str(reason))
+            progress(f"  split {split}, {in_words(cells[setting])}")
             yield [*cells.values()]
     yield [*cells.values()]
 
 
 def in_words(cell: Cell) -> str:
     """Return a cell, its last split, as a line."""
-    head = f"{cell.method}, epsilon {cell.epsilon:g}" if cell.epsilon else cell.method
-    return f"{head}: {cell.why or f'{100 * cell.accuracy[-1]:.1f}'}"
+    name = cell.method
+    if cell.epsilon:
+        name += f", epsilon {cell.epsilon:g}"
+    if cell.why:
+        return f"{name}: {cell.why}"
+    return f"{name}: {100 * cell.accuracy[-1]:.1f}"
 
 
 def rows_of(task: Task, methods: Sequence[str] = ()) -> list[MethodRow]:
@@ -158,7 +179,7 @@ def _trials(
     epsilons: Sequence[float],
     most: int | None,
 ) -> list[tuple[Cell, Callable[[], Measured]]]:
-    """Return the cells of a split, and what measures each.
+    """Return the cells of a split, each with the function that measures it.
 
     Raises
     ------

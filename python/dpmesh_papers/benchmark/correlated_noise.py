@@ -38,14 +38,15 @@ def _strategy(
     return noise, replace(setting.budget, view=EverybodyButPartners(coalition=1))
 
 
-def _left(noise: correlated.CorrelatedStrategy, **uses: int) -> float:
+def _noise_of_models(noise: correlated.CorrelatedStrategy, **uses: int) -> float:
+    """Return the standard deviation of the noise that mixing leaves in the models."""
     try:
-        noise_left = noise.mixed_noise(**uses)
+        deviation = noise.mixed_noise(**uses)
     except ValueError as error:
         raise CannotRun(str(error)) from error
-    return (
-        noise_left if noise.correlates_time else sqrt(2) * noise_left
-    )  # which grows towards the end
+    if noise.correlates_time:
+        return deviation
+    return sqrt(2) * deviation  # it grows towards the end
 
 
 def gradient_descent(setting: Setting, kind: Strategy, *, server: bool = False) -> Trial:
@@ -60,7 +61,7 @@ def gradient_descent(setting: Setting, kind: Strategy, *, server: bool = False) 
         target_epsilon=setting.epsilon, target_delta=setting.delta
     )
     unit = 2 * CLIPPING_NORM / (problem.fewest_records // batches)
-    noise_left = _left(noise, uses=uses, separation=batches)
+    noise_left = _noise_of_models(noise, uses=uses, separation=batches)
     algorithm = GradientDescent(
         records=problem.fewest_records,
         noise_multiplier=2 * multiplier * sqrt(uses),
@@ -80,5 +81,5 @@ def online_learning(setting: Setting, online: Trial, kind: Strategy) -> Trial:
     assert links is not None
     noise, budget = _strategy(setting, kind, links, rounds)
     once = replace(plain, step_size=1.0).noise_std(1, problem.dim)
-    step = step_size(_left(noise) * once, rounds=rounds)
+    step = step_size(_noise_of_models(noise) * once, rounds=rounds)
     return Trial(replace(plain, step_size=step, noise=noise), problem, links, rounds, budget)

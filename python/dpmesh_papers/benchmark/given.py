@@ -42,13 +42,14 @@ class Setting:
     Parameters
     ----------
     problem
-        With test records.
+        The problem, with test records.
     unit
         Unit of the guarantee: ``"record"`` or ``"user"``.
     epsilon, delta
         The budget of the run.
     featured
-        Makes the same records with more features, where the task has a rule for them.
+        Returns the problem of the same records with more features, where the task has a rule for
+        them.
     """
 
     problem: LinearProblem
@@ -64,7 +65,7 @@ class Setting:
 
     @property
     def smallest(self) -> int:
-        """Records of the smallest node."""
+        """Number of records of the smallest node."""
         return self.problem.fewest_records
 
     @property
@@ -98,7 +99,7 @@ class MethodRow:
     Parameters
     ----------
     name
-        As printed.
+        The name as printed.
     trial
         Returns the run, or raises `CannotRun`.
     trust

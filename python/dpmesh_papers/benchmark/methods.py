@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from math import sqrt
-from typing import Any
 
 import numpy as np
 
@@ -95,12 +94,36 @@ def _chosen(
     longer: bool = False,
     staged: bool = False,
 ) -> Trial:
-    """Return a row of the default rule: by itself, on its longer path, or with a first stage."""
-    problem = setting.problem if problem is None else problem
+    """Return a row of the default rule.
+
+    Parameters
+    ----------
+    setting
+        The problem and the budget.
+    method
+        As in `dpmesh.defaults.choose`.
+    problem
+        Learned in place of the setting's.
+    colluding
+        Number of sites that may collude with the server.
+    longer
+        If true, learning rates of the rule's longer path.
+    staged
+        If true, private centering first.
+
+    Raises
+    ------
+    CannotRun
+        If the rule has no such row for the problem.
+    """
+    if problem is None:
+        problem = setting.problem
     sizes = Sizes.of(problem)
+    if not staged:
+        sizes = replace(sizes, features=0)
     try:
         choice = choose(
-            sizes if staged else replace(sizes, features=0),
+            sizes,
             epsilon=setting.epsilon,
             delta=setting.delta,
             algorithm=method,
@@ -120,7 +143,10 @@ def _chosen(
 
 
 def _central(setting: Setting, longer: bool = False) -> Trial:
-    """A secure sum of two halves that nobody of them attacks has the noise of one server."""
+    """Return central DP-SGD: a secure sum of two halves, none of which may collude.
+
+    It has the noise of one server that is trusted with all records.
+    """
     problem = replace(
         setting.problem, partition=tuple(np.array_split(setting.problem.everything[1], 2))
     )
@@ -249,7 +275,8 @@ def _online(setting: Setting, sampling: Once = "arrival") -> Trial:
     )
     noise = sqrt(rounds / setting.problem.nodes) * plain.noise_std(1, setting.problem.dim)
     algorithm = replace(plain, step_size=step_size(noise, rounds=rounds))
-    rounds += sampling == "allocation"  # what the last batch moved is sent
+    if sampling == "allocation":
+        rounds += 1  # what the last batch moved is sent
     return Trial(
         algorithm, setting.problem, network(setting.problem.nodes, key=Key.seeded(0)), rounds
     )
@@ -321,8 +348,13 @@ def _without_replacement(setting: Setting, sampling: Once = "arrival") -> Trial:
     )
     share = GLOBAL_SHARE
     if sampling == "allocation":  # the more releases, the less noise: all updates are global
-        kind: dict[str, Any] = {"sampling": sampling, "records": rounds * plain.batch_size}
-        plain = replace(plain, controller=AlwaysGlobal(), decisions="together", **kind)
+        plain = replace(
+            plain,
+            controller=AlwaysGlobal(),
+            decisions="together",
+            sampling=sampling,
+            records=rounds * plain.batch_size,
+        )
         share = 1.0
     return Trial(with_steps(plain, problem, rounds, share), problem, None, rounds)
 

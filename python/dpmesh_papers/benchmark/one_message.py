@@ -74,7 +74,7 @@ class ClassMoments:
     problem
         A classification problem.
     second_moments
-        Whether vectors have x x^T beside the class sums.
+        If true, vectors have x x^T beside the class sums.
     noise
         Standard deviation of the noise in each number of the released sum.
     """
@@ -111,7 +111,9 @@ class ClassMoments:
     @property
     def moments(self) -> int:
         """Length of the triangle of second moments; 0 without them."""
-        return self.features * (self.features + 1) // 2 if self.second_moments else 0
+        if not self.second_moments:
+            return 0
+        return self.features * (self.features + 1) // 2
 
     @property
     def dim(self) -> int:
@@ -121,12 +123,16 @@ class ClassMoments:
     @property
     def longest(self) -> float:
         """Largest norm of a vector."""
-        return LENGTH if self.second_moments else 1.0
+        if not self.second_moments:
+            return 1.0
+        return LENGTH
 
     @property
     def diameter(self) -> float:
         """Largest distance between the vectors of two records over `longest`."""
-        return DIAMETER / LENGTH if self.second_moments else 2.0
+        if not self.second_moments:
+            return 2.0
+        return DIAMETER / LENGTH
 
     def blocks(self, node: int) -> Iterator[Block]:
         """Yield the records of a node; longer ones than 1 are clipped."""

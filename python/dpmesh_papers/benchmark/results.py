@@ -57,16 +57,16 @@ class Line(NamedTuple):
 
     @property
     def first(self) -> Cell:
-        """At the smallest epsilon."""
+        """The cell at the smallest epsilon."""
         return next(iter(self.cells.values()))
 
     @property
     def last(self) -> Cell:
-        """At the largest."""
+        """The cell at the largest epsilon."""
         return [*self.cells.values()][-1]
 
     def at(self, epsilon: float) -> Cell:
-        """The cell of an epsilon, or the only one of a baseline."""
+        """Return the cell of an epsilon, or the only one of a baseline."""
         return self.cells.get(epsilon, self.first)
 
 
@@ -236,7 +236,7 @@ def as_markdown(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
     Parameters
     ----------
     cells
-        Of all tasks.
+        The cells of all tasks.
     made
         The settings of each task's run.
     """
@@ -269,8 +269,8 @@ def _aligned(heads: list[str], rows: list[list[str]]) -> str:
 
 def as_page(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
     """Return one self-contained HTML page."""
-    says = f'<p style="white-space: pre-line">{escape(verdict(cells))}</p>'
-    body = [f"<h1>{HEADLINE}</h1>", says]
+    sentences = f'<p style="white-space: pre-line">{escape(verdict(cells))}</p>'
+    body = [f"<h1>{HEADLINE}</h1>", sentences]
     texts = (escape(note.replace("`", "")) for note in NOTES)
     body += [f'<p class="note" style="white-space: pre-line">{text}</p>' for text in texts]
     body.append(figures([(draw(cells), "accuracy of all methods by task")]))
@@ -278,7 +278,9 @@ def as_page(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
         heads, rows, notes = table_of(cells, task)
         body += [f"<h2>{escape(task)}: {escape(title)}</h2>", table(heads, rows)]
         body += [f'<p class="note">{escape(note)}</p>' for note in notes]
-    body.append(table(["task", "made by"], [[task, _in_words(by)] for task, by in made.items()]))
+    body.append(
+        table(["task", "made by"], [[task, _in_words(settings)] for task, settings in made.items()])
+    )
     return document("dpmesh benchmark", body)
 
 
@@ -292,14 +294,18 @@ def draw(cells: Sequence[Cell]) -> Figure:
     figure = Figure(figsize=(7.5 * across, 5.6 * down), layout="constrained")
     axes = np.ravel(figure.subplots(down, across, squeeze=False))
     budgets = sorted({epsilon for task in ran for epsilon in epsilons_of(cells, task)})
-    known: dict[str, Any] = {}
+    lines_by_label: dict[str, Any] = {}
     for ax, task in zip(axes, ran, strict=False):
         _draw(ax, task, lines_of(cells, task), budgets)
-        known |= {name: line for line, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+        lines_by_label |= {
+            name: line for line, name in zip(*ax.get_legend_handles_labels(), strict=True)
+        }
     for ax in axes[len(ran) :]:
         ax.set_axis_off()
     if ran:
-        figure.legend([*known.values()], [*known], loc="outside upper center", ncols=4)
+        figure.legend(
+            [*lines_by_label.values()], [*lines_by_label], loc="outside upper center", ncols=4
+        )
     return figure
 
 
@@ -371,27 +377,32 @@ def _in_words(settings: Made) -> str:
 
 
 def _range(cell: Cell) -> str:
-    """Say how far nodes that work alone are apart."""
+    """Return the accuracies of the worst and the best single node; empty for other rows."""
     if cell.method != ALONE or not cell.worst:
         return ""
     return f"worst node {100 * np.mean(cell.worst):.1f}, best {100 * np.mean(cell.best):.1f}"
 
 
 def _titles(cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each task, and what it is, with the number of splits that ran."""
+    """Yield the name of each task, and its title with the number of splits that ran."""
     for task in dict.fromkeys(cell.task for cell in cells):
         count = splits_of(cells, task)
         yield task, title_of(task, count)
 
 
 def title_of(task: str, count: int) -> str:
-    """Return what a task is, the number of its splits, and what a reader has to know."""
-    return f"{TASKS[task].title}; {count} split{'s' * (count != 1)}{_about(TASKS[task])}"
+    """Return the title of a task, the number of its splits, and caveats of its numbers."""
+    splits = "1 split"
+    if count != 1:
+        splits = f"{count} splits"
+    return f"{TASKS[task].title}; {splits}{_about(TASKS[task])}"
 
 
 def _about(task: Task) -> str:
-    """Return what a reader of a task's numbers has to know beside them."""
-    words = "" if task.delta == DELTA else f"; delta {task.delta:.2g}"
+    """Return the caveats of a task's numbers: an unusual delta, tuned constants, private steps."""
+    words = ""
+    if task.delta != DELTA:
+        words = f"; delta {task.delta:.2g}"
     if task.tuned_on:
         words += "; the rule's constants were chosen on this table"
     if task.not_covered:
@@ -408,14 +419,16 @@ def _draw(ax: Axes, task: str, lines: Sequence[Line], epsilons: Sequence[float])
             style = levels[line.method]
             ax.axvline(100 * line.first.mean, color="0.3", linestyle=style, label=line.method)
     for number, epsilon in enumerate(epsilons):
-        if not (found := [line.cells[epsilon] for line in rows if epsilon in line.cells]):
+        cells = [line.cells[epsilon] for line in rows if epsilon in line.cells]
+        if not cells:
             continue
-        kept = [np.nan if left_out(cell, lines[0].first) else 100 * cell.mean for cell in found]
-        halves = np.nan_to_num([_half(cell) for cell in found])
+        chance = lines[0].first
+        means = [np.nan if left_out(cell, chance) else 100 * cell.mean for cell in cells]
+        halves = np.nan_to_num([_half(cell) for cell in cells])
         shift = np.arange(len(rows)) + 0.16 * (number - (len(epsilons) - 1) / 2)
         colour = f"C{number}"
         name = f"epsilon {epsilon:g}"
-        ax.errorbar(kept, shift, xerr=halves, fmt="o", ms=4, color=colour, label=name)
+        ax.errorbar(means, shift, xerr=halves, fmt="o", ms=4, color=colour, label=name)
     ax.set_yticks(range(len(rows)), labels=[line.method for line in rows], fontsize=8)
     ax.set_ylim(len(rows) - 0.4, -0.6)
     title = fill(f"{task}: {TASKS[task].title}", 48)

@@ -81,7 +81,8 @@ def _tumours(key: Key, _: int | None) -> LinearProblem:
     records = breast_cancer()
     x = np.asarray(records.features)
     published = [*zip(x.min(axis=0), x.max(axis=0), strict=True)]  # in scikit-learn's description
-    encoded = replace(records, features=Columns.of(published, range(x.shape[1])).encode([*x.T])[0])
+    columns = Columns.of(published, range(x.shape[1]))
+    encoded = replace(records, features=columns.encode([*x.T]).features)
     train, test = _split(encoded, key, None)
     ends = np.cumsum(SITES_OF_TUMOURS)
     return _softmax(train, test, tuple(np.split(np.arange(ends[-1]), ends[:-1])))
@@ -125,16 +126,16 @@ def _roles(key: Key, most: int | None) -> LinearProblem:
     characters = shakespeare(window=4, stride=4, least_records=25)
     size = len(characters.alphabet)
     draw = generator(key, Purpose.SPLIT)
-    chosen = np.isin(
-        np.arange(characters.train.records), draw.permutation(characters.train.records)[:most]
-    )
+    records = characters.train.records
+    chosen = np.isin(np.arange(records), draw.permutation(records)[:most])
     parts = tuple(part[chosen[part]] for part in characters.partition if chosen[part].any())
 
     def one_hot(part: Dataset) -> Dataset:
         places = np.asarray(part.features).astype(int) + size * np.arange(4)
-        starts, ones = 4 * np.arange(part.records + 1), np.full(places.size, 0.5, np.float32)
+        starts = 4 * np.arange(part.records + 1)
+        halves = np.full(places.size, 0.5, np.float32)  # four of them have norm 1
         shape = part.records, 4 * size
-        x = sparse.csr_array((ones, places.ravel(), starts), shape=shape)
+        x = sparse.csr_array((halves, places.ravel(), starts), shape=shape)
         return replace(part, features=x)
 
     return _softmax(one_hot(characters.train), one_hot(characters.test), parts, classes=size)
@@ -183,7 +184,8 @@ def _softmax(
 ) -> LinearProblem:
     if train.labels.min() < 0:
         train, test = (part.relabelled(lambda sign: (sign > 0) * 1) for part in (train, test))
-    classes = int(train.labels.max()) + 1 if classes is None else classes
+    if classes is None:
+        classes = int(train.labels.max()) + 1
     return LinearProblem(train, parts, "softmax", test=test, classes=classes)
 
 
@@ -231,4 +233,4 @@ TASKS = {
     "voters": Task(title="Clinton or Dole, 4 sites", make=_voters, held_out=HELD_OUT),
     **PAPER_TASKS,
 }
-"""By name."""
+"""All tasks by name."""

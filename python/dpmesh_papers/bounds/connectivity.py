@@ -1,4 +1,4 @@
-"""Whether messages keep reaching every node over a network that changes."""
+"""Checks that messages keep reaching every node over a network that changes."""
 
 from __future__ import annotations
 
@@ -52,10 +52,12 @@ def check_jointly_connected(topology: Topology, window: int, rounds: int) -> Non
         if first >= 0 and parts_of(sum(graphs)) > 1:
             failing.append(f"{first} to {last}")
     if failing:
-        some = ", ".join(failing[:5]) + (", .." if len(failing) > 5 else "")
-        wanted = f"a connected union of graphs over every {window} consecutive rounds"
+        listed = ", ".join(failing[:5])
+        if len(failing) > 5:
+            listed += ", .."
+        expectation = f"a connected union of graphs over every {window} consecutive rounds"
         total = rounds - window + 1
-        fail("topology", wanted, f"{len(failing)} of {total} that are not: rounds {some}")
+        fail("topology", expectation, f"{len(failing)} of {total} that are not: rounds {listed}")
 
 
 def check_weights(topology: Topology, smallest_weight: float, rounds: int) -> None:
@@ -85,15 +87,15 @@ def check_weights(topology: Topology, smallest_weight: float, rounds: int) -> No
     >>> check_weights(dm.topology.ring(8), 0.3, rounds=10)
     """
     require_methods("topology", topology, "a network, such as ring(16)", "matrix")
-    wanted = probability("smallest_weight", smallest_weight, zero=False)
+    eta = probability("smallest_weight", smallest_weight, zero=False)
     for t in range(integer("rounds", rounds, at_least=1)):
         matrix = topology.matrix(t)
-        found = min(matrix.smallest_weight, float(matrix.weights.diagonal().min()))
-        if found < wanted:
+        smallest = min(matrix.smallest_weight, float(matrix.weights.diagonal().min()))
+        if smallest < eta:
             fail(
                 "topology",
-                f"own and positive weights of at least {wanted}",
-                f"{found} in round {t}",
+                f"own and positive weights of at least {eta}",
+                f"{smallest} in round {t}",
             )
         if isinstance(topology, Static):
             return

@@ -140,7 +140,7 @@ def error(
     ValueError
         If an argument is out of its range, or a constant that the case needs is missing.
     """
-    needed = losses.needed(case)
+    constant = losses.needed(case)
     epsilon = positive("epsilon", epsilon)
     delta = probability("delta", delta, zero=False, one=False)
     if log(1 / delta) < epsilon:
@@ -155,9 +155,10 @@ def error(
     )
     price = losses.lipschitz**2 * log(1 / delta) / (epsilon * clients) ** 2
     if case == "strongly_convex":
-        return spread * price / (needed * curvature_left(losses.dim, smoothing))
-    slope = needed if case == "convex" else needed * losses.smoothness
-    return sqrt(spread * slope * price)
+        return spread * price / (constant * curvature_left(losses.dim, smoothing))
+    if case == "convex":
+        return sqrt(spread * constant * price)
+    return sqrt(spread * constant * losses.smoothness * price)
 
 
 @held_by_floats
@@ -190,8 +191,8 @@ def rounds(
     ValueError
         If an argument is out of its range, or a constant that the case needs is missing.
     """
-    needed = losses.needed(case)
-    goal = positive("accuracy", accuracy)
+    constant = losses.needed(case)
+    accuracy = positive("accuracy", accuracy)
     S = integer("cohort", cohort, at_least=1)
     K = integer("local_steps", local_steps, at_least=1)
     absent = 1 - probability("sampling_rate", sampling_rate, zero=False)
@@ -205,17 +206,23 @@ def rounds(
     variance = losses.gradient_variance / (K * S)
     tail = variance + noisy + absent * G**2 / S
     if case == "strongly_convex":
-        left = needed * curvature_left(losses.dim, smoothing)
-        return (start + tail / goal + sqrt(beta / goal) * G) / left
+        curvature = constant * curvature_left(losses.dim, smoothing)
+        return (start + tail / accuracy + sqrt(beta / accuracy) * G) / curvature
     if case == "convex":
-        return needed * (start / goal + tail / goal**2 + sqrt(beta) * G / (goal * sqrt(goal)))
-    return needed * (start / goal + beta * tail / goal**2 + beta * G / (goal * sqrt(goal)))
+        return constant * (
+            start / accuracy + tail / accuracy**2 + sqrt(beta) * G / (accuracy * sqrt(accuracy))
+        )
+    return constant * (
+        start / accuracy + beta * tail / accuracy**2 + beta * G / (accuracy * sqrt(accuracy))
+    )
 
 
 def _dimension(case: Case, dim: int, smoothing: float) -> float:
     """Return the number of dimensions in which the noise acts in the bound of this case."""
     effective = kernels.effective_dimensions(dim, smoothing)
-    return effective.squared if case == "nonconvex" else effective.linear
+    if case == "nonconvex":
+        return effective.squared
+    return effective.linear
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,13 +232,13 @@ class ErrorTerms:
     Parameters
     ----------
     initial
-        From the first model's distance to an optimum.
+        Term of the first model's distance to an optimum.
     heterogeneity
-        From clients whose losses differ.
+        Term of the differences between the clients' losses.
     variance
-        From mini-batches.
+        Term of mini-batches.
     privacy
-        From the noise.
+        Term of the privacy noise.
     learning_rate
         eta-tilde, the product of the clients' and the server's learning rates, at which they hold.
     """
@@ -295,10 +302,10 @@ def error_terms_as_printed(
     K = integer("local_steps", local_steps, at_least=1)
     absent = 1 - probability("sampling_rate", sampling_rate, zero=False)
     nu = non_negative("noise", noise)
-    server = positive("global_step_size", global_step_size)
-    if server < 1:
-        fail("global_step_size", "at least 1", server)
-    needed = losses.needed(case)
+    server_rate = positive("global_step_size", global_step_size)
+    if server_rate < 1:
+        fail("global_step_size", "at least 1", server_rate)
+    constant = losses.needed(case)
     beta = losses.smoothness
     G = losses.dissimilarity
     L = losses.lipschitz
@@ -306,13 +313,15 @@ def error_terms_as_printed(
     smallest = curvature_left(losses.dim, smoothing)
     dimension = _dimension(case, losses.dim, smoothing)
     noisy = dimension * (L * nu / S) ** 2
-    drift = (1 / (server**2 * K) + 1 / (S * K)) * variance + 4 / S * absent * G**2 + noisy  # H
+    drift = (1 / (server_rate**2 * K) + 1 / (S * K)) * variance + 4 / S * absent * G**2 + noisy  # H
     steepest = smallest / (8 * K * beta * (1 + losses.dissimilarity_factor**2))
 
     if case == "strongly_convex":
-        curvature = needed * smallest
+        curvature = constant * smallest
         distance = losses.needed("convex")
-        growth = log(max(exp(1), curvature**2 * T * distance / drift)) if drift else inf
+        growth = inf
+        if drift:
+            growth = log(max(exp(1), curvature**2 * T * distance / drift))
         rate = min(2 * growth / (curvature * K * T), steepest)
         if T * curvature * rate * K < 1:
             fail("rounds", f"at least {1 / (curvature * rate * K):.4g} (Theorem 4)", T)
@@ -322,21 +331,23 @@ def error_terms_as_printed(
     elif case == "convex":
         spread = 24 * beta * G**2
         rate = min(
-            _rate(needed, drift * T * K**2, 2), _rate(needed, spread * T * K**3, 3), steepest
+            _rate(constant, drift * T * K**2, 2), _rate(constant, spread * T * K**3, 3), steepest
         )
-        initial = 2 * needed / (rate * T * K)
+        initial = 2 * constant / (rate * T * K)
         scale = 1.0
     else:
         spread = 32 * beta**2 * G**2
         rate = min(
-            _rate(needed, drift * T * beta * K**2, 2), _rate(needed, spread * T * K**3, 3), steepest
+            _rate(constant, drift * T * beta * K**2, 2),
+            _rate(constant, spread * T * K**3, 3),
+            steepest,
         )
-        initial = 8 * needed / (rate * T * K)
+        initial = 8 * constant / (rate * T * K)
         scale = 2 * beta
     return ErrorTerms(
         initial=initial,
         heterogeneity=spread * (rate * K) ** 2 + 8 * scale * rate * absent * K / S * G**2,
-        variance=2 * scale * rate * (1 + S / server**2) * variance / S,
+        variance=2 * scale * rate * (1 + S / server_rate**2) * variance / S,
         privacy=2 * scale * rate * K * noisy,
         learning_rate=rate,
     )

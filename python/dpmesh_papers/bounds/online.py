@@ -24,7 +24,7 @@ from dpmesh_papers.bounds.floats import held_by_floats
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing:
-    """How fast a network mixes: ``|[phi(k, s)]_ij - 1/m| <= theta beta^(k - s)``.
+    """Geometric bound on a network's mixing: ``|[phi(k, s)]_ij - 1/m| <= theta beta^(k - s)``.
 
     phi(k, s) is the product of the mixing matrices of k - s consecutive rounds (16).
 
@@ -57,8 +57,10 @@ class Mixing:
         """
         nodes = integer("nodes", nodes, at_least=1)
         eta = probability("smallest_weight", smallest_weight, zero=False)
-        left = 1 - eta / (4 * nodes**2)
-        return cls(theta=left**-2, beta=left ** (1 / integer("window", window, at_least=1)))
+        contraction = 1 - eta / (4 * nodes**2)
+        return cls(
+            theta=contraction**-2, beta=contraction ** (1 / integer("window", window, at_least=1))
+        )
 
     @classmethod
     def of_topology(cls, topology: Topology, window: int, rounds: int) -> Mixing:
@@ -79,8 +81,10 @@ class Mixing:
             If the assumption does not hold.
         """
         check_jointly_connected(topology, window, rounds)
-        looked_at = 1 if isinstance(topology, Static) else rounds
-        eta = min(topology.matrix(t).smallest_weight for t in range(looked_at))
+        checked_rounds = rounds
+        if isinstance(topology, Static):
+            checked_rounds = 1
+        eta = min(topology.matrix(t).smallest_weight for t in range(checked_rounds))
         check_weights(topology, eta, rounds)
         return cls.of_assumption2(topology.nodes, eta, window)
 
@@ -214,14 +218,16 @@ def disagreement(learning: Learning, mixing: Mixing) -> npt.NDArray[np.float64]:
     Shape (rounds,).
     """
     sigma = learning._noise_lengths
-    outside = 0.0 if learning.bounded_outside else learning.strong_convexity
+    outside = learning.strong_convexity
+    if learning.bounded_outside:
+        outside = 0.0
     steepest = learning.lipschitz + outside * sigma
-    moved = np.concatenate([[0.0], learning._steps * steepest + sigma])  # |d_t|
+    moves = np.concatenate([[0.0], learning._steps * steepest + sigma])  # |d_t|
     bounds = np.zeros(learning.rounds)
-    remembered = 0.0
+    earlier_moves = 0.0
     for t in range(1, learning.rounds):
-        bounds[t] = learning.nodes * mixing.theta * remembered + 2 * moved[t]
-        remembered = mixing.beta * (remembered + sigma[t] + moved[t])
+        bounds[t] = learning.nodes * mixing.theta * earlier_moves + 2 * moves[t]
+        earlier_moves = mixing.beta * (earlier_moves + sigma[t] + moves[t])
     return bounds
 
 
@@ -239,8 +245,8 @@ def learner_regret(learning: Learning, mixing: Mixing) -> float:
     learning, mixing
         The run and its network.
     """
-    apart = 2 * disagreement(learning, mixing) + learning._noise_lengths
-    return regret(learning) + learning.nodes * learning.lipschitz * float(apart.sum())
+    distances = 2 * disagreement(learning, mixing) + learning._noise_lengths
+    return regret(learning) + learning.nodes * learning.lipschitz * float(distances.sum())
 
 
 @held_by_floats

@@ -85,7 +85,9 @@ class Powers:
     @property
     def complexity_exponent(self) -> float:
         """(1 + gamma) / theta: a gap of phi takes O(phi^-this) gradients of records (Theorem 4)."""
-        return (1 + self.sample_size) / self.theta if self.theta > ROUNDING else inf
+        if self.theta <= ROUNDING:
+            return inf
+        return (1 + self.sample_size) / self.theta
 
     def stays_finite(self, accountant: Accountant) -> bool:
         """Return True if the privacy budget stays finite as the horizon grows.
@@ -97,7 +99,7 @@ class Powers:
         return not self._budget_violations(accountant)
 
     def violations(self, accountant: Accountant = "tight") -> tuple[str, ...]:
-        """Return which conditions fail for the family of all horizons: none if it converges.
+        """Return the conditions that fail for the family of all horizons: none if it converges.
 
         Parameters
         ----------
@@ -123,25 +125,31 @@ class Powers:
         one_of("accountant", accountant, ("paper", "tight"))
         decay = self.step_size - self.consensus_step_size + self.sample_size
         if accountant == "paper":
-            name = "alpha - beta + gamma"
-            left = decay
-            right = 1 - self.noise
+            symbols = "alpha - beta + gamma"
+            exponent = decay
+            threshold = 1 - self.noise
             strict = True
         else:
-            name = "2 (alpha - beta + gamma)"
-            left = 2 * decay
-            right = 1 - 2 * self.noise
-            strict = abs(right) < ROUNDING
-        right = max(0.0, right)
+            symbols = "2 (alpha - beta + gamma)"
+            exponent = 2 * decay
+            threshold = 1 - 2 * self.noise
+            strict = abs(threshold) < ROUNDING
+        threshold = max(0.0, threshold)
         if strict:
-            finite = left - right > ROUNDING
+            stays_finite = exponent - threshold > ROUNDING
             relation = ">"
         else:
-            finite = left - right > -ROUNDING
+            stays_finite = exponent - threshold > -ROUNDING
             relation = ">="
-        return unmet((finite, f"{name} {relation} {right:g} for a finite budget", f"{left:g}"))
+        return unmet(
+            (
+                stays_finite,
+                f"{symbols} {relation} {threshold:g} for a finite budget",
+                f"{exponent:g}",
+            )
+        )
 
 
 def unmet(*conditions: tuple[bool, str, str]) -> tuple[str, ...]:
     """Return the conditions that do not hold, each with the actual value."""
-    return tuple(f"{wanted}: got {got}" for holds, wanted, got in conditions if not holds)
+    return tuple(f"{condition}: got {got}" for holds, condition, got in conditions if not holds)

@@ -128,7 +128,9 @@ class Landscape:
             inequalities.
         """
         instance("schedules", schedules, "schedules, such as powers.schedules(rounds)", Schedules)
-        share = 1.0 if failure is None else probability("failure", failure, zero=False)
+        share = 1.0
+        if failure is not None:
+            share = probability("failure", failure, zero=False)
         wrong = self.step_sizes_too_large(schedules)
         if wrong:
             fail("schedules", *wrong[0].split(": got "))
@@ -137,7 +139,7 @@ class Landscape:
     def oracle_complexity(
         self, powers: Powers, gap: float, *, most_rounds: int = 10_000
     ) -> Complexity:
-        """Return what it takes until `gap` bounds the mean gap (Definition 5, Theorem 4).
+        """Return the rounds and samples until `gap` bounds the mean gap (Definition 5, Theorem 4).
 
         Parameters
         ----------
@@ -154,46 +156,50 @@ class Landscape:
             If an argument is out of its range, or the bound does not reach `gap`.
         """
         instance("powers", powers, "power laws, such as advise(..).powers", Powers)
-        goal = positive("gap", gap)
-        most = integer("most_rounds", most_rounds, at_least=1)
+        target = positive("gap", gap)
+        longest = integer("most_rounds", most_rounds, at_least=1)
 
         def reached(rounds: int) -> bool:
             schedules = powers.schedules(rounds)
-            return not self.step_sizes_too_large(schedules) and self.gap(schedules, rounds) <= goal
+            return (
+                not self.step_sizes_too_large(schedules) and self.gap(schedules, rounds) <= target
+            )
 
-        tried = [*(2**k for k in range(most.bit_length()) if 2**k < most), most]
-        enough = next((rounds for rounds in tried if reached(rounds)), None)
-        if enough is None:
-            return fail("gap", f"one that the bound reaches within {most} rounds", goal)
-        shorter = range(enough // 2 + 1, enough)  # the last one tried was too short
-        rounds = enough // 2 + 1 + bisect_left(shorter, True, key=reached)
+        horizons = [*(2**k for k in range(longest.bit_length()) if 2**k < longest), longest]
+        sufficient = next((rounds for rounds in horizons if reached(rounds)), None)
+        if sufficient is None:
+            return fail("gap", f"one that the bound reaches within {longest} rounds", target)
+        shorter = range(sufficient // 2 + 1, sufficient)  # the last one tried was too short
+        rounds = sufficient // 2 + 1 + bisect_left(shorter, True, key=reached)
         return Complexity(rounds, rounds * powers.schedules(rounds).sample_size(1))
 
-    def _gaps(self, many: Sequence[Schedules], rounds: int) -> Floats:
+    def _gaps(self, all_schedules: Sequence[Schedules], rounds: int) -> Floats:
         """Return the bounds of many schedules at once."""
-        alpha = np.array([schedules.step_size(1) for schedules in many])
-        beta = np.array([schedules.consensus_step_size(1) for schedules in many])
-        gamma = np.array([schedules.sample_size(1) for schedules in many])
+        alpha = np.array([schedules.step_size(1) for schedules in all_schedules])
+        beta = np.array([schedules.consensus_step_size(1) for schedules in all_schedules])
+        gamma = np.array([schedules.sample_size(1) for schedules in all_schedules])
         rho, _ = self._spectrum
         n = self.mixing_matrix.nodes
         smooth = self.smoothness
         mu = self.polyak_lojasiewicz
         sampled = alpha**2 * self.gradient_variance / gamma
         rounding = self.quantizer_step**2 / 4
-        s = np.zeros(len(many))
-        v = np.full(len(many), self.initial_gap)
+        squared_distance = np.zeros(len(all_schedules))
+        mean_gap = np.full(len(all_schedules), self.initial_gap)
         with np.errstate(over="ignore", invalid="ignore"):  # a bound that diverges is infinite
-            for noise in chain([np.zeros(len(many))], _variances(many, rounds)):  # x_0: no noise
+            for noise in chain(
+                [np.zeros(len(all_schedules))], _variances(all_schedules, rounds)
+            ):  # x_0: no noise
                 drift = sampled + beta**2 * self.dim * (noise + rounding)
-                s, v = (
-                    (1 - beta * rho + 4 * (alpha * smooth) ** 2 / (beta * rho)) * s
-                    + 8 * smooth * alpha**2 / (beta * rho) * (v + self.dissimilarity)
+                squared_distance, mean_gap = (
+                    (1 - beta * rho + 4 * (alpha * smooth) ** 2 / (beta * rho)) * squared_distance
+                    + 8 * smooth * alpha**2 / (beta * rho) * (mean_gap + self.dissimilarity)
                     + n * drift,
-                    (1 - alpha * mu / (2 * n)) * v
-                    + (alpha * smooth**2 / 2 + smooth**3 * alpha**2) * s
+                    (1 - alpha * mu / (2 * n)) * mean_gap
+                    + (alpha * smooth**2 / 2 + smooth**3 * alpha**2) * squared_distance
                     + smooth / 2 * drift,
                 )
-            return np.nan_to_num(2 * v + n * smooth * s, nan=inf)
+            return np.nan_to_num(2 * mean_gap + n * smooth * squared_distance, nan=inf)
 
     @property
     def _spectrum(self) -> tuple[float, float]:
@@ -202,7 +208,7 @@ class Landscape:
 
 
 class Complexity(NamedTuple):
-    """What a gap takes.
+    """Rounds and samples until the bound reaches a gap.
 
     Attributes
     ----------
@@ -226,7 +232,7 @@ class Advice(NamedTuple):
     gap
         Bound on every node's expected gap after the run.
     epsilon
-        What the run costs: at most the target.
+        Epsilon of the run: at most the target.
     """
 
     powers: Powers
@@ -281,7 +287,8 @@ def advise(
         too_large = landscape.step_sizes_too_large(candidate.schedules(rounds))
         wrong = candidate.violations() + too_large
         reasons.update(condition.split(": got ")[0] for condition in wrong[:1])
-        possible += [] if wrong else [candidate]
+        if not wrong:
+            possible.append(candidate)
     if possible:
         schedules = [candidate.schedules(rounds) for candidate in possible]
         mus = _mus(schedules, rounds, clipping_norm, mode, landscape.smoothness)
@@ -290,7 +297,8 @@ def advise(
             replace(candidate, noise_scale=float(scale))
             for candidate, scale in zip(possible, scales, strict=True)
         ]
-        gaps = landscape._gaps([own.schedules(rounds) for own in possible], rounds)
+        schedules = [candidate.schedules(rounds) for candidate in possible]
+        gaps = landscape._gaps(schedules, rounds)
         best = int(gaps.argmin())
         if gaps[best] < landscape.initial_gap:
             epsilon = accounting.gdp_epsilon(delta=target_delta, mu=float(mus[best] / scales[best]))
@@ -302,20 +310,24 @@ def advise(
 
 
 def _mus(
-    many: Sequence[Schedules], rounds: int, clipping_norm: float, mode: Mode, smoothness: float
+    all_schedules: Sequence[Schedules],
+    rounds: int,
+    clipping_norm: float,
+    mode: Mode,
+    smoothness: float,
 ) -> Floats:
     """Return the mu of Gaussian differential privacy of many schedules with equal samples."""
     deltas = sensitivities(
         rounds - 1,
-        step_size=[schedules.step_size(1) for schedules in many],
-        consensus_step_size=[schedules.consensus_step_size(1) for schedules in many],
+        step_size=[schedules.step_size(1) for schedules in all_schedules],
+        consensus_step_size=[schedules.consensus_step_size(1) for schedules in all_schedules],
         gradient_bound=2 * clipping_norm,
-        sample_size=many[0].sample_size(1),
+        sample_size=all_schedules[0].sample_size(1),
         mode=mode,
         smoothness=smoothness,
     )
-    squares = np.zeros(len(many))
-    for delta, variance in zip(deltas, _variances(many, rounds), strict=True):
+    squares = np.zeros(len(all_schedules))
+    for delta, variance in zip(deltas, _variances(all_schedules, rounds), strict=True):
         squares += delta**2 / variance
     return np.sqrt(squares)
 
@@ -327,7 +339,9 @@ def _candidates(sample_size: float) -> Iterator[Powers]:
             lowest = alpha / 2 + max(zeta, 0.0)
             for share in (0.25, 0.5, 0.75):
                 beta = lowest + share * (alpha - lowest)
-                for scale in (0.01, 0.03, 0.1, 0.3, 1.0) if beta < alpha else ():
+                if beta >= alpha:
+                    continue
+                for scale in (0.01, 0.03, 0.1, 0.3, 1.0):
                     yield Powers(alpha, beta, sample_size, zeta, step_size_scale=scale)
 
 

@@ -1,4 +1,4 @@
-"""What the papers claim, as published, for comparison with what can be proved today.
+"""Claims of the papers, as published, for comparison with bounds that are proved today.
 
 A claim beyond what its theorem proves is refused with `dpmesh.accounting.papers.NotProved`,
 which states why; use the accountants of `dpmesh.accounting` then.

@@ -100,8 +100,8 @@ def theorem_noise(
     def holds(lambda_: float) -> bool:
         variance = variance_at(lambda_)
         order = order_at(lambda_)
-        enough = variance >= _LEAST_VARIANCE[sampling]
-        return enough and order - 1 <= _room(sampling_rate, variance, order)
+        large_enough = variance >= _LEAST_VARIANCE[sampling]
+        return large_enough and order - 1 <= _room(sampling_rate, variance, order)
 
     lambdas = np.linspace(0, 1, _LAMBDAS + 1)[1:-1]
     best = min(filter(holds, map(float, lambdas)), key=variance_at, default=None)
@@ -113,8 +113,8 @@ def theorem_noise(
         )
     # the smallest noise lies beside it: at the end of the feasible interval, or inside
     for step in 1 / _LAMBDAS / 2.0 ** np.arange(1, 46):
-        beside = [x for x in (best - step, best + step) if 0 < x < 1 and holds(x)]
-        best = min([best, *beside], key=variance_at)
+        neighbours = [x for x in (best - step, best + step) if 0 < x < 1 and holds(x)]
+        best = min([best, *neighbours], key=variance_at)
     noise = sqrt(variance_at(best)) * _SENSITIVITY[sampling] * clipping_norm
     return TheoremNoise(noise, best, order_at(best))
 
@@ -175,5 +175,5 @@ def table_epsilon(
 
 
 def _room(sampling_rate: float, variance: float, order: float) -> float:
-    """What ``alpha - 1`` may be: ``2/3 nu^2 ln(1 / (tau alpha (1 + nu^2)))``."""
+    """Return the upper bound on ``alpha - 1``: ``2/3 nu^2 ln(1 / (tau alpha (1 + nu^2)))``."""
     return 2 / 3 * variance * -log(sampling_rate * order * (1 + variance))

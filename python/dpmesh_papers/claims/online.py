@@ -107,6 +107,6 @@ def sides_of_42(
     if d.max() > R:
         fail("distances", f"at most diameter = {R}", d.max())
     factors = 1 - 2 * lambda_ + 2 * alpha[1:] * L + 2 * L
-    left = m / 2 * float(factors @ d[:-1] - d[1:].sum())
+    first_line = m / 2 * float(factors @ d[:-1] - d[1:].sum())
     printed = R * m * L * float(alpha[:-1].sum()) + m * R / 2
-    return Sides(left=left, printed=printed, dropped=m * R * (len(d) - 1) * (L - lambda_))
+    return Sides(left=first_line, printed=printed, dropped=m * R * (len(d) - 1) * (L - lambda_))

@@ -49,7 +49,8 @@ def theorem_1(
     stds = positives("noise_stds", noise_stds)
     if deltas.ndim != 1 or deltas.size == 0 or deltas.shape != stds.shape:
         fail("noise_stds", f"one for each of {deltas.shape} sensitivities", f"shape {stds.shape}")
-    if (decay := positive("decay", decay)) <= 1:
+    decay = positive("decay", decay)
+    if decay <= 1:
         fail("decay", "a number greater than 1", decay)
     if 2.0**-decay == 0:
         fail("decay", "a number whose power 2**-decay is above 0", decay)

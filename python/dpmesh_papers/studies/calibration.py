@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -36,13 +35,13 @@ class Task:
     Parameters
     ----------
     name
-        Of the line.
+        Name of the line.
     records
         Returns columns and targets.
     top
         Upper end of the target's range; the lower end is 0.
     counts
-        Whether Poisson regression learns it, too.
+        True if Poisson regression learns the target, too.
     """
 
     name: str
@@ -55,24 +54,24 @@ def diabetes() -> Records:
     """Return the 442 records of scikit-learn."""
     from sklearn.datasets import load_diabetes
 
-    held = load_diabetes(scaled=False)
-    return held.data, held.target
+    table = load_diabetes(scaled=False)
+    return table.data, table.target
 
 
 def visits() -> Records:
     """Return visits to a doctor, of the RAND health insurance experiment."""
     import statsmodels.api as sm
 
-    held = sm.datasets.randhie.load_pandas()
-    return held.exog.to_numpy(float), held.endog.to_numpy(float)
+    table = sm.datasets.randhie.load_pandas()
+    return table.exog.to_numpy(float), table.endog.to_numpy(float)
 
 
 def affairs() -> Records:
     """Return the affairs of Fair (1978), a skewed number."""
     import statsmodels.api as sm
 
-    held = sm.datasets.fair.load_pandas()
-    return held.exog.to_numpy(float), held.endog.to_numpy(float)
+    table = sm.datasets.fair.load_pandas()
+    return table.exog.to_numpy(float), table.endog.to_numpy(float)
 
 
 def forest(target: int) -> Callable[[], Records]:
@@ -81,8 +80,8 @@ def forest(target: int) -> Callable[[], Records]:
     def records() -> Records:
         features = dm.data.covertype(7).features
         sample = np.random.default_rng(0).permutation(len(features))[:20_000]
-        held = np.asarray(features[sample, :10], float)
-        return np.delete(held, target, axis=1), held[:, target]
+        columns = np.asarray(features[sample, :10], float)
+        return np.delete(columns, target, axis=1), columns[:, target]
 
     return records
 
@@ -114,15 +113,31 @@ TASKS = (
 
 
 def line(task: Task, method: str, learned: str, epsilon: float, splits: int) -> Row:
-    """Return R2 and the error of the total, off, on and by the rule."""
+    """Return R2 and the error of the total: without calibration, with it, and by the rule.
+
+    Parameters
+    ----------
+    task
+        The table.
+    method
+        The estimator's `algorithm`.
+    learned
+        ``"counts"`` for Poisson regression, ``"numbers"`` for a linear one.
+    epsilon
+        Budget of a fit.
+    splits
+        Number of splits into training and test records.
+    """
     columns, targets = task.records()
     targets = np.clip(targets, 0, task.top)
     lows, highs = columns.min(axis=0) - 1e-6, columns.max(axis=0) + 1e-6  # public in this study
     pairs = zip(lows.tolist(), highs.tolist(), strict=True)
     ranges = {place: [low, high] for place, (low, high) in enumerate(pairs)}
-    known: dict[str, Any] = {"target_range": (0, task.top)}
+    target_range: tuple[float, float] | None = (0, task.top)
+    counts: float | None = None
     if learned == "counts":
-        known = {"counts": task.top}
+        target_range = None
+        counts = task.top
     scores: dict[bool | None, list[float]] = {False: [], True: [], None: []}
     errors: dict[bool | None, list[float]] = {False: [], True: [], None: []}
     for split in range(splits):
@@ -137,7 +152,8 @@ def line(task: Task, method: str, learned: str, epsilon: float, splits: int) -> 
                 algorithm=method,
                 calibrate=calibrate,
                 random_state=split,
-                **known,
+                target_range=target_range,
+                counts=counts,
             )
             model.fit(columns[train], targets[train], groups=sites)
             scores[calibrate].append(model.score(columns[test], targets[test]))

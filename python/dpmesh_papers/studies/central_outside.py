@@ -37,7 +37,7 @@ CLASSES = 10
 
 
 def halves(seed: int) -> tuple[Dataset, Dataset]:
-    """Three quarters to learn from, a constant feature, records of norm 1."""
+    """Return training records (three quarters) and test records, of norm 1, with a constant."""
     dataset = digits()
     x = np.c_[np.asarray(dataset.features), np.ones(dataset.records)]
     order = np.random.default_rng(seed).permutation(dataset.records)
@@ -47,7 +47,7 @@ def halves(seed: int) -> tuple[Dataset, Dataset]:
 
 
 def ours(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tuple[float, float]:
-    """Each record is a client that takes one step."""
+    """Return noise multiplier and accuracy of dpmesh: each record is a client with one step."""
     algorithm = dm.FederatedLearning.for_budget(
         dm.ClientUpdates(
             clients=train.records,
@@ -86,7 +86,7 @@ CLIPPED = jax.jit(
 
 
 def jax_privacy(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tuple[float, float]:
-    """By its batches, clipping, noise and calibration."""
+    """Return noise multiplier and accuracy of jax-privacy, calibrated by its own accountant."""
     batch = round(RATE * train.records)
     z = accounting.calibrate_noise_multiplier(
         target_epsilon=epsilon,
@@ -103,7 +103,7 @@ def jax_privacy(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tup
     x, y = jnp.asarray(train.features), jnp.asarray(train.labels)
     w = jnp.zeros((x.shape[1], CLASSES), x.dtype)
     state = privatizer.init(w)
-    most = 3 * batch  # so many rows in each call, of which zeros have no gradient
+    most = 3 * batch  # rows of each call; rows of zeros have no gradient
     for chosen in CyclicPoissonSampling(sampling_prob=RATE, iterations=ROUNDS).batch_iterator(
         train.records, rng=seed
     ):

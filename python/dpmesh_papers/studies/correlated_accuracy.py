@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import sqrt
-from typing import Any
 
 import numpy as np
 from scipy.stats import t
@@ -48,16 +47,33 @@ class Setting:
     records: int
     rows: int
     batches: int = 0
-    """0 uses each record once."""
+    """Number of batches that rounds use in turn; 0 uses each record once."""
 
     @property
     def uses(self) -> int:
-        return -(-self.rows // self.batches) if self.batches else 1
+        """Number of rounds that use a record."""
+        if not self.batches:
+            return 1
+        return -(-self.rows // self.batches)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """Which noise, and where the records are."""
+    """A kind of noise, and the place of the records.
+
+    Parameters
+    ----------
+    name
+        Name of the line.
+    kind
+        Class of correlated noise; None for independent noise.
+    mixings
+        Number of mixings in a round.
+    place
+        ``"nodes"``, ``"server"`` for all records in one place, ``"alone"`` for single nodes.
+    noisy
+        False for no noise.
+    """
 
     name: str
     kind: type[correlated.CorrelatedStrategy] | None = None
@@ -124,23 +140,31 @@ def records_of(data: str) -> tuple[dm.Dataset, dm.Dataset | None]:
 def network(nodes: int) -> topology.Static:
     """Return a square torus; one node is a server."""
     side = round(sqrt(nodes))
-    return topology.complete(1) if nodes == 1 else topology.torus(side, side)
+    if nodes == 1:
+        return topology.complete(1)
+    return topology.torus(side, side)
+
+
+def nodes_of(data: str) -> int:
+    """Return the number of nodes among which records are partitioned."""
+    if data == "digits":
+        return 16
+    return 64
 
 
 def problem(data: str, setting: Setting, seed: int, place: str) -> list[dm.LinearProblem]:
-    """Return the records among the nodes, all in one place batch by batch, or of nodes alone."""
+    """Return a problem of all nodes, of one server batch by batch, or one for each single node."""
     rng = np.random.default_rng(seed)
     train, test = records_of(data)
     if test is None:
         train, test = dm.data.train_test_split(train, 0.2, rng)
-    nodes = 16 if data == "digits" else 64
-    parts = dm.data.iid(train, nodes, rng, equal_sizes=True)
+    parts = dm.data.iid(train, nodes_of(data), rng, equal_sizes=True)
     size = setting.records
     if place == "alone":
         partitions = [[part] for part in parts[:ALONE]]
     elif place == "server":
-        every = range(0, len(parts[0]), size)
-        partitions = [[np.concatenate([part[t : t + size] for t in every for part in parts])]]
+        starts = range(0, len(parts[0]), size)
+        partitions = [[np.concatenate([part[t : t + size] for t in starts for part in parts])]]
     else:
         partitions = [list(parts)]
     return [
@@ -191,7 +215,7 @@ def algorithm_of(
 
 
 class Independent(correlated.CorrelatedStrategy):
-    """For the rule of the step alone."""
+    """Independent noise, for the rule of the learning rate alone."""
 
     correlates_time = False
 
@@ -202,8 +226,9 @@ def train(
     """Return the accuracies of the released model and of the nodes' own models."""
     scores = []
     for task in problem(data, setting, seed, variant.place):
-        repeats = (16 if data == "digits" else 64) if variant.place == "server" else 1
-        records = setting.records * repeats
+        records = setting.records
+        if variant.place == "server":
+            records *= nodes_of(data)
         algorithm = algorithm_of(setting, variant, epsilon, records, task.nodes, task.dim)
         net = network(task.nodes)
         key = dm.Key.seeded(seed)
@@ -247,11 +272,16 @@ def draw(results: list[Row]) -> None:
     shown = [row for row in results if not row["noise"].endswith(few)]
     for row in shown:
         row["interval"] = t.ppf(0.975, row["seeds"] - 1) * row["spread"] / sqrt(row["seeds"])
-    columns: dict[str, Any] = {"by": "noise", "x": "epsilon", "y": "accuracy", "spread": "interval"}
     panels = [
         Panel(
             title=setting,
-            lines=lines_of(pick(shown, setting=setting), **columns),
+            lines=lines_of(
+                pick(shown, setting=setting),
+                by="noise",
+                x="epsilon",
+                y="accuracy",
+                spread="interval",
+            ),
             x="epsilon",
             y="accuracy (%)",
             levels={"chance": 10.0},

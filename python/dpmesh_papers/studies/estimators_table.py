@@ -36,12 +36,12 @@ class Data(NamedTuple):
 
 
 def two_classes_each(y: Any) -> Any:
-    """Ten sites: half of a class and half of the next one each."""
+    """Return the site of each record: of ten, each has half of a class and half of the next."""
     return (y + np.random.default_rng(0).integers(2, size=len(y))) % 10
 
 
 def alike(records: int, sites: int) -> Any:
-    """Sites of records at random, nearly as many at each."""
+    """Return the site of each record, drawn at random, nearly as many at each site."""
     return np.random.default_rng(0).permutation(np.arange(records) % sites)
 
 
@@ -63,7 +63,8 @@ def tables(keys: int) -> Iterator[Data]:
     yield ready("digits, even or odd", x, y % 2, alike(len(y), 16), (0, 16))
     cover = dm.data.covertype(2).take(np.random.default_rng(0).permutation(581_012)[:3_000])
     columns = cover.features
-    columns = columns if isinstance(columns, np.ndarray) else columns.toarray()
+    if not isinstance(columns, np.ndarray):
+        columns = columns.toarray()
     varied = columns[:, columns.min(axis=0) < columns.max(axis=0)]
     yield ready("forest cover, 2 classes", varied, cover.labels, alike(3_000, 10))
     x, y = load_wine(return_X_y=True)

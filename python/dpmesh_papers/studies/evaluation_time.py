@@ -42,14 +42,16 @@ def tables() -> Iterator[tuple[str, npt.NDArray[Any], npt.NDArray[Any]]]:
     for records in (5_000, 40_000):
         chosen = cover.take(order[:records])
         features: Any = chosen.features
-        columns = features if isinstance(features, np.ndarray) else features.toarray()
+        if not isinstance(features, np.ndarray):
+            features = features.toarray()
+        columns = features
         varying = columns.min(axis=0) < columns.max(axis=0)
         yield "forest cover", columns[:, varying], chosen.labels
 
 
 @contextmanager
 def timed(spent: dict[str, float]) -> Iterator[None]:
-    """Add the processor time of the measured functions up, by name."""
+    """Add the processor time of the functions in `MEASURED` to `spent`, by name."""
     originals = {name: getattr(baselines, name) for name in MEASURED}
 
     def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

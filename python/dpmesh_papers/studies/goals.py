@@ -52,7 +52,7 @@ def as_text(rows: list[dict[str, Any]]) -> str:
 
 
 def accuracies() -> list[dict[str, Any]]:
-    """Return what is learned at epsilon 1."""
+    """Return the accuracies at epsilon 1."""
     rows = []
     for task, method in TASKS:
         cell = {"task": task, "method": method, "epsilon": 1.0, "features": RULE}

@@ -50,12 +50,11 @@ def in_units_of_its_scores(model: Model, image_shape: tuple[int, ...]) -> Model:
     """
 
     def squared(key: Any) -> Any:
-        ours, image = jax.random.split(key)
-        x = jax.random.uniform(image, image_shape)
-        slopes = jax.jacrev(model.scores)(model.start(ours), x)
-        return sum((leaf**2).sum() for leaf in jax.tree.leaves(slopes)) / len(
-            jax.tree.leaves(slopes)[0]
-        )
+        start_key, image_key = jax.random.split(key)
+        x = jax.random.uniform(image_key, image_shape)
+        slopes = jax.tree.leaves(jax.jacrev(model.scores)(model.start(start_key), x))
+        classes = len(slopes[0])
+        return sum((leaf**2).sum() for leaf in slopes) / classes
 
     unit = float(jnp.sqrt(jax.vmap(squared)(jax.random.split(jax.random.key(0), 16)).mean()))
 
@@ -70,7 +69,7 @@ def in_units_of_its_scores(model: Model, image_shape: tuple[int, ...]) -> Model:
 
 
 def with_replacement(setting: Setting) -> Trial:
-    """The benchmark's, with gradients of the loss clipped, as a network needs."""
+    """Return the benchmark's row with replacement, with clipped gradients, as a network needs."""
     problem = setting.problem
     smallest = setting.smallest
     equal = replace(problem, partition=tuple(part[:smallest] for part in problem.partition))
@@ -98,7 +97,10 @@ def with_replacement(setting: Setting) -> Trial:
 
 
 def without_replacement(setting: Setting) -> Trial:
-    """One pass, each node in turn on the global model alone: all that is proved for any model."""
+    """Return one pass in which each node in turn updates the global model alone.
+
+    Nothing more is proved for models that are not linear.
+    """
     nodes = setting.problem.nodes
     rounds = given.ONLINE_ROUNDS
     batch = setting.smallest // rounds
@@ -159,7 +161,7 @@ def problems(records: int, nodes: int, seed: int) -> Iterator[tuple[str, Any]]:
 
 
 def accuracy(method: str, problem: Any, epsilon: float, seed: int) -> float:
-    """Return the mean accuracy of what a run releases."""
+    """Return the mean accuracy of the released models of a run."""
     setting = Setting(problem=problem, unit="record", epsilon=epsilon, delta=DELTA)
     trial = METHODS[method](setting)
     run = dm.simulate(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -64,7 +65,7 @@ ADAM = 0.01
 
 
 def hidden_layer() -> Classifier:
-    """A layer of 32 units: 25,450 parameters."""
+    """Return a network with a layer of 32 units: 25,450 parameters."""
     return Classifier(torch.nn.Linear(784, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
 
 
@@ -82,36 +83,37 @@ class Trial(NamedTuple):
 
 
 def algorithm_of(practice: str, z: float | None) -> dm.FederatedLearning:
-    """Return ours at a noise multiplier."""
-    return dm.FederatedLearning(
-        dm.ClientUpdates(
-            clients=CLIENTS,
-            sampling_rate=COHORT / CLIENTS,
-            clipping_norm=CLIPPING_NORM,
-            batch_size=BATCH,
-            epochs=1,
-            step_size=STEP_SIZE,
-            adaptive_clipping=AdaptiveClipping(quantile=QUANTILE, noise_std=BITS_STD)
-            if practice == "adaptive clipping"
-            else None,
-            proximal=MU if practice == "FedProx" else 0.0,
-        ),
-        noise_multiplier=z,
-        optimizer=ServerAdam() if practice == "Adam" else None,
-        step_size=ADAM if practice == "Adam" else 1.0,
+    """Return dpmesh's algorithm of a practice, at a noise multiplier."""
+    updates = dm.ClientUpdates(
+        clients=CLIENTS,
+        sampling_rate=COHORT / CLIENTS,
+        clipping_norm=CLIPPING_NORM,
+        batch_size=BATCH,
+        epochs=1,
+        step_size=STEP_SIZE,
     )
+    if practice == "adaptive clipping":
+        clipping = AdaptiveClipping(quantile=QUANTILE, noise_std=BITS_STD)
+        updates = replace(updates, adaptive_clipping=clipping)
+    if practice == "FedProx":
+        updates = replace(updates, proximal=MU)
+    if practice == "Adam":
+        return dm.FederatedLearning(
+            updates, noise_multiplier=z, optimizer=ServerAdam(), step_size=ADAM
+        )
+    return dm.FederatedLearning(updates, noise_multiplier=z)
 
 
 @cache
 def calibrated(practice: str, epsilon: float) -> dm.FederatedLearning:
-    """Return ours with the least noise at an epsilon."""
+    """Return dpmesh's algorithm with the least noise at an epsilon."""
     budget = dm.privacy.Budget(epsilon, delta=DELTA)
     return algorithm_of(practice, budget.calibrate(lambda z: algorithm_of(practice, z), ROUNDS))
 
 
 @cache
 def accountant_of(epsilon: float) -> PLDPrivacyAccountant:
-    """Return theirs at an epsilon."""
+    """Return pfl-research's accountant at an epsilon."""
     rate = COHORT / CLIENTS
     return PLDPrivacyAccountant(ROUNDS, rate, "gaussian", epsilon=epsilon, delta=DELTA)
 
@@ -139,8 +141,9 @@ def theirs(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> Tr
         noise = GaussianMechanism.from_privacy_accountant(accountant, CLIPPING_NORM)
         mechanism = CentrallyAppliedPrivacyMechanism(noise)
     module = problem.model(problem.initial(key)[0])
-    adam = torch.optim.Adam(module.parameters(), lr=ADAM, betas=(0.9, 0.99), eps=1e-3)
-    central = torch.optim.SGD(module.parameters(), lr=1.0) if practice != "Adam" else adam
+    central: torch.optim.Optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    if practice == "Adam":
+        central = torch.optim.Adam(module.parameters(), lr=ADAM, betas=(0.9, 0.99), eps=1e-3)
     datasets = [tensors(problem.train, part) for part in problem.partition]
     users = FederatedDataset(
         lambda user: Dataset(datasets[user]), get_user_sampler("random", range(CLIENTS))

@@ -1,4 +1,4 @@
-"""What joining brings in three populations of test records: the table of docs/estimators.md.
+"""Gains of joining in three populations of test records: the table of docs/estimators.md.
 
     python -m dpmesh_papers.studies.populations [splits]
 
@@ -80,7 +80,8 @@ def tasks() -> Iterator[Task]:
     draw = np.random.default_rng(0)
     cover = dm.data.covertype(2).take(draw.permutation(581_012)[:PLOTS])
     columns = cover.features
-    columns = columns if isinstance(columns, np.ndarray) else columns.toarray()
+    if not isinstance(columns, np.ndarray):
+        columns = columns.toarray()
     area = columns[:, 10:14].argmax(axis=1)
     varied = columns[:, columns.min(axis=0) < columns.max(axis=0)]
     yield Task("forest cover, a site is an area", varied, cover.labels, area, extremes(varied))
@@ -98,8 +99,8 @@ def evaluated(task: Task, splits: int) -> list[Row]:
         model = dm.sklearn.PrivateRegressor(
             EPSILON, ranges=task.ranges, target_range=task.target, random_state=0
         )
-    found = dm.sklearn.evaluate(model, task.x, task.y, groups=task.site, splits=splits)
-    privacy = found.estimator.report_.privacy
+    evaluation = dm.sklearn.evaluate(model, task.x, task.y, groups=task.site, splits=splits)
+    privacy = evaluation.estimator.report_.privacy
     common = {
         "task": task.name,
         "sites": len(np.unique(task.site)),
@@ -109,7 +110,7 @@ def evaluated(task: Task, splits: int) -> list[Row]:
         "adversary": privacy.adversary_in_brief,
         "splits": splits,
     }
-    return [common | _numbers(row) for row in found.verdict.rows_by_population]
+    return [common | _numbers(row) for row in evaluation.verdict.rows_by_population]
 
 
 def _numbers(row: PopulationRow) -> Row:

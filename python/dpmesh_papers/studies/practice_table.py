@@ -53,7 +53,7 @@ PRACTICES: dict[str, dict[str, Any]] = {
 
 
 def problem_of(seed: int) -> JaxProblem:
-    """Digits at clients by class, for a network of one hidden layer."""
+    """Return digits at clients by class, for a network of one hidden layer."""
 
     def start(key: Any) -> Any:
         return {
@@ -75,7 +75,7 @@ def problem_of(seed: int) -> JaxProblem:
 def accuracy(
     problem: JaxProblem, noise: float | None, steps: int, seed: int, settings: dict[str, Any]
 ) -> float:
-    """Run once; return the percentage of the test digits that the last model knows."""
+    """Run once; return the accuracy of the last model on the test digits, in percent."""
     options = dict(settings)
     optimizer = options.pop("optimizer", None)
     step_size = options.pop("server_step_size")
@@ -105,7 +105,7 @@ def noise_at(epsilon: float) -> float | None:
 
 
 def rows(seeds: int, steps: int) -> Iterator[Row]:
-    """Yield what each practice reaches at each epsilon, and the settings that were chosen."""
+    """Yield the accuracy of each practice at each epsilon, and its chosen settings."""
     problems = {seed: problem_of(seed) for seed in (*range(seeds), TUNED)}
     for name, practice in PRACTICES.items():
         unit = ADAM if "optimizer" in practice else 1.0
@@ -131,7 +131,7 @@ def rows(seeds: int, steps: int) -> Iterator[Row]:
 
 
 def as_text(rows: list[Row]) -> str:
-    """Return the page's table: accuracy, its deviation, and the settings that were chosen."""
+    """Return the page's table: accuracy, its standard deviation, and the chosen settings."""
     lines = []
     for name in PRACTICES:
         cells = [

