@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import dpmesh.plots.panels as figures
 import dpmesh.run.baselines as baselines
 from dpmesh._files import replace_text, replacing
 from dpmesh.data import Dataset, digits, iid, train_test_split
-from dpmesh.defaults import Method, Sizes, choose
+from dpmesh.defaults import Choice, Method, Sizes, choose
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.plots.panels import interval
 from dpmesh.privacy.report import Report
@@ -49,10 +50,11 @@ class Panel:
     title
         Whose data these are.
     secure, gossip
-        Of each epsilon, the scores of the models that a secure sum and gossip release, beside
-        chance, sites alone (private ones on the first split) and pooled records.
+        Of each epsilon, the scores of the models that secure aggregation and gossip release, beside
+        the majority class, single sites (private ones on the first split) and the centralized
+        baseline.
     privacy
-        The privacy report of the last secure sum of each epsilon.
+        The privacy report of the last run of secure aggregation at each epsilon.
     """
 
     title: str
@@ -250,10 +252,16 @@ def _verdict(
     )
 
 
+@cache
+def _chosen(sizes: Sizes, epsilon: float, method: Method) -> Choice:
+    """Return the settings of a run, which depend on public sizes alone, as all splits do."""
+    return choose(sizes, epsilon=epsilon, delta=DELTA, algorithm=method)
+
+
 def _run(
     problem: LinearProblem, epsilon: float, method: Method, seeds: np.random.Generator | None
 ) -> dm.Run:
-    choice = choose(Sizes.of(problem), epsilon=epsilon, delta=DELTA, algorithm=method)
+    choice = _chosen(Sizes.of(problem), epsilon, method)
     return dm.simulate(
         choice.algorithm,
         problem,
@@ -287,17 +295,17 @@ def _drawn(panel: Panel) -> figures.Panel:
     baseline_scores = [verdict.baselines for verdict in panel.secure]
     public = baseline_scores[0]
     private_single_sites = figures.Line(
-        label="one site alone, private", x=EPSILONS, y=_private_single_sites(baseline_scores)
+        label="single site, private", x=EPSILONS, y=_private_single_sites(baseline_scores)
     )
     lines = [
-        _accuracy_line("secure sum, private", panel.secure),
-        _accuracy_line("gossip, private", panel.gossip),
+        _accuracy_line("secure aggregation, private", panel.secure),
+        _accuracy_line("gossip (decentralized), private", panel.gossip),
         private_single_sites,
     ]
     levels = {
-        "all records pooled, not private": public.pooled,
-        "chance": public.chance,
-        "one site alone, not private": float(public.alone.mean()),
+        "centralized, not private": public.pooled,
+        "majority class": public.chance,
+        "single site, not private": float(public.alone.mean()),
     }
     lowest_accuracy = 0.0
     if public.chance > 0.4:

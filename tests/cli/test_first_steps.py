@@ -35,10 +35,31 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
+def test_the_demo_writes_a_figure_and_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")
+    import dpmesh.plots.panels as figures
+
+    labels: list[str] = []
+    drawn = figures.drawn
+
+    def watched(panels: list[Any]) -> Any:
+        for panel in panels:
+            labels.extend([*(line.label for line in panel.lines), *panel.levels])
+        return drawn(panels)
+
+    monkeypatch.setattr(figures, "drawn", watched)
     output = command("demo", "--folder", tmp_path, "--seed", 1)
+    assert set(labels) == {
+        "secure aggregation, private",
+        "gossip (decentralized), private",
+        "single site, private",
+        "single site, not private",
+        "centralized, not private",
+        "majority class",
+    }
     assert "epsilon = 2, delta = 1e-05" in output
     assert "no private release" in output
     page = (Path(__file__).parent.parent.parent / "docs" / "index.md").read_text()

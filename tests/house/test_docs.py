@@ -206,3 +206,13 @@ def test_commands_that_pages_and_results_name_exist() -> None:
 def test_what_the_papers_claim_is_reached_from_the_packages_own_name() -> None:
     code = "import dpmesh as dm; dm.accounting.papers.quantized.sensitivities"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_site_is_read_by_keyboard_and_its_signatures_line_by_line() -> None:
+    """`.ci/axe.py` looks at the pages in a browser, which CI does not have."""
+    config = (ROOT / "mkdocs.yml").read_text()
+    assert "extra_javascript: [keyboard.js]" in config
+    assert "separate_signature: true" in config
+    docs = re.search(r"^docs = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.M)
+    assert docs is not None
+    assert '"ruff>=' in docs[1]  # it breaks the lines of signatures

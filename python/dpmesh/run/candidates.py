@@ -138,7 +138,13 @@ def non_private(
     views = _views(problem, columns)
     groups = [np.asarray(part, np.int64) for part in problem.partition]
     all_records = np.concatenate(groups)
-    with threadpool_limits(limits=1):  # many small fits, which threads only slow down
+    with (
+        threadpool_limits(limits=1),  # many small fits, which threads only slow down
+        import_module("sklearn").config_context(
+            assume_finite=True,
+            skip_parameter_validation=True,  # all fits are of checked records
+        ),
+    ):
         alone = tuple(_scores_of_best(problem, views, group, quick=quick) for group in groups)
         pooled = alone[0]
         if len(groups) > 1:
