@@ -9,12 +9,16 @@ from pathlib import Path
 import networkx
 
 import dpmesh
+from dpmesh.algorithms.registry import REGISTRY
 
 PACKAGE = Path(dpmesh.__file__).parent
 PAPERS = PACKAGE.with_name("dpmesh_papers")
 
 NAMES_OF_USERS = {"_networks", "settings.files", "deploy.contract"}
 """Modules that import what a user names, which is none of ours."""
+
+REGISTERED = [entry.kind.__module__.removeprefix("dpmesh.") for entry in REGISTRY]
+"""Modules of the algorithms, which never import each other."""
 
 # From the ground up. Entries of one line never import each other; within an entry a module may.
 FLOORS = [
@@ -68,19 +72,7 @@ FLOORS = [
         "algorithms.descent",
         "algorithms.dry_run",
     ],
-    [
-        "algorithms.secure_gossip",
-        "algorithms.online",
-        "algorithms.federated",
-        "algorithms.gradient_descent",
-        "algorithms.gradient_tracking",
-        "algorithms.push_sum",
-        "algorithms.quantized",
-        "algorithms.record_sums",
-        "algorithms.with_replacement",
-        "algorithms.without_replacement",
-        "plots",
-    ],
+    [*REGISTERED, "plots"],
     ["algorithms.first_stage", "algorithms.adaptive_sums"],
     ["algorithms.calibrated"],
     ["algorithms.registry"],
