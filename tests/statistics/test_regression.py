@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
-from math import sqrt
+from math import erfc, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import dpmesh as dm
 from dpmesh.algorithms.adaptive_sums import NoisyTotal
 from dpmesh.audit import alone, couple
 from dpmesh.statistics import Regression, ask, regression
+from dpmesh.statistics.answers import Z
 from dpmesh.statistics.ask import Asked, questions_about, read_columns
 from dpmesh.statistics.design import Design, simplex
 from dpmesh.statistics.families import FAMILIES, Family, Logistic, Poisson
@@ -508,6 +509,11 @@ def test_intervals_cover_and_p_values_have_their_level() -> None:
         if answer.explained:
             continue
         shown += 1
+        for row in answer.rows:  # the p-value has the noise of the interval, not sampling alone
+            deviation = (row.high - row.low) / (2 * Z)
+            assert Z * deviation == pytest.approx(np.hypot(row.noise, row.sampling))
+            expected = erfc(abs(row.estimate) / deviation / sqrt(2))
+            assert row.p_value == pytest.approx(expected, rel=1e-6, abs=1e-15)
         covered += [row.low <= b <= row.high for row, b in zip(answer.rows, truth, strict=True)]
         rejected += (answer.rows[2].p_value or 0) < 0.05
     assert shown == 100
