@@ -120,7 +120,7 @@ class Statistics(InNotebooks):
     def as_dict(self) -> dict[str, Any]:
         """Return what may be published in plain types that JSON can hold."""
         numbers = {"sites": self.sites, "records": self.records, "against": self.against}
-        answers = [one.as_dict() for one in self.answers]
+        answers = [answer.as_dict() for answer in self.answers]
         cost: dict[str, Any] = {"ledger": self.ledger.as_dict(), "privacy": self.privacy.as_dict()}
         if self.earlier:
             cost["earlier"] = [plan.as_dict() for plan in self.earlier]
@@ -201,13 +201,14 @@ class Questions:
     @cached_property
     def parts(self) -> tuple[tuple[Part, ...], ...]:
         """The parts of each round's vectors."""
-        found: list[list[Part]] = [[] for _ in range(self.rounds)]
+        by_round: list[list[Part]] = [[] for _ in range(self.rounds)]
         weights = self.weights or (1.0,) * len(self.each)
         for question, sizes, weight in zip(self.each, self.sizes, weights, strict=True):
             shares = question.shares(self.kinds)
-            for of_round, size, share in zip(found, sizes, shares, strict=False):
-                of_round.append(Part(question, size, sqrt(weight * share) / size.distance))
-        return tuple(map(tuple, found))
+            for parts, size, share in zip(by_round, sizes, shares, strict=False):
+                factor = sqrt(weight * share) / size.distance
+                parts.append(Part(question, size, factor))
+        return tuple(map(tuple, by_round))
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -249,8 +250,9 @@ class Questions:
 
     def require(self, noises: Sequence[float], records: int) -> None:
         """Fail if records are too few for the noise in a number of each round's sum."""
-        for question, of_question in zip(self.each, self.noises_of(noises), strict=True):
-            question.require_all(self.kinds, of_question, records)
+        noises_by_question = self.noises_of(noises)
+        for question, question_noises in zip(self.each, noises_by_question, strict=True):
+            question.require_all(self.kinds, question_noises, records)
 
     def noises_of(self, noises: Sequence[float]) -> list[list[float]]:
         """Return the noise in a number of each question's sum, by round."""
@@ -284,13 +286,14 @@ class Questions:
         totals
             The released sums of the rounds before it.
         """
-        known = [self._split(total, earlier) for earlier, total in enumerate(totals)]
+        earlier_totals = [self._split(total, earlier) for earlier, total in enumerate(totals)]
         blocks: list[Vectors] = []
         for place, question in enumerate(self.each):
             if t < len(self.sizes[place]):
-                own = [of_round[place] for of_round in known]
+                question_totals = [by_place[place] for by_place in earlier_totals]
                 part = self.parts[t][self._place_in(place, t)]
-                blocks.append(question.vectors_in(columns, t, own) * part.factor)
+                vectors = question.vectors_in(columns, t, question_totals)
+                blocks.append(vectors * part.factor)
         if any(sparse.issparse(block) for block in blocks):
             return sparse.csr_array(sparse.hstack(blocks, format="csr"))
         return np.hstack(blocks)
@@ -300,12 +303,12 @@ class Questions:
         parts = self.parts[t]
         ends = np.cumsum([part.size.dim for part in parts])[:-1]
         totals: list[Floats] = np.split(released.total, ends)
-        asked = [place for place, sizes in enumerate(self.sizes) if t < len(sizes)]
+        places = [place for place, sizes in enumerate(self.sizes) if t < len(sizes)]
         return {
             place: NoisyTotal(
                 np.multiply(1 / part.factor, total, dtype=np.float64), released.noise / part.factor
             )
-            for place, part, total in zip(asked, parts, totals, strict=True)
+            for place, part, total in zip(places, parts, totals, strict=True)
         }
 
     def by_round(self, totals: Floats, noises: Sequence[float]) -> list[NoisyTotal]:
@@ -330,13 +333,12 @@ class Questions:
             The public number of records of all sites.
         """
         released = self.by_round(totals, noises)
-        known = [self._split(total, t) for t, total in enumerate(released)]
-        return tuple(
-            question.answer_from(
-                self.kinds, [of_round[place] for of_round in known[: len(sizes)]], records
-            )
-            for place, (question, sizes) in enumerate(zip(self.each, self.sizes, strict=True))
-        )
+        by_round = [self._split(total, t) for t, total in enumerate(released)]
+        answers = []
+        for place, (question, sizes) in enumerate(zip(self.each, self.sizes, strict=True)):
+            question_totals = [by_place[place] for by_place in by_round[: len(sizes)]]
+            answers.append(question.answer_from(self.kinds, question_totals, records))
+        return tuple(answers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,10 +413,12 @@ class AskedInRound:
 
     def vectors(self, node: int) -> Iterator[Vectors]:
         """Return the vectors of a site's records in blocks of shape (records, dim)."""
-        questions, part = self.asked.questions, self.asked.parts[node]
-        held = sum(piece.size.held for piece in questions.parts[self.t])
-        for some in np.array_split(part, -(-len(part) * held // _BLOCK)):
-            columns = {name: column.take(some) for name, column in self.asked.columns.items()}
+        questions = self.asked.questions
+        records = self.asked.parts[node]
+        numbers_a_record = sum(part.size.held for part in questions.parts[self.t])
+        blocks = -(-len(records) * numbers_a_record // _BLOCK)
+        for places in np.array_split(records, blocks):
+            columns = {name: column.take(places) for name, column in self.asked.columns.items()}
             yield questions.vectors(columns, self.t, self.totals)
 
 
@@ -476,17 +480,19 @@ def ask(
     (3, 900)
     """
     asked = (questions,) if isinstance(questions, Question) else tuple(questions)
-    for one in asked or (None,):
-        instance("questions", one, "questions such as Mean('age')", Question)
+    for question in asked or (None,):
+        instance("questions", question, "questions such as Mean('age')", Question)
     positive("epsilon", epsilon)
     probability("delta", delta, zero=False, one=False)
     table = as_table(X)
     if not table.records:
         fail("X", "at least 1 record", "none")
     table = named(table)
-    given = read_ranges(ranges) if isinstance(ranges, (str, os.PathLike)) else ranges
+    public = ranges
+    if isinstance(ranges, (str, os.PathLike)):
+        public = read_ranges(ranges)
     wanted = "a mapping of names to public ranges, or a TOML file of them"
-    instance("ranges", given, wanted, Mapping)
+    instance("ranges", public, wanted, Mapping)
     owners = site_of_each(groups, table.records)
     parts = tuple(np.flatnonzero(owners == site) for site in np.unique(owners))
     budget = Spending(
@@ -497,11 +503,11 @@ def ask(
         colluding=colluding,
         secure=method_for(len(parts), epsilon, colluding=colluding) == "secure",
     )
-    about, sums = budget.settle(asked, given, () if weights is None else tuple(weights))
+    about, sums = budget.settle(asked, public, () if weights is None else tuple(weights))
     columns, notices = read_columns(about, table)
-    said = copied(fingerprints(table), parts, np.unique(owners))
-    if said is not None:
-        warnings.warn(said, UserWarning, stacklevel=2)
+    copies = copied(fingerprints(table), parts, np.unique(owners))
+    if copies is not None:
+        warnings.warn(copies, UserWarning, stacklevel=2)
     problem: Any = Asked(questions=about, columns=columns, parts=parts)
     quiet = Metrics([], progress=False)
     algorithm: Any = sums

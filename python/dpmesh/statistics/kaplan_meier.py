@@ -61,21 +61,26 @@ def curve(cells: Cells, noise: float) -> Curve:
 
     Sampling errors are Greenwood's; those of the noise follow by the derivatives of log S.
     """
-    bins, risk = len(cells.events), cells.at_risk
+    bins = len(cells.events)
+    risk = cells.at_risk
     cells_at_risk = 2.0 * np.arange(bins, 0, -1) + 1
     known = np.cumsum(risk <= Z * noise * np.sqrt(cells_at_risk)) == 0
     safe = np.where(known, risk, 1.0)
     died = np.clip(np.where(known, cells.events / safe, 0.0), -1.0, 1 - 1e-9)
     survival = np.cumprod(1 - died)
-    later = np.triu(np.ones((bins, bins)))  # [i, m]: those of bin m are at risk in bin i
-    per = died / safe / (1 - died)
-    of_events = per[:, np.newaxis] * later - np.diag(1 / safe / (1 - died))
-    of_censored = per[:, np.newaxis] * (later - np.eye(bins) / 2)
-    slopes = [np.cumsum(of, axis=0) for of in (of_events, of_censored)]
-    variance = sum(np.square(slope).sum(axis=1) for slope in slopes)
-    variance = variance + np.square(np.cumsum(per))
-    shown = np.clip(died, 0, 1)
-    greenwood = np.cumsum(shown / (safe * (1 - died)))
     survival = np.minimum.accumulate(np.clip(survival, 0, 1))
-    result = [survival, survival * noise * np.sqrt(variance), survival * np.sqrt(greenwood)]
-    return Curve(*(np.where(known, values, np.nan) for values in result))
+    later = np.triu(np.ones((bins, bins)))  # [i, m]: those of bin m are at risk in bin i
+    by_risk = died / safe / (1 - died)
+    hazard_by_events = by_risk[:, np.newaxis] * later - np.diag(1 / safe / (1 - died))
+    hazard_by_censored = by_risk[:, np.newaxis] * (later - np.eye(bins) / 2)
+    slope_by_events = np.cumsum(hazard_by_events, axis=0)
+    slope_by_censored = np.cumsum(hazard_by_censored, axis=0)
+    slope_by_ended = np.cumsum(by_risk)
+    variance = np.square(slope_by_events).sum(axis=1) + np.square(slope_by_censored).sum(axis=1)
+    variance = variance + np.square(slope_by_ended)
+    greenwood = np.cumsum(np.clip(died, 0, 1) / (safe * (1 - died)))
+    return Curve(
+        survival=np.where(known, survival, np.nan),
+        noise=np.where(known, survival * noise * np.sqrt(variance), np.nan),
+        sampling=np.where(known, survival * np.sqrt(greenwood), np.nan),
+    )

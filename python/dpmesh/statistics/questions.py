@@ -187,11 +187,11 @@ class OneHot(OneRound):
         return geometry.one_hot(self.cell(columns), self.cells(kinds))
 
 
-def several(given: tuple[str, ...], least: int) -> tuple[str, ...]:
+def several(names: tuple[str, ...], least: int) -> tuple[str, ...]:
     """Return names of columns, each once."""
-    if len(given) < least or len({*given}) < len(given):
-        fail("columns", f"at least {least}, each once", ", ".join(given) or "none")
-    return given
+    if len(names) < least or len({*names}) < len(names):
+        fail("columns", f"at least {least}, each once", ", ".join(names) or "none")
+    return names
 
 
 class Mean(OfColumns):
@@ -209,8 +209,9 @@ class Mean(OfColumns):
 
     def size(self, kinds: Kinds) -> Size:
         """Return the public size of a record's vector."""
-        each = [kind_of(kinds, name, MEASURED, A_NUMBER) for name in self.columns]
-        missing, count = sum(kind.may_be_missing for kind in each), len(each)
+        numbers = [kind_of(kinds, name, MEASURED, A_NUMBER) for name in self.columns]
+        missing = sum(kind.may_be_missing for kind in numbers)
+        count = len(numbers)
         norm, distance = geometry.MOMENTS
         return Size(4 * count + missing, sqrt(norm**2 * count + missing), distance * sqrt(count))
 
@@ -223,8 +224,8 @@ class Mean(OfColumns):
         rows: list[Row] = []
         for name in self.columns:
             kind = kinds[name]
-            own, total = np.split(total, [4 + kind.may_be_missing])
-            rows += _moments_of(name, kind, own, noise, records)
+            sums, total = np.split(total, [4 + kind.may_be_missing])
+            rows += _moments_of(name, kind, sums, noise, records)
         return Answer(title="mean", rows=tuple(rows))
 
 
@@ -303,9 +304,11 @@ class Histogram(OneHot):
 
 def _counts(names: list[str], total: Floats, noise: float, records: int) -> tuple[Row, ...]:
     """Return counts of disjoint cells, which sum up to the public number of records."""
-    own, found = noise * sqrt(1 - 1 / len(names)), consistent(total, records)
+    counts = consistent(total, records)
+    noise_left = noise * sqrt(1 - 1 / len(names))
     return tuple(
-        share(name, float(count), own, records) for name, count in zip(names, found, strict=True)
+        share(name, float(count), noise_left, records)
+        for name, count in zip(names, counts, strict=True)
     )
 
 
@@ -438,17 +441,22 @@ class Correlation(OfColumns):
         """Return a row for each pair."""
         missing = any(kinds[name].may_be_missing for name in self.columns)
         n = float(total[0]) if missing else float(records)
-        drawn = np.random.default_rng(0).standard_normal((400, len(total)))  # after the release
-        again = [_fisher(total + noise * one, self.columns, records, missing) for one in drawn]
-        found, spread = _fisher(total, self.columns, records, missing), np.std(again, axis=0)
+        normals = np.random.default_rng(0).standard_normal((400, len(total)))  # after the release
+        again = [
+            _fisher(total + noise * normal, self.columns, records, missing) for normal in normals
+        ]
+        transformed = _fisher(total, self.columns, records, missing)
+        deviations = np.std(again, axis=0)
         rows = []
-        for pair, z, own in zip(combinations(self.columns, 2), found, spread, strict=True):
+        pairs = combinations(self.columns, 2)
+        for pair, z, deviation in zip(pairs, transformed, deviations, strict=True):
             name = " and ".join(pair)
-            if not np.isfinite(z + own) or n <= max(Z * noise * missing, 4.0):
+            if not np.isfinite(z + deviation) or n <= max(Z * noise * missing, 4.0):
                 rows.append(nothing(name))
                 continue
-            own_row = np.array([z, own, 1 / sqrt(n - 3)])
-            inner, slope = row(name, own_row, (-20, 20)), 1 - np.tanh(z) ** 2
+            transformed_row = np.array([z, deviation, 1 / sqrt(n - 3)])
+            inner = row(name, transformed_row, (-20, 20))
+            slope = 1 - np.tanh(z) ** 2
             low, high = np.tanh([inner.low, inner.high])
             errors = inner.noise * slope, inner.sampling * slope
             rows.append(Row(name, float(np.tanh(z)), *errors, float(low), float(high)))
