@@ -216,3 +216,10 @@ def test_the_site_is_read_by_keyboard_and_its_signatures_line_by_line() -> None:
     docs = re.search(r"^docs = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.M)
     assert docs is not None
     assert '"ruff>=' in docs[1]  # it breaks the lines of signatures
+
+
+def test_pages_help_and_errors_have_the_words_of_the_field() -> None:
+    """Search terms lead somewhere, no phrase to avoid is used, sentences are short on average."""
+    asked = [sys.executable, str(ROOT / ".ci" / "words.py"), "--check"]
+    counted = subprocess.run(asked, capture_output=True, text=True)
+    assert counted.returncode == 0, counted.stdout

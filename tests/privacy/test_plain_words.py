@@ -26,7 +26,7 @@ def test_randomized_response_attains_the_bounds_and_gaussian_noise_does_not(epsi
 
 def test_a_board_reads_numbers_and_what_is_not_covered() -> None:
     text = plain_words(2.0, 1e-5, "the server")
-    for said in ("at most 88.1 of 100", "7.4 in 100", "Against whom: the server", "epsilon = 2,"):
+    for said in ("at most 88.1 of 100", "7.4 in 100", "Threat model: the server", "epsilon = 2,"):
         assert said in text
     assert right_guesses(np.inf) == found_at(0.01, np.inf) == 1.0
     with pytest.raises(ValueError, match="epsilon: wanted"):
@@ -45,7 +45,7 @@ def test_the_words_of_a_fit_say_that_seeded_noise_is_not_private(seeded: bool) -
         rounds=5,
         megabytes=1.0,
         privacy=dm.privacy.report(plan, 1e-5, seeded=seeded),
-        against="the server",
+        adversary="the server",
     )
     assert fit.plain_words.startswith("NOT private: the noise is seeded") == seeded
     assert "What this means for one person" in fit.plain_words

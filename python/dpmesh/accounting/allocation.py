@@ -212,7 +212,7 @@ class Allocation(DominatingPair):
         return EitherPart(gaussian, PurePart(share, shift / self.pure, u, v))
 
     def _is_hardly_hidden(self, epsilon: float, noise_ratio: float) -> bool:
-        """Return True if a record moves the noise so far that a secret round hardly hides it."""
+        """Return True if a record moves the noise so far that random allocation hardly hides it."""
         shift = self._shift / (noise_ratio * self._least)
         gaussian_shift = shift
         pure_shift = 0.0

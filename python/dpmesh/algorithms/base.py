@@ -113,7 +113,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     """Whether it learns over a `PushMatrix`, whose columns alone sum to 1."""
 
     no_views: ClassVar[str] = ""
-    """Why there is no proof against less than everybody, where that holds for all its runs."""
+    """Reason why no epsilon under a weaker adversary is proved, where that holds for all runs."""
 
     counts_copies: ClassVar[bool] = False
     """Whether `release_of` counts the copies of a record that `copies` allows."""
@@ -260,7 +260,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
         The cost against a view rests on it, see `dpmesh.privacy.views`.
         """
-        unknown = f"{type(self).__name__} has no proof against less than everybody"
+        unknown = f"{type(self).__name__} has no proof under a weaker adversary"
         return NotProved(reason=self.no_views or unknown)
 
     def worst_case(

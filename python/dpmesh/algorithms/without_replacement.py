@@ -527,7 +527,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             expected = (
                 "'arrival', unless controller=AlwaysGlobal(), Periodic(..) or RandomGlobal(..), "
                 "arrival_rate=1, calibration='analytic' and noise=None: the releases must be known "
-                "before the run, and correlated noise of secret rounds is not proved"
+                "before the run, and correlated noise under random allocation is not proved"
             )
             fail("sampling", expected, self.sampling)
         if self.models > 1 and self.decisions == "apart":

@@ -238,7 +238,7 @@ def _audit_seat(
     confidence: float,
     key: dm.Key | None,
 ) -> None:
-    """Audit gradient descent from the seat of an observer, and conclude.
+    """Audit gradient descent against an adversary's view, and conclude.
 
     Raises
     ------

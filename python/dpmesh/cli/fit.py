@@ -99,9 +99,9 @@ def fit(
     """Fit a private model to the tables of several sites, and compare it with single sites.
 
     Each file is the table of one site: CSV with a header, Parquet, Arrow or Feather. The file of
-    ranges has a line for each column to use, and one for the label: {classes = [..]} makes a
-    classifier, {target = [low, high]} a regression, {counts = 50} one of counts. Of several labels
-    each is {flag = true}, or {classes = [..]} of two. `dpmesh ranges` drafts the file.
+    ranges has a line for each column to use, and one for the label. The label's {classes = [..]}
+    makes a classifier, {target = [low, high]} a regression, {counts = 50} one of counts. Of several
+    labels each is {flag = true}, or {classes = [..]} of two. `dpmesh ranges` drafts the file.
     """
     import numpy as np
 

@@ -99,7 +99,7 @@ def keys(
 
 
 def check(file: File, module: Module = None) -> None:
-    """Print what joining a contract costs each party, against whom, and what a round sends.
+    """Print the epsilon of each party in a contract, its threat model, and what a round sends.
 
     Plays its rounds on made-up records, for at most 10 seconds, and refuses a contract whose
     algorithm sends what its plan does not have.

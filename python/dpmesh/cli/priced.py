@@ -245,7 +245,7 @@ def _plain_type(hint: object) -> Any:
 
 
 def _has_views(kind: type[AnyAlgorithm]) -> bool:
-    """Return whether a guarantee against less than everybody is proved for the algorithm."""
+    """Return whether an epsilon under a weaker adversary is proved for the algorithm."""
     return kind.travels == "gossip" and kind.reaction is not Algorithm.reaction
 
 

@@ -160,7 +160,7 @@ class RowChannel(NodeChannel):
         self.at = BEFORE
         """The position that it waits at."""
         self.drawn: dict[str, DrawnRows] = {}
-        """The noise that works together of what the node sent in round t, before a restart."""
+        """The correlated noise of what the node sent in round t, before a restart."""
         self._own, self._context = key, context
         self._life, self._arrived = self._rounds(t), tuple[bytes, ...]()
         self._seeds: tuple[bytes, ...] = ()

@@ -20,7 +20,7 @@ variation: floating point decides a sample only where it is certain; elsewhere r
 compared with constants that are right to 101 bits. For ``n`` samples of a mechanism that is
 (epsilon, delta)-private with exact noise, add ``(1 + exp(epsilon)) * n * 2**-73`` to delta.
 
-Noise that works together, over rounds and between partners, is summed in one fixed order, so that a
+Correlated noise, over rounds and between partners, is summed in one fixed order, so that a
 row has the same bits for any number of threads and whichever other rows a process holds.
 """
 

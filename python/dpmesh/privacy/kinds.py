@@ -178,7 +178,7 @@ class MixedNoise(Mechanism):
 
 
 def has_allocation_proof(release: Release) -> bool:
-    """Return whether a secret round is proved to hide a record, for noise of this kind."""
+    """Return whether random allocation is proved to hide a record, for noise of this kind."""
     kind = _on_grid(release, _as_released(release))
     return kind.noise.law is not None and kind.secure_sum is None
 

@@ -53,6 +53,6 @@ def plain_words(epsilon: float, delta: float, against: str) -> str:
             f"  {100 * detections:.1f} in 100 true ones. Without what is published it confirms 1.",
             "- It does not hide what holds for many people alike, nor what a site does with its",
             "  own records, nor a person with several records as well as one with a single one.",
-            f"- Against whom: {against}.",
+            f"- Threat model: {against}.",
         ]
     )

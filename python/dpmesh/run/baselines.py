@@ -1,4 +1,4 @@
-"""Baselines of a private federation: majority class, single nodes, and all records pooled.
+"""Baselines of a private federation: majority class, single nodes, and a centralized model.
 
 These are research figures, computed where all nodes' data are in one process. They are made from
 the data without noise (but for `Baselines.alone_private`), and no epsilon covers them.

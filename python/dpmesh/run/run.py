@@ -235,7 +235,7 @@ class Run(Tabled):
 
     @cached_property
     def baselines(self) -> Baselines | None:
-        """Chance, nodes alone and all records pooled: research figures that no epsilon covers.
+        """Majority class, single nodes, centralized model: research figures that no epsilon covers.
 
         Computed when they are first looked at; None unless all data are in this process, the
         problem is a `LinearProblem` with test records, and few seconds are enough.

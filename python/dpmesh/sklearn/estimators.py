@@ -70,8 +70,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         which is calibrated to `epsilon`.
     noise
         ``"BetweenPartners"``: sites gossip and share noise, which cancels in the mean of all, so
-        that they need no server for as little noise. `epsilon` then holds against everybody except
-        link partners, with up to `colluding` sites among them. None for a noise of each site.
+        that they need no server for as little noise. `epsilon` then holds against all parties
+        except link partners, with up to `colluding` sites among them. None for a noise of each
+        site.
     colluding
         With ``"secure"``, or `noise`: sites that may collude with the server, or with each other.
     rounds

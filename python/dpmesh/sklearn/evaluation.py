@@ -53,8 +53,8 @@ class Evaluation(InNotebooks):
     estimator
         Fitted to the training records of the first split.
     verdict
-        Scores of its released model and of those of further splits, beside chance, sites alone, and
-        all records pooled, on the same held-out records.
+        Scores of its released model and of those of further splits, beside the majority
+        class, single sites and a centralized model, on the same held-out records.
     by_epsilon
         The verdict of each epsilon, where several were looked at; `estimator` and `verdict` are
         those of the one that was named beforehand.

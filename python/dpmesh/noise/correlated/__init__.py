@@ -1,4 +1,4 @@
-"""Noise that works together: correlated over the rounds of a run, and between partners.
+"""Correlated noise: over the rounds of a run, and between partners.
 
 >>> from dpmesh.noise import correlated
 >>> from dpmesh import topology

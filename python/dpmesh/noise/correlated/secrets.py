@@ -172,7 +172,7 @@ class Secrets:
 
     @property
     def claim(self) -> str:
-        """Against whom the guarantee holds, in words."""
+        """The threat model, in words."""
         return but_partners(self.coalition)
 
     @property

@@ -38,7 +38,7 @@ _UP = 1 + 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class CorrelatedStrategy(ABC):
-    """Which noise works together: `InTime`, `BetweenPartners` or `Both`.
+    """Kind of correlation: `InTime`, `BetweenPartners` or `Both`.
 
     Parameters
     ----------

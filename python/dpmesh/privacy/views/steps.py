@@ -178,7 +178,7 @@ def reaction_of_steps(
         return NO_NOISE
     if mechanism.law not in DISTRIBUTIONS or mechanism.spacing > 0:
         kind = mechanism.name
-        return NotProved(reason=f"there is no proof for {kind} noise against less than everybody")
+        return NotProved(reason=f"there is no proof for {kind} noise under a weaker adversary")
     if mechanism.law == "laplace" and norm == "l2" and facts.dim is None:
         fail("dim", "the number of parameters, which Laplace noise is scaled by", None)
     steps = [at(step_size, t + 1) for t in range(len(sensitivities))]
