@@ -3,8 +3,8 @@
 //! The two take turns, and what is printed is the median over all pairs of theirs divided by ours: processor time of the
 //! whole process, which a busy machine disturbs little, and for the teams time on the clock, too.
 //!
-//! A short work is followed by a pause, as Python takes one between two kernels. The processor time is that of work and
-//! pauses, without the pauses themselves: threads that look for the next work count.
+//! A short work is followed by a pause, as Python takes one between two kernels. Its processor time is that of all
+//! threads, but for the caller's in the pauses: threads that look for the next work count.
 #![allow(clippy::print_stdout)]
 
 use std::hint::{black_box, spin_loop};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use chacha20::ChaCha20;
 use chacha20::cipher::{KeyIvInit, StreamCipher};
-use cpu_time::ProcessTime;
+use cpu_time::{ProcessTime, ThreadTime};
 use dpmesh_core::stream::{Cipher, Key};
 use dpmesh_threads::{for_each, with_threads};
 use rayon::prelude::*;
@@ -90,11 +90,9 @@ fn with_pauses(times: usize, pause: Duration, work: impl Fn()) -> Taken {
         let since = Instant::now();
         work();
         clock += since.elapsed();
-        let began = ProcessTime::now();
-        let since = Instant::now();
+        let own_thread = ThreadTime::now();
         pass(pause);
-        // Of the pause only the caller's own thread is taken off: helpers that look for work count.
-        paused += since.elapsed().min(began.elapsed());
+        paused += own_thread.elapsed();
     });
     Taken {
         processor: taken.processor.saturating_sub(paused),
