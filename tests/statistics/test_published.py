@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dpmesh_papers.studies.regression_coverage import in_words
+from dpmesh_papers.studies.results import kept
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -23,12 +26,23 @@ def test_a_page_has_the_table_of_its_result(page: str, result: str) -> None:
     assert table in (DOCS / page).read_text()
 
 
-def test_no_column_of_a_regression_is_covered_less_often_than_is_claimed() -> None:
-    with (DOCS / "results" / "regression-coverage.csv").open() as file:
-        rows = list(csv.DictReader(file))
+def test_settings_in_which_a_column_is_covered_too_rarely_are_named() -> None:
+    rows = kept("regression-coverage")
     assert len(rows) >= 15
+    text = (DOCS / "results" / "regression-coverage.txt").read_text()
+    (low,) = (line for line in text.splitlines() if line.startswith("95% is not claimed"))
+    (few,) = (line for line in text.splitlines() if line.startswith("Nothing is claimed"))
     for row in rows:
-        assert float(row["worst"]) >= 0.935, row
+        seldom_shown = row["shown"] < 0.25
+        assert (in_words(row) in few) == seldom_shown, row
+        assert (in_words(row) in low) == (not seldom_shown and row["worst"] < 0.935), row
+
+
+def test_no_setting_is_far_from_its_level() -> None:
+    """1,000 runs of a column that is covered in 95% fall under 92.2% once in 30,000."""
+    for row in kept("regression-coverage"):
+        if row["shown"] >= 0.25:
+            assert row["worst"] >= 0.922, row
 
 
 def test_the_errors_of_synthetic_rows_are_within_their_goal() -> None:

@@ -5,13 +5,12 @@ coefficients of the same model without noise on at least 800,000 records, and on
 as a run has: the error of the truth is then at most 1/48 of the variance of sampling. Models that
 are wrong are among them. Noise is Gaussian, of the scale that the secure sums of five sites have.
 Coverage is of what is shown. Results go to ``docs/results/regression-coverage.*`` after each
-setting, and a run that was stopped goes on from there; the table is that of
-``docs/privacy/regression.md``.
+setting, each line with its runs and its commit. A run that was stopped goes on from there, and a
+line stays until it is measured again. The table is that of ``docs/privacy/regression.md``.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from dpmesh.statistics.regression import Moments, Newton, rounded
 from dpmesh.tables import as_table
 from dpmesh_papers._output import made
 from dpmesh_papers._scaffold import Row
-from dpmesh_papers.studies.results import RESULTS, keep, kept, table
+from dpmesh_papers.studies.results import keep, kept, table
 
 Table = dict[str, np.ndarray]
 Draw = Callable[[int, np.random.Generator], Table]
@@ -38,6 +37,7 @@ Key = tuple[str, int, float]
 NAMES = "abcdefgh"
 BOX = {**{name: [-1, 1] for name in NAMES}, "y": {"flag": True}}
 RESULT = "regression-coverage"
+LEAST_COVERAGE, FEWEST_SHOWN = 0.935, 0.25
 SITES, DELTA = 5, 1e-5
 POPULATION, LEAST_POPULATIONS = 200_000, 4
 POPULATION_OVER_RECORDS = 48
@@ -450,40 +450,59 @@ def percent(share: object) -> str:
     return f"{100 * float(str(share)):.1f}%" if share != "" else "-"
 
 
+def three_digits(half: object) -> str:
+    """Return half of an interval; a dash if nothing was shown."""
+    return f"{float(str(half)):.3g}" if half != "" else "-"
+
+
 def page(rows: list[Row]) -> str:
     """Return the table of docs/privacy/regression.md."""
-    heads = ["setting", "records", "epsilon", "shown", "coverage", "worst column"]
+    heads = ["setting", "records", "epsilon", "runs", "shown", "coverage", "worst column"]
     heads += ["half width", "of it noise"]
     lines = [
         [
             row["setting"],
             f"{row['records']:,}",
             f"{row['epsilon']:g}",
+            f"{row['runs']:,}",
             *(percent(row[name]) for name in ("shown", "covered", "worst")),
-            row["half_width"] or "-",
-            row["of_noise"] or "-",
+            *(three_digits(row[name]) for name in ("half_width", "of_noise")),
         ]
         for row in rows
     ]
-    return table(heads, lines)
+    return f"{table(heads, lines)}\n{restricted(rows)}\n"
 
 
-def measured(runs: int) -> dict[Key, Row]:
-    """Return the lines that an earlier run of this commit has written, if it was stopped."""
-    made_by = RESULTS / f"{RESULT}.json"
-    if not made_by.exists() or json.loads(made_by.read_text())["commit"] != made()["commit"]:
-        return {}
-    rows = [row for row in kept(RESULT) if row["runs"] == runs]
-    return {(row["setting"], row["records"], row["epsilon"]): row for row in rows}
+def restricted(rows: list[Row]) -> str:
+    """Return the settings in which 95% is not claimed, in words."""
+    few = [row for row in rows if row["shown"] < FEWEST_SHOWN]
+    low = [row for row in rows if row not in few and row["worst"] < LEAST_COVERAGE]
+    lines = [f"{in_words(row)}, {percent(row['worst'])}" for row in low]
+    text = f"95% is not claimed where the worst column is under {percent(LEAST_COVERAGE)}"
+    text = f"{text}: {'; '.join(lines) or 'none'}."
+    names = "; ".join(map(in_words, few))
+    return f"{text}\nNothing is claimed where fewer than a quarter are shown: {names or 'none'}."
+
+
+def in_words(row: Row) -> str:
+    """Return a setting in words."""
+    return f"{row['setting']}, {row['records']:,} records, epsilon {row['epsilon']:g}"
+
+
+def key_of(row: Row) -> Key:
+    """Return the setting of a line."""
+    return row["setting"], row["records"], row["epsilon"]
 
 
 def main(runs: int) -> None:
     """Print the lines, those that take least time first; write them from 100 runs on."""
-    rows = measured(runs)
+    commit = made()["commit"]
+    rows = {key_of(row): row for row in kept(RESULT)}
     for setting in sorted(SETTINGS, key=lambda setting: setting.cost):
-        if setting.key in rows:
+        earlier = rows.get(setting.key)
+        if earlier is not None and (earlier["runs"], earlier["commit"]) == (runs, commit):
             continue
-        rows[setting.key] = covered(setting, runs)
+        rows[setting.key] = covered(setting, runs) | {"commit": commit}
         print(*rows[setting.key].values(), sep="\t", flush=True)
         if runs >= 100:
             in_order = [rows[setting.key] for setting in SETTINGS if setting.key in rows]
