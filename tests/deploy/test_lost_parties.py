@@ -21,6 +21,7 @@ from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import pack, unpack
 from dpmesh.deploy.sums import PARTS, RELAY, RELAYED, RELAYED_BYTES, Part, Spent
 from dpmesh.deploy.wire import (
+    ASK,
     FRESH,
     WITHHOLD,
     Ask,
@@ -549,6 +550,23 @@ def _check_one_history(parties: Parties, there: set[int]) -> None:
     assert all(node.is_sealed for node in nodes)
     assert {node.rounds for node in nodes} == {parties.contract.terms.rounds}
     assert len({node.transcript for node in nodes}) == 1
+
+
+def test_a_start_sends_the_questions_of_all_once_to_each_party(tmp_path: Path) -> None:
+    """The dealer answers later than the others, and is asked the same questions."""
+    parties = Sums(tmp_path)
+    router, lists = Router(parties.contract), list[int]()
+    while router.at is None or router.at < Position(1):
+        for party in range(4):
+            message = router.request(party)
+            if message is None:
+                continue
+            if kind_of(message) == ASK:
+                question = Ask.read(message, parties.contract)
+                assert isinstance(question, Ask)
+                lists.append(sum(kind_of(each) == FRESH for each in question.attached))
+            router.take(party, parties.nodes[party].answer(message))
+    assert lists == [1, 1, 1, 1]
 
 
 def test_a_secret_for_tags_is_passed_on_to_parties_alone(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ class Attendance:
         """How many questions of nodes that started have come so far."""
         self._questions: dict[bytes, tuple[Fresh, ...]] = {}
         """The questions that went out together, by the hash of their message."""
+        self._last_asked: tuple[Fresh, ...] = ()
+        """Those that went out last."""
         self._confirmations: dict[Fresh, dict[int, Confirmation]] = {}
         """The answers to each question, by who gave them."""
         self.heard_from: set[int] = set()
@@ -116,7 +118,8 @@ class Attendance:
     def asks(self, party: int, askers: set[int]) -> bytes | None:
         """Return what those who ask want to know of a party; None if it has answered that.
 
-        Parties that the same ones ask get the same message.
+        Parties that the same ones ask get the same message, also if some have been answered since:
+        all answers to one message go with it to those who asked.
         """
         there = sorted(askers - set(self.gone))
         questions = [self.fresh[asker] for asker in there if asker in self.fresh]
@@ -127,8 +130,10 @@ class Attendance:
         ]
         if not open_questions:
             return None
-        message = Fresh.together(self.contract, questions)
-        self._questions[digest(message)] = tuple(questions)
+        if not set(open_questions) <= set(self._last_asked):
+            self._last_asked = tuple(questions)
+        message = Fresh.together(self.contract, self._last_asked)
+        self._questions[digest(message)] = self._last_asked
         return message
 
     def take_fresh(self, party: int, answer: bytes) -> None:
