@@ -15,10 +15,10 @@ from mesh_parties import ALGORITHMS, NETWORK, PARTNERS, SUMS, Parties, Started
 
 import dpmesh as dm
 from dpmesh.deploy import Node, Position, Router, Row
-from dpmesh.deploy.row import HEARD, ROW
+from dpmesh.deploy.row import ROW
 from dpmesh.deploy.signing import SigningKey, pack, unpack
 from dpmesh.deploy.sums import DEALT
-from dpmesh.deploy.wire import BEFORE, Ask, Fresh, Sent, kind_of, refused
+from dpmesh.deploy.wire import BEFORE, HEARD, Ask, Fresh, Sent, kind_of, refused
 
 each = pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "noisy"])
 

@@ -11,10 +11,9 @@ import numpy as np
 
 import dpmesh as dm
 from dpmesh.deploy import Contract, Folder, Node, Position, Router, Row
-from dpmesh.deploy.row import HEARD
 from dpmesh.deploy.signing import unpack
 from dpmesh.deploy.sums import HEADER, Header, Part
-from dpmesh.deploy.wire import Ask, Fresh, kind_of, refused
+from dpmesh.deploy.wire import HEARD, Ask, Fresh, kind_of, refused
 from dpmesh.kernels import unpack_sum
 
 PUBLIC = "05" * 32

@@ -26,12 +26,13 @@ from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.member import Member
 from dpmesh.deploy.node_rows import Rows
 from dpmesh.deploy.node_sums import Sums
-from dpmesh.deploy.row import HEARD, Heard
+from dpmesh.deploy.row import Heard
 from dpmesh.deploy.signing import digest
 from dpmesh.deploy.steps import Stored
 from dpmesh.deploy.sums import DEAL, RELAY
 from dpmesh.deploy.wire import (
     FRESH,
+    HEARD,
     RECALL,
     Ask,
     Fresh,

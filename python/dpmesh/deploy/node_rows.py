@@ -13,11 +13,12 @@ from dpmesh._core import __version__
 from dpmesh._validate import fail
 from dpmesh.deploy.exchange import RowChannel, state_from_bytes
 from dpmesh.deploy.member import Member
-from dpmesh.deploy.row import HEARD, Row, check_length, compressor_at, mixed_rows
+from dpmesh.deploy.row import Row, check_length, compressor_at, mixed_rows
 from dpmesh.deploy.signing import KEY_BYTES, digest, pack, unpack
 from dpmesh.deploy.steps import Stored
 from dpmesh.deploy.wire import (
     FRESH,
+    HEARD,
     SIGNED,
     WITHHOLD,
     Ask,

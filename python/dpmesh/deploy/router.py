@@ -23,10 +23,10 @@ from dpmesh.deploy.attendance import Attendance
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.router_rows import RowRouting
 from dpmesh.deploy.router_sums import SumRouting
-from dpmesh.deploy.row import HEARD
 from dpmesh.deploy.signing import pack
 from dpmesh.deploy.wire import (
     FRESH,
+    HEARD,
     HERE,
     RECALLED,
     SIGNED,

@@ -15,6 +15,7 @@ from dpmesh._validate import fail
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.signing import SigningKey, digest, is_signed, unpack
 from dpmesh.deploy.wire import (
+    HEARD,
     NUMBER_BYTES,
     Fresh,
     Position,
@@ -27,7 +28,6 @@ from dpmesh.deploy.wire import (
 from dpmesh.noise.compression import Compressor
 
 ROW = b"dpmesh row 1"
-HEARD = b"dpmesh heard 1"
 MIXED_BYTES = 3 * NUMBER_BYTES + 32
 PROCESS_BYTES = 8
 

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from struct import iter_unpack
 from typing import NamedTuple
 
 from dpmesh._validate import fail
+from dpmesh.deploy.bundles import bits_of, bundled, parties_in, unbundled
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.signing import SigningKey, is_signed, pack, unpack
 
-SIGNED, ASK, WHO, NO, HERE, FRESH, RECALL, RECALLED = (
+SIGNED, HEARD, ASK, WHO, NO, HERE, FRESH, RECALL, RECALLED = (
     f"dpmesh {kind} 1".encode()
-    for kind in ("signed", "ask", "who", "no", "here", "fresh", "recall", "recalled")
+    for kind in ("signed", "heard", "ask", "who", "no", "here", "fresh", "recall", "recalled")
 )
 WITHHOLD = pack(b"dpmesh withhold 1")
 """A message that goes with a question for a row: a node whose start nobody can confirm computes its
 step, and keeps the row to itself."""
 NUMBER_BYTES = 4
-FRESH_BYTES = 4 * NUMBER_BYTES + 16
+FRESH_BYTES = 16
+"""Of the random number of a start."""
 
 
 class Position(NamedTuple):
@@ -225,10 +226,16 @@ class Fresh(NamedTuple):
     @staticmethod
     def together(contract: Contract, asked: Iterable[Fresh]) -> bytes:
         """Return the questions of some nodes as one message."""
-        entries = bytearray()
-        for party, (incarnation, (round_, exchange)), number in asked:
-            entries += b"".join(numbers(party, incarnation, round_ + 1, exchange)) + number
-        return pack(FRESH, contract.hash, bytes(entries))
+        by_last: dict[Sent, dict[int, bytes]] = {}
+        for question in asked:
+            by_last.setdefault(question.last, {})[question.party] = question.number
+        fields: list[bytes] = []
+        for last, by_party in sorted(by_last.items()):
+            incarnation, (round_, exchange) = last
+            fields.append(b"".join(numbers(incarnation, round_ + 1, exchange)))
+            fields.append(bits_of(by_party))
+            fields.append(b"".join(by_party[party] for party in sorted(by_party)))
+        return pack(FRESH, contract.hash, *fields)
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> tuple[Fresh, ...]:
@@ -239,13 +246,19 @@ class Fresh(NamedTuple):
         ValueError
             If there are none under this contract.
         """
-        kind, of, entries = unpack(message)
-        if kind != FRESH or of != contract.hash or not entries or len(entries) % FRESH_BYTES:
+        kind, of, *fields = unpack(message)
+        if kind != FRESH or of != contract.hash or not fields or len(fields) % 3:
             fail("message", "questions under this contract", "another message")
-        return tuple(
-            cls(party, Sent.of(incarnation, after - 1, exchange), number)
-            for party, incarnation, after, exchange, number in iter_unpack(">4I16s", entries)
-        )
+        questions: list[Fresh] = []
+        for last, bits, random in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
+            incarnation, after, exchange = read_numbers(last[:4], last[4:8], last[8:])
+            parties = parties_in(bits)
+            if not parties or len(random) != FRESH_BYTES * len(parties):
+                fail("message", "a random number of each party that asks", "another message")
+            for place, party in enumerate(parties):
+                number = random[place * FRESH_BYTES : (place + 1) * FRESH_BYTES]
+                questions.append(cls(party, Sent.of(incarnation, after - 1, exchange), number))
+        return tuple(questions)
 
 
 class Ask(NamedTuple):
@@ -256,7 +269,8 @@ class Ask(NamedTuple):
 
     def as_bytes(self, contract: Contract) -> bytes:
         """Return the question as a message."""
-        return pack(ASK, contract.hash, *numbers(*self.at), *self.attached)
+        attached = bundled(self.attached, same=[HEARD], apart=[SIGNED])
+        return pack(ASK, contract.hash, *numbers(*self.at), *attached)
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Ask | tuple[Fresh, ...] | None:
@@ -280,7 +294,7 @@ class Ask(NamedTuple):
                 return Fresh.read(message, contract)
             if kind == ASK:
                 round_, exchange = read_numbers(*rest[:2])
-                return cls(Position(round_, exchange), tuple(rest[2:]))
+                return cls(Position(round_, exchange), unbundled(rest[2:], apart=[SIGNED]))
         raise RefusedError("malformed")
 
 
