@@ -24,7 +24,6 @@ from network_parties import HERE, Liar, certificate, response, running
 from dpmesh.deploy import Contract, Folder, Node, Router, http_node
 from dpmesh.deploy.http import node_tls, server_tls
 from dpmesh.deploy.http_node import LeftOutError, wait_for_router
-from dpmesh.deploy.signing import SigningKey, digest, is_signed, pack
 from dpmesh.deploy.wire import who
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and signals of POSIX")
@@ -324,20 +323,3 @@ def test_a_folder_that_replaces_a_lost_one_is_charged_for_its_contracts(tmp_path
     assert [known.hash for known in folder.contracts()] == [parties.contract.hash]
     assert folder.cost() > 0
     folder.close()
-
-
-def test_the_vectors_of_the_page_are_those_of_the_code() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
-    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
-    signing = SigningKey(ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
-    fields = b"a", b"bc"
-    vectors = dict(re.findall(r"^\| ([^|]+) \| `([0-9a-f]+)` \|$", page, re.M))
-    made = {
-        "fields `a`, `bc`": pack(*fields),
-        "their hash": digest(*fields),
-        "the public key": signing.public,
-        "their signature": signing.sign(*fields),
-        "the question `dpmesh who 1`": pack(b"dpmesh who 1", bytes(32)),
-    }
-    assert vectors == {name: value.hex() for name, value in made.items()}
-    assert is_signed(signing.public, bytes.fromhex(vectors["their signature"]), *fields)

@@ -6,6 +6,7 @@ router sends questions. Every message begins with its kind and the contract's ha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
@@ -226,11 +227,14 @@ class Fresh(NamedTuple):
     @staticmethod
     def together(contract: Contract, asked: Iterable[Fresh]) -> bytes:
         """Return the questions of some nodes as one message."""
-        by_last: dict[Sent, dict[int, bytes]] = {}
+        groups: dict[tuple[Sent, int], dict[int, bytes]] = {}
+        asked_before: Counter[tuple[Sent, int]] = Counter()
         for question in asked:
-            by_last.setdefault(question.last, {})[question.party] = question.number
+            repeats = asked_before[question.last, question.party]
+            asked_before[question.last, question.party] += 1
+            groups.setdefault((question.last, repeats), {})[question.party] = question.number
         fields: list[bytes] = []
-        for last, by_party in sorted(by_last.items()):
+        for (last, _), by_party in sorted(groups.items()):
             incarnation, (round_, exchange) = last
             fields.append(b"".join(numbers(incarnation, round_ + 1, exchange)))
             fields.append(bits_of(by_party))
