@@ -274,7 +274,7 @@ def reserve_cost(
     reserve: int | None = None,
     key: Key | None = None,
 ) -> list[ReserveCost]:
-    """Simulate secure sums that bear lost sites, and others that bear none, on public data.
+    """Simulate the accuracy that a reserve for lost sites costs, on public data.
 
     Parameters
     ----------

@@ -492,7 +492,8 @@ def of_goals() -> Claims:
         result("goals", what=f"{task}, secure sum") for task in ("digits-by-class", "breast-cancer")
     )
     more = (
-        "under a secure sum at epsilon 1, digits by class are learned to {digits}% and breast\n"
+        "under secure aggregation at epsilon 1, digits by class are learned to {digits}% "
+        "and breast\n"
         "cancer to {cancer}% ("
     )
     rows = {"digits": digits, "cancer": cancer}

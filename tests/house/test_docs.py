@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -97,14 +98,35 @@ def test_a_notebook_runs_and_shows_what_it_prints(
     names: dict[str, object] = {"__name__": notebook.stem}
     monkeypatch.setitem(sys.modules, notebook.stem, ModuleType(notebook.stem))
     for cell in cells:
-        exec(compile("".join(cell["source"]), notebook.stem, "exec"), names)
+        results = [out for out in cell["outputs"] if out["output_type"] == "execute_result"]
+        result = run_cell("".join(cell["source"]), names, notebook.stem, has_result=bool(results))
+        if notebook.stem == "audit":  # its verdicts rest on noise from the operating system
+            results = []
+        for out in results:
+            displayed = {"text/plain": repr(result)}
+            if hasattr(result, "_repr_html_"):
+                displayed["text/html"] = result._repr_html_()
+            for kind, text in displayed.items():
+                assert without_numbers("".join(out["data"][kind])) == without_numbers(text)
         shown = [out.get("text", ()) for out in cell["outputs"] if out["output_type"] == "stream"]
         printed = "".join(line for lines in shown for line in lines)
         found = capsys.readouterr().out
-        if notebook.stem == "audit":  # its verdicts rest on noise from the operating system
+        if notebook.stem == "audit":
             assert bool(found) == bool(printed)
         else:
             assert without_numbers(found) == without_numbers(printed)
+
+
+def run_cell(source: str, names: dict[str, object], name: str, *, has_result: bool) -> object:
+    """Run a cell; return the value of its last expression if it shows one."""
+    program = ast.parse(source)
+    last = program.body[-1]
+    if not has_result or not isinstance(last, ast.Expr):
+        exec(compile(program, name, "exec"), names)
+        return None
+    program.body.pop()
+    exec(compile(program, name, "exec"), names)
+    return eval(compile(ast.Expression(last.value), name, "eval"), names)
 
 
 def slug(heading: str) -> str:

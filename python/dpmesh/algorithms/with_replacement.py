@@ -53,7 +53,7 @@ class WithReplacementState:
 
 @dataclass(frozen=True, kw_only=True)
 class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
-    """The baseline "DP-SGD-With Replacement".
+    """Private SGD that samples records with replacement, the paper's baseline.
 
     Parameters
     ----------

@@ -214,7 +214,7 @@ class WithoutReplacementState:
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
-    """Algorithm 1, with any controller.
+    """Private SGD without replacement (Algorithm 1), with any controller.
 
     Parameters
     ----------

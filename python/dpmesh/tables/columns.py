@@ -33,7 +33,7 @@ Ranges: TypeAlias = Mapping[Any, Any] | Sequence[Any] | str | os.PathLike[str] |
 
 
 class Encoded(NamedTuple):
-    """Records as numbers.
+    """Encoded records: features, and facts about them that stay with the data's owner.
 
     All but the features is computed from the data and covered by no epsilon: for the data's owner
     alone.
