@@ -73,13 +73,18 @@ def runs_needed(
         In (0, 1).
     """
 
-    def enough(runs: int) -> bool:
+    def refutes(runs: int) -> bool:
         return power(claim, truth, runs, confidence) >= target_power
 
-    few, many = 1, 2
-    while not enough(many):
-        few, many = many, 2 * many
-    while many > 1.02 * few + 1:
-        middle = (few + many) // 2
-        few, many = (few, middle) if enough(middle) else (middle, many)
-    return many
+    too_few = 1
+    enough = 2
+    while not refutes(enough):
+        too_few = enough
+        enough = 2 * enough
+    while enough > 1.02 * too_few + 1:
+        middle = (too_few + enough) // 2
+        if refutes(middle):
+            enough = middle
+        else:
+            too_few = middle
+    return enough

@@ -8,7 +8,7 @@ from typing import Any
 from dpmesh.algorithms import FederatedLearning
 
 OTHER_NAMES = {"local_step_size": "step_size"}
-"""Of a contribution's fields that the algorithm has, too."""
+"""Names here of a contribution's fields that the algorithm has, too."""
 
 
 def changed(algorithm: FederatedLearning, **flat: Any) -> FederatedLearning:
@@ -17,8 +17,8 @@ def changed(algorithm: FederatedLearning, **flat: Any) -> FederatedLearning:
     changes = {name: flat.pop(name) for name in flat.keys() & own_fields}
     for part in ("combination", "contribution"):
         part_fields = {field.name for field in fields(getattr(algorithm, part))}
-        mine = {name for name in flat if OTHER_NAMES.get(name, name) in part_fields}
-        values = {OTHER_NAMES.get(name, name): flat.pop(name) for name in mine}
+        names_of_part = {name for name in flat if OTHER_NAMES.get(name, name) in part_fields}
+        values = {OTHER_NAMES.get(name, name): flat.pop(name) for name in names_of_part}
         if values:
             changes[part] = replace(changes.get(part, getattr(algorithm, part)), **values)
     assert not flat, flat

@@ -106,8 +106,10 @@ def main(result: str) -> None:
     def serve(grid: Grid, context: Context) -> None:
         strategy = Watched(ALGORITHM, delta=1e-5, key=KEY)  # was: FedAvg()
         start = ArrayRecord({"w": Array(np.zeros(4, np.float32))})
-        found = strategy.start(grid, start, num_rounds=ROUNDS)
-        reported = [dict(found.train_metrics_clientapp[t])["epsilon"] for t in range(1, ROUNDS + 1)]
+        training = strategy.start(grid, start, num_rounds=ROUNDS)
+        reported = [
+            dict(training.train_metrics_clientapp[t])["epsilon"] for t in range(1, ROUNDS + 1)
+        ]
         np.savez(result, models=strategy.models, answers=strategy.answers, epsilons=reported)
 
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": 2}}

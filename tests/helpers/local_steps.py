@@ -15,11 +15,11 @@ from dpmesh.schedules import at
 
 @dataclass(frozen=True, kw_only=True)
 class EveryThird(dm.GradientDescent):
-    """A node steps from its own release in the rounds between."""
+    """Gradient descent whose nodes step from their own releases in the rounds between."""
 
     def round(self, state: Any, t: int, problem: Any, key: Any) -> Any:
         point = yield Message(state.x, self.release_of(t), travels=t % 3 == 0)
         step_size = at(self.step_size, t + 1)
-        used = self.records_of(t, problem)
-        x = descended(problem, point, step_size, used, clipping_norm=self.clipping_norm)
+        records = self.records_of(t, problem)
+        x = descended(problem, point, step_size, records, clipping_norm=self.clipping_norm)
         return GradientDescentState(Sensitive(x))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,7 +36,7 @@ class Killed(BaseException):
 
 
 class Schedule:
-    """One random schedule, of a number."""
+    """A random schedule of questions, answers, losses and deaths, drawn from its number."""
 
     def __init__(self, number: int, folder: Path) -> None:
         self.rng = np.random.default_rng(number)
@@ -72,9 +72,11 @@ class Schedule:
                 self.router.take(*self.on_the_way.pop(self.rng.integers(len(self.on_the_way))))
         else:
             raise AssertionError(f"it hangs at {self.router.at} for {self.router.waits_for}")
-        while requests := self.router.requests():  # who is late comes in
-            for party, message in requests.items():
+        requests_of_late = self.router.requests()
+        while requests_of_late:
+            for party, message in requests_of_late.items():
                 self.router.take(party, self.parties.nodes[party].answer(message))
+            requests_of_late = self.router.requests()
         self.check()
 
     def ask(self, party: int, message: bytes) -> None:
@@ -83,7 +85,10 @@ class Schedule:
             return
         folder = self.parties.folders[party]
         try:
-            with dying(self) if self.may_kill and self.chance(0.3) else alive():
+            may_die = nullcontext()
+            if self.may_kill and self.chance(0.3):
+                may_die = dying(self)
+            with may_die:
                 answer = self.parties.nodes[party].answer(message)
         except Killed:
             self.parties.nodes[party] = self.parties.node(party)
@@ -91,50 +96,50 @@ class Schedule:
         contract = self.parties.contract
         kind = kind_of(answer)
         if kind in (ROW, PART):
-            row = Row.read(answer, contract) if kind == ROW else Part.read(answer, contract).header
-            before = self.rows.setdefault((row.at, party), answer)
-            assert before == answer, f"{party} released twice at {row.at}"
+            if kind == ROW:
+                position = Row.read(answer, contract).at
+            else:
+                position = Part.read(answer, contract).header.at
+            before = self.rows.setdefault((position, party), answer)
+            assert before == answer, f"{party} released twice at {position}"
         assert not folder.has_stopped(self.parties.contract)
-        self.on_the_way += [(party, answer)] * (2 if self.chance(0.1) else 1)
+        self.on_the_way.append((party, answer))
+        if self.chance(0.1):  # it arrives twice
+            self.on_the_way.append((party, answer))
 
     def check(self) -> None:
-        """The ledgers are within the plan; where nothing was lost, the bits are the simulator's."""
+        """Require ledgers within the plan, and the simulator's bits where nothing was lost."""
         contract = self.parties.contract
         assert not any(
-            seen.disputed or seen.equivocating
-            for seen in (node.travel.witness for node in self.parties.nodes)
-            if seen is not None
+            witness.disputed or witness.equivocating
+            for witness in (node.travel.witness for node in self.parties.nodes)
+            if witness is not None
         )
         for folder in self.parties.folders:
-            spent = folder.ledger(contract)
+            ledger = folder.ledger(contract)
             assert folder.last_sent(contract.hash).at == self.router.schedule.end
             if self.router.schedule.gossips:
-                assert spent == contract.plan
-            keys = [(release.round, release.batch) for release in spent.releases]
+                assert ledger == contract.plan
+            keys = [(release.round, release.batch) for release in ledger.releases]
             assert len(set(keys)) == len(keys)
-            assert spent.cost(1e-5).epsilon <= contract.plan.cost(1e-5).epsilon * (1 + 1e-9)
+            assert ledger.cost(1e-5).epsilon <= contract.plan.cost(1e-5).epsilon * (1 + 1e-9)
         if self.parties.rehearsal and not self.lost:
             simulated = self.parties.simulated().parameters
             np.testing.assert_array_equal(self.parties.models()[: len(simulated)], simulated)
 
 
 @contextmanager
-def alive() -> Iterator[None]:
-    yield
-
-
-@contextmanager
 def dying(schedule: Schedule) -> Iterator[None]:
     """Kill the node's process before, within or after one of its transactions."""
     transaction = Folder.transaction
-    left = int(schedule.rng.integers(2))
+    transactions_left = int(schedule.rng.integers(2))
     moment = schedule.rng.integers(3)
 
     @contextmanager
     def killed(folder: Folder) -> Iterator[None]:
-        nonlocal left
-        left -= 1
-        if left >= 0:
+        nonlocal transactions_left
+        transactions_left -= 1
+        if transactions_left >= 0:
             with transaction(folder):
                 yield
             return
@@ -159,20 +164,21 @@ def run_schedules(numbers: range) -> None:
     cost = Plan.cost
     costs = dict[Any, Any]()
 
-    def once(plan: Plan, *arguments: Any, **named: Any) -> Any:
+    def cached_cost(plan: Plan, *arguments: Any, **options: Any) -> Any:
         """Return the cost of a plan, whose accounting takes longer than a schedule."""
-        question = json.dumps([plan.as_dict(), arguments, named], default=repr)
+        question = json.dumps([plan.as_dict(), arguments, options], default=repr)
         if question not in costs:
-            costs[question] = cost(plan, *arguments, **named)
+            costs[question] = cost(plan, *arguments, **options)
         return costs[question]
 
-    def fast(path: Any) -> Any:
+    def connect_without_sync(path: Any) -> Any:
         connection = connect(path)
         connection.execute("pragma synchronous = off")
         connection.execute("pragma journal_mode = memory")
         return connection
 
-    files.connect, Plan.cost = fast, once  # type: ignore[assignment, method-assign]
+    files.connect = connect_without_sync
+    Plan.cost = cached_cost  # type: ignore[assignment, method-assign]
     try:
         for number in numbers:
             with TemporaryDirectory() as folder:
@@ -182,10 +188,11 @@ def run_schedules(numbers: range) -> None:
                 except Exception as error:
                     raise AssertionError(f"schedule {number}") from error
                 finally:
-                    for each in schedule.parties.folders:
-                        each.close()
+                    for folder_of_party in schedule.parties.folders:
+                        folder_of_party.close()
     finally:
-        files.connect, Plan.cost = connect, cost  # type: ignore[method-assign]
+        files.connect = connect
+        Plan.cost = cost  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

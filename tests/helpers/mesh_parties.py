@@ -76,7 +76,7 @@ SUMS = ("sums", "clients", *STAGES, "neighbour sums")
 
 
 def network() -> Any:
-    """A hidden layer of 3 units on 5 features, for two classes; in JAX."""
+    """Return a network in JAX: a hidden layer of 3 units on 5 features, for two classes."""
     import jax
     import jax.numpy as jnp
 
@@ -123,14 +123,14 @@ class Parties:
         everything = dm.Dataset(numbers, np.where(x[:, 0] > 0, 1, lower), "synthetic")
         parts = np.split(np.arange(len(x)), nodes)
         self.records = [everything.take(part) for part in parts]
-        given: dict[str, Any] = {"epsilon": budget, "delta": 1e-5, "marks": marks}
-        self.folders = [Folder.create(path / name, **given) for name in self.names]
+        budget_and_marks: dict[str, Any] = {"epsilon": budget, "delta": 1e-5, "marks": marks}
+        self.folders = [Folder.create(path / name, **budget_and_marks) for name in self.names]
         settings = ALGORITHMS[algorithm] | (changes or {})
-        table = {"kind": "ring"}
+        ring = {"kind": "ring"}
         quorum = terms.pop("quorum", nodes if algorithm in SUMS else nodes // 2 + 1)
         if algorithm in ("sums", "clients", *STAGES):
-            lost = {"colluding": int(quorum == nodes), "dropouts": nodes - quorum}
-            settings["combination"] = lost | settings["combination"]
+            losses_allowed = {"colluding": int(quorum == nodes), "dropouts": nodes - quorum}
+            settings["combination"] = losses_allowed | settings["combination"]
         self.content: dict[str, Any] = {
             "format": 2,
             "contract": {
@@ -160,7 +160,7 @@ class Parties:
         if algorithm == "neighbour sums":
             self.content["topology"] = topology or {"kind": "complete"}
         elif not settings["kind"].startswith("With") and algorithm not in SUMS:
-            self.content["topology"] = topology or table | {"keep": 0.8}
+            self.content["topology"] = topology or ring | {"keep": 0.8}
         own_module = __name__ if problem is not None else module
         self.contract = Contract.of(self.content, own_module)
         self.whole = self.contract.problem_of(everything, parts)
@@ -176,7 +176,7 @@ class Parties:
         return np.concatenate([node.own_model() for node in self.nodes])
 
     def simulated(self) -> Any:
-        """Return the same from the simulator, under the contract's key."""
+        """Return the run of the simulator, under the contract's key."""
         contract = self.contract
         return dm.simulate(
             contract.algorithm,
@@ -190,7 +190,8 @@ class Parties:
 
     def run(self, router: Router | None = None, lost: Any = lambda party, message: False) -> Router:
         """Run to the end in this process; `lost` says which messages do not arrive."""
-        router = Router(self.contract) if router is None else router
+        if router is None:
+            router = Router(self.contract)
         while not router.done:
             moved = False
             for party, message in router.requests().items():
@@ -223,7 +224,7 @@ class Started:
 
 
 class Sums(Parties):
-    """Parties that add up sums, and how to ask them by hand."""
+    """Parties whose contract adds up sums, with methods to ask them by hand."""
 
     def __init__(self, path: Path, algorithm: str = "sums", **terms: Any) -> None:
         super().__init__(path, algorithm, **{"rehearsal": False, **terms})
@@ -272,8 +273,8 @@ class Sums(Parties):
     def other(self, ask: Ask, **changes: Any) -> Ask:
         """Return a question with another header."""
         header = replace(self.header(ask), **changes)
-        rest = [m for m in ask.attached if kind_of(m) != HEADER]
-        return Ask(header.at, (*rest, header.as_bytes(self.contract)))
+        attached = [m for m in ask.attached if kind_of(m) != HEADER]
+        return Ask(header.at, (*attached, header.as_bytes(self.contract)))
 
     def opened(self, parts: list[Part]) -> Any:
         """Return what a router can open of parts, in steps of the grid."""
@@ -292,7 +293,9 @@ class Sums(Parties):
         contract = self.contract
         w = contract.algorithm.init(self.whole, contract.public_key).w
         sums = contract.algorithm.contribution.sums(w, 0, self.whole, contract.public_key)
-        return (sums.sum(axis=0) if party is None else sums[party]) / contract.planned.sums.grid
+        if party is None:
+            return sums.sum(axis=0) / contract.planned.sums.grid
+        return sums[party] / contract.planned.sums.grid
 
     def is_open(self, total: Any, vector: Any, shares: float) -> bool:
         """Return True if a total is a vector with so many shares of noise, and not uniform."""

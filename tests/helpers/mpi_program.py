@@ -39,17 +39,17 @@ class State:
 class PersonalNoise(Algorithm[State, dm.LinearProblem]):
     """Gossip in which the larger nodes add more noise than the others: a release for each group.
 
-    With `each`, there is a release for each node instead.
+    With `per_node`, there is a release for each node instead.
     """
 
-    each: bool = False
+    per_node: bool = False
     compressor: Any = None
     travels = "gossip"
 
     def release_of(self, t: int) -> tuple[Release, ...]:
         noise = [3.0 if node in LARGE else 1.0 for node in range(NODES)]
         groups = [(node,) for node in range(NODES)]
-        if not self.each:
+        if not self.per_node:
             groups = [LARGE, tuple(node for node in range(NODES) if node not in LARGE)]
         return tuple(Release(t, Laplace(noise[group[0]]), ONE, nodes=group) for group in groups)
 
@@ -108,7 +108,9 @@ class LessNoiseElsewhere(dm.GradientDescent):
         from mpi4py import MPI
 
         planned = super().release_of(t)
-        return planned if MPI.COMM_WORLD.rank == 0 else replace(planned, mechanism=Gaussian(1.0))
+        if MPI.COMM_WORLD.rank == 0:
+            return planned
+        return replace(planned, mechanism=Gaussian(1.0))
 
     def plan(self, rounds: int) -> Plan:
         return dm.GradientDescent(
@@ -118,9 +120,13 @@ class LessNoiseElsewhere(dm.GradientDescent):
 
 @dataclass(frozen=True)
 class Failing(dm.OnlineLearning):
-    """On rank 1 something goes wrong in round 5."""
+    """Online learning that fails on rank 1 in round 5.
 
-    how: str = "value"
+    Failures are ``"value"`` (a NaN), ``"killed"`` and ``"terminated"`` (signals), and ``"after"``
+    (an error at the end of the round).
+    """
+
+    failure: str = "value"
 
     def round(self, state, t, problem, key):
         import os
@@ -128,15 +134,15 @@ class Failing(dm.OnlineLearning):
 
         from mpi4py import MPI
 
-        here = MPI.COMM_WORLD.rank == 1 and t == 5
-        if here and self.how == "value":
+        fails_here = MPI.COMM_WORLD.rank == 1 and t == 5
+        if fails_here and self.failure == "value":
             state = type(state)(np.full_like(state.w, np.nan))
-        if here and self.how == "killed":
+        if fails_here and self.failure == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        if here and self.how == "terminated":
+        if fails_here and self.failure == "terminated":
             os.kill(os.getpid(), signal.SIGTERM)
         state = yield from super().round(state, t, problem, key)
-        if here and self.how == "after":
+        if fails_here and self.failure == "after":
             raise ArithmeticError("the round went wrong")
         return state
 
@@ -227,9 +233,9 @@ ALGORITHMS = {
     "sparse": quantized(compressor=RandomSparsifier(0.3)),
     "discrete": quantized(grid=2.0**-12),
     "groups": PersonalNoise(),
-    "each": PersonalNoise(each=True),
+    "each": PersonalNoise(per_node=True),
     "packed": PersonalNoise(compressor=Quantizer(0.1)),
-    "overspending": Overspending(each=True),
+    "overspending": Overspending(per_node=True),
     "one learns": OneLearns(),
     "resting": Resting(),
     "less noise elsewhere": LessNoiseElsewhere(records=ROUNDS, noise_multiplier=20.0),
@@ -248,9 +254,9 @@ ALGORITHMS = {
     "learned": token(DeepQ(anneal_rounds=4, hidden=16, batch_size=2, memory_size=3)),
     "token value": token(dm.algorithms.controllers.AlwaysGlobal(), FailingToken),
     "value": Failing(epsilon=2.0),
-    "after": Failing(epsilon=2.0, how="after"),
-    "killed": Failing(epsilon=2.0, how="killed"),
-    "terminated": Failing(epsilon=2.0, how="terminated"),
+    "after": Failing(epsilon=2.0, failure="after"),
+    "killed": Failing(epsilon=2.0, failure="killed"),
+    "terminated": Failing(epsilon=2.0, failure="terminated"),
 }
 
 
@@ -326,12 +332,12 @@ def main(network: str, folder: str, *names: str) -> None:
 
 def keep(result: Run, engine: Any, folder: Path) -> None:
     """Write a run and what was sent at the root, into a folder."""
-    sent = engine.sent()
+    traffic = engine.sent()
     if engine.is_root:
         result.save(folder)
         np.save(folder / "parameters.npy", result.parameters)
         (folder / "ledger.txt").write_text(str(result.ledger))
-        (folder / "sent.json").write_text(json.dumps(sent))
+        (folder / "sent.json").write_text(json.dumps(traffic))
 
 
 if __name__ == "__main__":

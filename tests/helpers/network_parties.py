@@ -27,7 +27,7 @@ from dpmesh.deploy.signing import SigningKey
 
 HERE = "127.0.0.1"
 Answer = bytes | Callable[[socket], None]
-"""What a liar sends, or what it does with a connection."""
+"""Bytes that a liar sends, or a function that it calls with a connection."""
 
 
 def certificate(folder: Path, host: str = HERE) -> tuple[Path, Path]:
@@ -35,12 +35,12 @@ def certificate(folder: Path, host: str = HERE) -> tuple[Path, Path]:
     key = Ed25519PrivateKey.generate()
     now = datetime.now(timezone.utc)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    here = x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))])
+    this_machine = x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))])
     signed = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(here, critical=False)
+        .add_extension(this_machine, critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, None)
     )
@@ -69,11 +69,10 @@ class Liar:
             while True:
                 connection, _ = self._socket.accept()
                 with suppress(OSError), connection:
-                    self._talk(
-                        self._tls.wrap_socket(connection, server_side=True)
-                        if self._tls
-                        else connection
-                    )
+                    if self._tls is None:
+                        self._talk(connection)
+                    else:
+                        self._talk(self._tls.wrap_socket(connection, server_side=True))
 
     def _talk(self, peer: socket) -> None:
         with peer, peer.makefile("rb") as lines:
@@ -83,7 +82,10 @@ class Liar:
                 )
                 self.posts.append(head + b"\r\n" + lines.read(int(length.split(b":")[1])))
                 answer = self.answers[min(len(self.posts), len(self.answers)) - 1]
-                answer(peer) if callable(answer) else peer.sendall(answer)
+                if callable(answer):
+                    answer(peer)
+                else:
+                    peer.sendall(answer)
 
     def __enter__(self) -> Liar:
         return self
@@ -98,7 +100,9 @@ def _head(lines: BinaryIO) -> bytes:
     head = b""
     while (line := lines.readline()) not in (b"", b"\r\n"):
         head += line
-    return head if line else b""
+    if not line:
+        return b""
+    return head
 
 
 def response(status: int, body: bytes = b"", *headers: str) -> bytes:
@@ -111,28 +115,28 @@ def response(status: int, body: bytes = b"", *headers: str) -> bytes:
 def running(router: Router, tls: ssl.SSLContext | None = None) -> Iterator[RouterServer]:
     """Serve a router that is not done until the block ends."""
 
-    class Over(Exception):  # noqa: N818
+    class Ended(Exception):  # noqa: N818
         pass
 
     def watch(_: object) -> None:
-        if over.is_set():
-            raise Over
+        if is_over.is_set():
+            raise Ended
 
     def serve() -> None:
-        with suppress(Over):
+        with suppress(Ended):
             server.run(watch)
 
     server = RouterServer(router, HERE, 0, tls)
-    over = threading.Event()
+    is_over = threading.Event()
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     yield server
-    over.set()
+    is_over.set()
     thread.join()
 
 
 class Poster:
-    """Posts for one party as a node does, or not quite."""
+    """A client that posts for one party as a node does, or with parts of its posts changed."""
 
     def __init__(self, port: int, contract: Contract, party: int, key: SigningKey) -> None:
         self.port = port
@@ -142,11 +146,17 @@ class Poster:
 
     def headers(self, number: int, length: int, body: bytes) -> dict[str, str]:
         """Return the headers of a post."""
-        hashed = sha256(body).hexdigest()
-        said = (str(each).encode() for each in (self.party, number, length))
-        signature = self.key.sign(b"dpmesh post 2", self.contract.hash, *said, hashed.encode())
+        body_hash = sha256(body).hexdigest()
+        signature = self.key.sign(
+            b"dpmesh post 2",
+            self.contract.hash,
+            str(self.party).encode(),
+            str(number).encode(),
+            str(length).encode(),
+            body_hash.encode(),
+        )
         numbers = {"Dpmesh-Number": str(number), "Content-Length": str(length)}
-        return numbers | {"Dpmesh-Body": hashed, "Dpmesh-Signature": signature.hex()}
+        return numbers | {"Dpmesh-Body": body_hash, "Dpmesh-Signature": signature.hex()}
 
     def head(self, number: int, length: int = 0) -> bytes:
         """Return the head of a post as bytes."""

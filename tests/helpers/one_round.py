@@ -48,7 +48,7 @@ def one_round(
 
 
 def watcher_of(passages: list[Passage]) -> Watcher:
-    """Return what keeps all that is released."""
+    """Return a watcher that appends all that is released to a list."""
     return lambda passage: passages.append(passage) or passage
 
 
@@ -96,7 +96,7 @@ class Stage:
 
     def run(self, script: Callable[[Any, int], Any], values: Any = None) -> Step:
         t = self._rounds
-        self._rounds = self._rounds + 1
+        self._rounds += 1
         step = self.channel.run(Scripted(script), values, t, None, Key.seeded(1))
         self.ledger.end_round()
         return step

@@ -26,16 +26,16 @@ def table(oracle: Oracle, sampling: federated.Sampling) -> accounting.RdpGuarant
 
 @check(r"federated\.poisson\.paper")
 def _(oracle: Oracle) -> Values:
-    found = table(oracle, "poisson")
-    return {"epsilon": found.epsilon, "order": found.order}
+    guarantee = table(oracle, "poisson")
+    return {"epsilon": guarantee.epsilon, "order": guarantee.order}
 
 
 @check(r"federated\.uniform\.paper")
 def _(oracle: Oracle) -> Values:
-    found = table(oracle, "uniform")
+    guarantee = table(oracle, "uniform")
     printed = oracle.get("paper_prints")
-    assert printed is None or abs(found.epsilon - printed) < 0.01
-    return {"epsilon": found.epsilon, "order": found.order}
+    assert printed is None or abs(guarantee.epsilon - printed) < 0.01
+    return {"epsilon": guarantee.epsilon, "order": guarantee.order}
 
 
 def converted(oracle: Oracle, orders: tuple[float, ...], curve: Any, **options: Any) -> Values:
@@ -103,8 +103,8 @@ def _(oracle: Oracle) -> Values:
     }
 
 
-def of_theorem(oracle: Oracle, nu: float) -> float:
-    """The noise multiplier of a noise on the sum."""
+def over_sensitivity(oracle: Oracle, nu: float) -> float:
+    """Return the noise over the sensitivity, of a standard deviation nu on the sum."""
     sensitivity = 2 if oracle["inputs"]["sampling"] == "uniform" else 1
     return nu / (sensitivity * oracle["inputs"]["L"])
 
@@ -112,7 +112,7 @@ def of_theorem(oracle: Oracle, nu: float) -> float:
 @check(r"federated\.theorem\.")
 def _(oracle: Oracle) -> Values:
     inputs = oracle["inputs"]
-    found = federated.theorem_noise(
+    noise = federated.theorem_noise(
         target_epsilon=inputs["epsilon"],
         target_delta=delta_of(oracle),
         sampling_rate=inputs["tau"],
@@ -120,13 +120,13 @@ def _(oracle: Oracle) -> Values:
         clipping_norm=inputs["L"],
         sampling=inputs["sampling"],
     )
-    return {"nu": found.noise_std, "lambda_star": found.lambda_, "alpha": found.order}
+    return {"nu": noise.noise_std, "lambda_star": noise.lambda_, "alpha": noise.order}
 
 
 @check(r"federated\.theorem_true_eps\.")
 def _(oracle: Oracle) -> Values:
     inputs = oracle["inputs"]
-    return {"epsilon": tight(oracle, inputs["sampling"], of_theorem(oracle, inputs["nu"]))}
+    return {"epsilon": tight(oracle, inputs["sampling"], over_sensitivity(oracle, inputs["nu"]))}
 
 
 @check(r"federated\.theorem_unconstrained\.")
@@ -141,8 +141,9 @@ def _(oracle: Oracle) -> Values:
         return inputs["tau"] * inputs["L"] / inputs["epsilon"] * composed
 
     nu = nu_at(minimize_scalar(nu_at, bounds=(0.01, 0.99), method="bounded").x)
-    multiplier = of_theorem(oracle, nu)
-    lower, upper = tight(oracle, "poisson", multiplier), tight(oracle, "uniform", multiplier)
+    multiplier = over_sensitivity(oracle, nu)
+    lower = tight(oracle, "poisson", multiplier)
+    upper = tight(oracle, "uniform", multiplier)
     assert lower > inputs["epsilon"]
     if inputs["sampling"] == "poisson":
         upper = lower
@@ -153,11 +154,13 @@ def _(oracle: Oracle) -> Values:
 def _(oracle: Oracle) -> Values:
     inputs = oracle["inputs"]
     output = oracle["output"]
-    uniform = inputs["sampling"] == "uniform"
-    orders = federated.UNIFORM_ORDERS if uniform else federated.POISSON_ORDERS
+    is_uniform = inputs["sampling"] == "uniform"
+    orders = federated.POISSON_ORDERS
+    if is_uniform:
+        orders = federated.UNIFORM_ORDERS
 
     def curve(multiplier: float) -> np.ndarray:
-        if uniform:
+        if is_uniform:
             return accounting.rdp_fixed_size_gaussian(
                 sampling_rate=inputs["tau"],
                 noise_to_sensitivity=multiplier,
@@ -180,29 +183,29 @@ def _(oracle: Oracle) -> Values:
             delta=delta_of(oracle), rdp=rdp, orders=orders, conversion=conversion
         ).epsilon
 
-    found = {}
+    stds = {}
     for name, conversion in [("nu_rdp_old", "mironov"), ("nu_rdp_new", "optimal")]:
-        guess = of_theorem(oracle, output[name])
+        guess = over_sensitivity(oracle, output[name])
         multiplier = accounting.calibrate_noise(
             lambda m, conversion=conversion: by_curve(m, conversion),
             target_epsilon=inputs["epsilon"],
             guess=guess,
         )
-        found[name] = output[name] * multiplier / guess
+        stds[name] = output[name] * multiplier / guess
     multiplier = calibrated(oracle, inputs["sampling"])
-    found["nu_pld"] = output["nu_pld"] * multiplier / of_theorem(oracle, output["nu_pld"])
-    return found
+    stds["nu_pld"] = output["nu_pld"] * multiplier / over_sensitivity(oracle, output["nu_pld"])
+    return stds
 
 
 def calibrated(oracle: Oracle, sampling: str) -> float:
     """Return the least noise multiplier at an oracle's epsilon."""
     inputs = oracle["inputs"]
-    noise_to_sensitivity, relation = (
-        (accounting.poisson_gaussian_noise_to_sensitivity, "add_remove")
-        if sampling == "poisson"
-        else (accounting.fixed_size_gaussian_noise_to_sensitivity, "replace_one")
-    )
-    return noise_to_sensitivity(
+    calibrate = accounting.fixed_size_gaussian_noise_to_sensitivity
+    relation = "replace_one"
+    if sampling == "poisson":
+        calibrate = accounting.poisson_gaussian_noise_to_sensitivity
+        relation = "add_remove"
+    return calibrate(
         target_epsilon=inputs["epsilon"],
         target_delta=delta_of(oracle),
         sampling_rate=inputs["tau"],
@@ -222,7 +225,7 @@ def _(oracle: Oracle) -> Values:
 
 
 def visible_cohort(oracle: Oracle, shift: float) -> Values:
-    """Epsilon of sums that a client shifts, published with the size of each Poisson sample."""
+    """Return epsilon of sums that a client shifts, published with each Poisson sample's size."""
     inputs = oracle["inputs"]
     epsilon = accounting.published_size_gaussian_epsilon(
         delta=delta_of(oracle),

@@ -17,7 +17,7 @@ ONE = Sensitivity(1.0, "l2", "a test")
 
 
 def stream_problem(nodes: int = 4, rounds: int = 6, *, test: bool = True) -> dm.LinearProblem:
-    """A record for each node and round, and 50 to test on."""
+    """Return a problem with a record for each node and round, and 50 to test on."""
     rng = np.random.default_rng(3)
     features = rng.normal(size=(nodes * rounds + 50, 5))
     labels = np.where(features[:, 0] > 0, 1, -1)
@@ -29,7 +29,7 @@ def stream_problem(nodes: int = 4, rounds: int = 6, *, test: bool = True) -> dm.
 
 
 def contract_problem(seed: int = 0, dim: int = DIM) -> dm.LinearProblem:
-    """Records of length 1, as many as the registry's examples are made for."""
+    """Return records of norm 1, as many as the registry's examples are made for."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(NODES * RECORDS, dim))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -39,7 +39,7 @@ def contract_problem(seed: int = 0, dim: int = DIM) -> dm.LinearProblem:
 
 
 def jax_network(train: dm.Dataset, parts: tuple[np.ndarray, ...], **options) -> Any:
-    """Five units of tanh between the features and three classes."""
+    """Return a network in JAX: five units of tanh between the features and three classes."""
     jax = pytest.importorskip("jax", reason="needs the extra jax")
 
     def start(key):
@@ -55,7 +55,7 @@ def jax_network(train: dm.Dataset, parts: tuple[np.ndarray, ...], **options) -> 
 
 
 def torch_network(train: dm.Dataset, parts: tuple[np.ndarray, ...], **options) -> Any:
-    """The same network as a module."""
+    """Return the network of `jax_network` as a PyTorch module."""
     torch = pytest.importorskip("torch", reason="needs the extra torch")
     torch.set_num_threads(1)  # its threads spin where others want the processors
 
@@ -70,7 +70,7 @@ NETWORKS = {"jax": jax_network, "torch": torch_network}
 
 
 def network_records(*, extreme: bool = False) -> tuple[dm.Dataset, tuple[np.ndarray, ...]]:
-    """As many as the registry's examples are made for; the first may be an extreme one."""
+    """Return records for the registry's examples; the first may be an extreme one."""
     rng = np.random.default_rng(4)
     x = rng.normal(size=(NODES * RECORDS, DIM)).astype(np.float32)
     y = rng.integers(0, 3, len(x))

@@ -131,7 +131,7 @@ def read_back_on_grid(
         As in `read_back`.
     """
     release = plan.release
-    (rounds, nodes, dim) = messages.shape
+    rounds, nodes, dim = messages.shape
     grid = release.grid
     factors = release.recursion
     assert grid is not None
@@ -145,17 +145,19 @@ def read_back_on_grid(
         for k in range(1, min(t + 1, factors.shape[1])):
             centre -= factors[t, k] * noise[t - k] / grid
         whole_steps = np.rint(sent_steps)
-        if (apart := float(np.abs(sent_steps - whole_steps).max())) > _WHOLE:
-            faults.append(f"row {t} is {apart:.2g} steps away from the grid")
-        elif (apart := float(np.abs(whole_steps - steps - centre).max())) > 0.5 + _WHOLE:
-            faults.append(f"row {t} has noise that is {apart:.2g} steps off, rounding 0.5")
+        from_grid = float(np.abs(sent_steps - whole_steps).max())
+        noise_error = float(np.abs(whole_steps - steps - centre).max())
+        if from_grid > _WHOLE:
+            faults.append(f"row {t} is {from_grid:.2g} steps away from the grid")
+        elif noise_error > 0.5 + _WHOLE:
+            faults.append(f"row {t} has noise that is {noise_error:.2g} steps off, rounding 0.5")
     return faults
 
 
 def _steps(
     key: Key, plan: CorrelatedNoise, scale: float, row: int, nodes: int, dim: int
 ) -> npt.NDArray[np.int64]:
-    """The noise of a row in steps, of all nodes."""
+    """Return the noise of a row in steps of the grid, shape (nodes, dim)."""
     secrets = plan.release.secrets_of(row)
     own_scale = scale if secrets is None else scale * secrets.own
     stream = key.stream(plan.purpose, plan.first_round + row)
@@ -184,7 +186,7 @@ def planned_factors(release: CorrelatedGaussian, rounds: int, nodes: int) -> Arr
 
 
 def _between(release: CorrelatedGaussian, row: int, nodes: int) -> Array:
-    """The factors of one round's normals in one round: own ones, then one column a pair."""
+    """Return the factors of a round's normals in its noise: nodes' own, then a column a pair."""
     secrets = release.secrets_of(row)
     if secrets is None:
         return np.eye(nodes)
@@ -195,7 +197,7 @@ def _between(release: CorrelatedGaussian, row: int, nodes: int) -> Array:
 
 
 def _normals(key: Key, plan: CorrelatedNoise, noise: FloatArray) -> Array:
-    """The standard normals of all streams, in the type of the noise: a draw depends on it."""
+    """Return the standard normals of all streams, drawn in the type of the noise."""
     rounds, nodes, dim = noise.shape
     normals: list[FloatArray] = []
     for t in range(rounds):
@@ -213,7 +215,9 @@ def _normals(key: Key, plan: CorrelatedNoise, noise: FloatArray) -> Array:
 def _mu(
     factors: Array, release: CorrelatedGaussian, nodes: int, coalition: tuple[int, ...]
 ) -> float:
-    """The worst shift of one honest node in one round, in the noise that the coalition leaves.
+    """Return the worst shift of an honest node in one round, over the noise that is left.
+
+    The coalition knows the rest of the noise.
 
     Infinite if some combination of the messages that the shift moves has no noise at all.
     """
@@ -236,10 +240,10 @@ def _mu(
         for u in range(count):
             shift = np.zeros((rounds, count))
             shift[:, u] = _goes_on(release, rounds, tau)
-            along = vectors.T @ shift.ravel()
-            if np.linalg.norm(along[~hidden]) > 1e-6 * np.linalg.norm(along):
+            shift_along_axes = vectors.T @ shift.ravel()
+            if np.linalg.norm(shift_along_axes[~hidden]) > 1e-6 * np.linalg.norm(shift_along_axes):
                 return np.inf  # a combination of messages has no noise
-            worst = max(worst, float(along[hidden] ** 2 @ (1 / values[hidden])))
+            worst = max(worst, float(shift_along_axes[hidden] ** 2 @ (1 / values[hidden])))
     return float(np.sqrt(worst))
 
 

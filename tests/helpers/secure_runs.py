@@ -41,10 +41,9 @@ def linear(
     x = rng.normal(size=(sum(counts), dim))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     classes = options.get("classes")
-    y = (
-        np.where(rng.random(len(x)) < 0.5, -1, 1)
-        if classes is None
-        else np.arange(len(x)) % classes
-    )
+    if classes is None:
+        y = np.where(rng.random(len(x)) < 0.5, -1, 1)
+    else:
+        y = np.arange(len(x)) % classes
     parts = np.split(np.arange(len(x)), np.cumsum(counts)[:-1])
     return LinearProblem(Dataset(x, y), parts, loss, **options)

@@ -20,7 +20,9 @@ def one_network(weights: QWeights, i: int) -> Weights:
 
 def slow_values(weights: Weights, x: np.ndarray, activation: str) -> np.ndarray:
     sums = weights["hidden_weights"] @ x + weights["hidden_biases"]
-    hidden = np.maximum(sums, 0) if activation == "relu" else sums
+    hidden = sums
+    if activation == "relu":
+        hidden = np.maximum(sums, 0)
     return weights["value_weights"] @ hidden + weights["value_biases"]
 
 
@@ -37,12 +39,15 @@ def slow_gradient(weights: Weights, target: Weights, batch: list[Transition], ac
     for state, action, reward, discount, next_state in batch:
         y = reward + discount * slow_values(target, next_state, act).max()
         sums = weights["hidden_weights"] @ state + weights["hidden_biases"]
-        hidden = np.maximum(sums, 0) if act == "relu" else sums
+        hidden = sums
+        if act == "relu":
+            hidden = np.maximum(sums, 0)
         slope = 2 * (slow_values(weights, state, act)[action] - y) / len(batch)
         gradient["value_biases"][action] += slope
         gradient["value_weights"][action] += slope * hidden
         back = slope * weights["value_weights"][action]
-        back = back * (sums > 0) if act == "relu" else back
+        if act == "relu":
+            back = back * (sums > 0)
         gradient["hidden_biases"] += back
         gradient["hidden_weights"] += np.outer(back, state)
     return gradient

@@ -23,7 +23,7 @@ def gradient(w: Vector, batch: Sequence[tuple[Vector, float]], lam: float) -> Ve
 
 
 def laplacian_system(n: int, s: float) -> Vector:
-    """A = I + s L for the cycle of n."""
+    """Return A = I + s L for the cycle of n."""
     A = np.eye(n)
     for i in range(n):
         for j in ((i - 1) % n, (i + 1) % n):
@@ -33,11 +33,11 @@ def laplacian_system(n: int, s: float) -> Vector:
 
 
 def epoch_orders(coins: Sequence[float], records: Sequence[int], passes: int) -> list[list[int]]:
-    """The records in the order of their coins, with new coins for every pass."""
+    """Return the records of each pass, in the order of its coins."""
     orders = []
     for e in range(passes):
-        mine = coins[e * len(records) : (e + 1) * len(records)]
-        orders.append([record for _, record in sorted(zip(mine, records, strict=True))])
+        coins_of_pass = coins[e * len(records) : (e + 1) * len(records)]
+        orders.append([record for _, record in sorted(zip(coins_of_pass, records, strict=True))])
     return orders
 
 
@@ -104,9 +104,9 @@ def federated_learning(
         if adapt is not None:
             quantile, step, bits_std = adapt
             if z is not None:  # Theorem 1 of Andrew et al., of a bit's two values +-1/2
-                one = 2 if replace_one else 1
-                z_delta = (z**-2 - (2 * bits_std / one) ** -2) ** -0.5
-                total = total + z_delta * L * one * noise(t)[:n]
+                sensitivity = 2 if replace_one else 1
+                z_delta = (z**-2 - (2 * bits_std / sensitivity) ** -2) ** -0.5
+                total = total + z_delta * L * sensitivity * noise(t)[:n]
                 inside += bits_std * noise(t)[n]
             L = L * np.exp(-step * (0.5 + inside / S - quantile))
         delta = np.linalg.solve(laplacian_system(n, sigma), total) / S

@@ -32,15 +32,15 @@ def gradient_descent(
     x = np.zeros((nodes, dim))
     received = np.zeros((nodes, dim))
     for t in range(rounds):
-        sent = [x[i] + noise(t)[i] for i in range(nodes)]
-        following = np.zeros_like(x)
+        messages = [x[i] + noise(t)[i] for i in range(nodes)]
+        next_models = np.zeros_like(x)
         for i in range(nodes):
-            b = np.zeros(dim)
+            mixed = np.zeros(dim)
             for j in range(nodes):
-                b = b + A[i, j] * sent[j]
-            following[i] = b - alpha(t + 1) * clipped_mean(gradients[i], b, L)
-            received[i] = b
-        x = following
+                mixed = mixed + A[i, j] * messages[j]
+            next_models[i] = mixed - alpha(t + 1) * clipped_mean(gradients[i], mixed, L)
+            received[i] = mixed
+        x = next_models
     return x, received
 
 
@@ -75,7 +75,7 @@ def gradients_of(problem: dm.LinearProblem) -> list[list[Gradient]]:
 
 def small_runs(test):
     """Run a test on small problems and runs, drawn by hypothesis."""
-    drawn = given(
+    with_arguments = given(
         nodes=st.integers(2, 6),
         records=st.integers(1, 4),
         dim=st.integers(1, 5),
@@ -84,12 +84,13 @@ def small_runs(test):
         clipping_norm=st.floats(0.1, 3),
         seed=st.integers(0, 2**32),
     )
-    return settings(max_examples=25, deadline=None)(drawn(test))
+    return settings(max_examples=25, deadline=None)(with_arguments(test))
 
 
 def neighbours(data):
     """Return two problems of long records that differ in the label of one record of node 1."""
-    features, labels = 100 * data.train.features, data.train.labels.copy()
+    features = 100 * data.train.features
+    labels = data.train.labels.copy()
     labels[data.partition[1][2]] *= -1
     return [
         dm.LinearProblem(dm.Dataset(features, labels_of_one, "data"), data.partition, "logistic")
@@ -112,7 +113,7 @@ def audits_catch_half_the_noise(kind):
 
 
 def beside_its_twin(kind, network_of, deviation, case):
-    """Run an algorithm; return the run, its network, and what its twin takes beside a network.
+    """Run an algorithm; return the run, its network, and its twin's arguments but the network.
 
     ``deviation(t, step)`` is that of the noise of round t over a record's share of the sum.
     """
@@ -132,8 +133,13 @@ def beside_its_twin(kind, network_of, deviation, case):
         scale = (multiplier or 0.0) * 2 * bound / records * deviation(t, step)
         return kernels.gaussian((nodes, dim), scale, key.stream(Purpose.NOISE, t))
 
-    given = {"gradients": gradients_of(problem), "noise": noise, "rounds": rounds, "dim": dim}
-    return run, network, given | {"alpha": step, "L": bound}
+    arguments_of_twin = {
+        "gradients": gradients_of(problem),
+        "noise": noise,
+        "rounds": rounds,
+        "dim": dim,
+    }
+    return run, network, arguments_of_twin | {"alpha": step, "L": bound}
 
 
 def ring(nodes, seed, key):
@@ -142,8 +148,10 @@ def ring(nodes, seed, key):
 
 
 def of_the_step(t, step):
-    """Noise on models: those of round 0 depend on no data."""
-    return step(t) if t else 0.0
+    """Return the noise on the models of round t: those of round 0 depend on no data."""
+    if t == 0:
+        return 0.0
+    return step(t)
 
 
 def moved_by_a_record(algorithm, data, part):

@@ -38,13 +38,13 @@ def quantized_gossip(
 ) -> tuple[list[list[Vector]], list[list[Vector]]]:
     """Algorithm 1; returns x_k^i for k = 0, .., K + 1 and z_k^i for k = 0, .., K."""
     x = [[np.array(x0[i], dtype=float) for i in range(n)]]
-    sent = []
+    messages = []
     for k in range(K + 1):
         z = []
         for i in range(n):
             y = x[k][i] + noise(i, k)
             z.append(y if step is None else quantize(y, step, coins(i, k)))
-        sent.append(z)
+        messages.append(z)
         following = []
         for i in range(n):
             point = z[i] if at_public_point else x[k][i]
@@ -57,4 +57,4 @@ def quantized_gossip(
                 mixed = mixed + A(k)[i, j] * z[j]
             following.append((1 - beta) * x[k][i] + beta * mixed - alpha * g)
         x.append(following)
-    return x, sent
+    return x, messages

@@ -35,20 +35,23 @@ def without_replacement(
     w_local = [[np.zeros(d) for _ in range(K)] for _ in range(M)]
     w_global = [np.zeros(d) for _ in range(K)]
     since_release: list[list[list[float]]] = [[[] for _ in range(K)] for _ in range(M)]
-    used = [0] * M
+    minibatches_used = [0] * M
 
     def gradient(w: Vector, records: Records, k: int, m: int) -> Vector:
         g = lam * w
         for x, y in records:
-            label = y if binary else 1 if y == k else -1
+            if binary:
+                label = y
+            else:
+                label = 1 if y == k else -1
             g = g + subgradient(loss, w, x, label) / b(m)
         return g
 
     for t in range(T):
         step = eta(t + 1)
         for m in order(t):
-            D = minibatch(m, used[m])
-            used[m] += 1
+            D = minibatch(m, minibatches_used[m])
+            minibatches_used[m] += 1
             for k in range(K):
                 since_release[m][k].append(step)
                 if is_global(t, m, k):
@@ -60,4 +63,6 @@ def without_replacement(
                 else:
                     w = w_local[m][k]
                     w_local[m][k] = shorten(w - 2 * step * gradient(w, D, k, m), R)
-    return np.array([w_global] * M if forgets else w_local), np.array(w_global)
+    if forgets:
+        w_local = [w_global] * M
+    return np.array(w_local), np.array(w_global)

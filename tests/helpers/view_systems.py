@@ -72,7 +72,7 @@ def system_of(inputs: dict[str, Any]) -> ViewSystem:
 def recursion(
     matrices: list[Floats], shifts: Floats, fresh: Floats, target: int, own: float = 0.0
 ) -> Floats:
-    """z of the theorem, shape (rounds, nodes), loop by loop."""
+    """Return z of the theorem, shape (rounds, nodes), loop by loop."""
     rounds, nodes = shifts.shape
     z = np.zeros((rounds, nodes))
     for t in range(rounds):

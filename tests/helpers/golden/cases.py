@@ -238,7 +238,7 @@ def network_of(name: str) -> topology.Topology | None:
 
 
 def simulate(name: str, **options: Any) -> dm.Run:
-    """Run a case."""
+    """Run a case of `CASES`, with options of `dpmesh.simulate`."""
     make, changes = CASES[name]
     of_problem = ("dim", "classes", "dtype", "regularization")
     problem = make_problem(

@@ -75,8 +75,13 @@ def platform() -> str:
     """
     grid = [i / 7 for i in range(1, 50)]
     numbers = [f(x) for x in grid for f in (math.exp, math.log, lambda x: x**-0.3)]
-    drawn = np.random.default_rng(1)
-    parts = [numbers, special.log_ndtr(grid), drawn.exponential(size=20), drawn.permutation(20)]
+    generator = np.random.default_rng(1)
+    parts = [
+        numbers,
+        special.log_ndtr(grid),
+        generator.exponential(size=20),
+        generator.permutation(20),
+    ]
     return sha256(np.concatenate(parts).tobytes()).hexdigest()
 
 
