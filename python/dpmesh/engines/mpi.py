@@ -50,14 +50,14 @@ class RankFailed(RuntimeError):  # noqa: N818
 
 
 class RankTraffic(NamedTuple):
-    """Messages of one rank to others.
+    """Length of one rank's messages to other ranks.
 
     Attributes
     ----------
     bytes
-        Their length as sent.
+        Bytes as sent.
     least
-        Length of the nodes' own messages if each went once to every rank that needs it.
+        Bytes of the nodes' messages if each went once to every rank that needs it.
     """
 
     bytes: int
@@ -114,6 +114,7 @@ class MpiEngine:
         self.bytes_sent = 0
         """Bytes to other ranks in the rounds of the last run, as in `RankTraffic`."""
         self.bytes_least = 0
+        """Bytes that had to be sent in the rounds of the last run, as in `RankTraffic`."""
         self._ended = False
 
     @property
@@ -149,17 +150,17 @@ class MpiEngine:
         if reason:
             fail("engine", f"None, since {reason}", type(whole.algorithm).__name__)
         problem: Any = whole.problem
-        coins = self._coins(whole.key)
+        shared_key = self._shared_key(whole.key)
         local_share = replace(
             whole,
             problem=problem.for_nodes(self.nodes),
-            key=coins,
-            pair_key=coins,
+            key=shared_key,
+            pair_key=shared_key,
             nodes=self.nodes,
         )
         if whole.algorithm.travels == "token":
             return replace(local_share, carrier=MpiToken(self))
-        local_key = coins.for_nodes(self.nodes.astype(np.uint32))
+        local_key = shared_key.for_nodes(self.nodes.astype(np.uint32))
         if topology is None:
             return replace(local_share, carrier=MpiSums(self), key=local_key)
         return replace(local_share, carrier=MpiGossip(self, topology), key=local_key)
@@ -177,6 +178,12 @@ class MpiEngine:
     @contextmanager
     def guard(self, keep: Callable[[], str | None]) -> Iterator[None]:
         """Fail on all ranks if the block fails on one; the error names the rank and what is saved.
+
+        Parameters
+        ----------
+        keep
+            Called on all ranks after a failure. It returns a description of what was saved, or
+            None.
 
         Raises
         ------
@@ -198,7 +205,22 @@ class MpiEngine:
             raise RankFailed(self._failure_report(error, keep)) from error
 
     def agree(self, signs: Sign = Sign.NONE, same: int = 0) -> Sign:
-        """Return the signs of all ranks; fail if one of them did, or `same` is not the same."""
+        """Return the signs of all ranks.
+
+        Parameters
+        ----------
+        signs
+            This rank's signs.
+        same
+            A number that all ranks must have, such as a checksum of their releases.
+
+        Raises
+        ------
+        OverBudget
+            If another rank's budget has no room for a release.
+        ValueError
+            If the ranks differ in `same`.
+        """
         agreement = self._reduce(signs, same)
         self._ended = bool(agreement.signs & (Sign.FAILED | Sign.OVER_BUDGET))
         if agreement.signs & Sign.FAILED:
@@ -227,7 +249,7 @@ class MpiEngine:
             return rows
         return rows[np.argsort(order)]
 
-    def _coins(self, key: Key) -> Key:
+    def _shared_key(self, key: Key) -> Key:
         """Return a key that all ranks have, for starts, turns and samples, but not for noise.
 
         If the ranks' keys differ it is made from rank 0's, and as secret: ranks trust each other.

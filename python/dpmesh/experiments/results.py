@@ -34,11 +34,11 @@ class Result(Tabled):
     changes
         Settings of this cell of a sweep, by key; empty without a sweep.
     run
-        As `Run.as_dict`.
+        The run as `Run.as_dict` returns it.
     graph
-        As `Experiment.graph`; None without a file of settings.
+        The graph as `Experiment.graph` returns it; None without a file of settings.
     folder
-        Where it is.
+        The folder.
 
     Examples
     --------
@@ -77,12 +77,12 @@ class Result(Tabled):
 
     @property
     def ledger(self) -> Plan:
-        """Its releases, from which its cost can be computed again."""
+        """The releases, from which epsilon can be computed again."""
         return Plan.from_dict(self.run["ledger"])
 
     @property
     def traffic(self) -> Traffic:
-        """Its traffic."""
+        """Messages and bits that crossed the network."""
         return Traffic(**self.run["traffic"])
 
     @property
@@ -98,7 +98,7 @@ class Result(Tabled):
 
     @property
     def baselines(self) -> Baselines | None:
-        """Its baselines: see `Run.baselines`."""
+        """The baselines: see `Run.baselines`."""
         saved = self.run.get("baselines")
         if saved is None:
             return None
@@ -152,7 +152,9 @@ class Result(Tabled):
         folder = Path(folder)
         if not (folder / "run.json").exists():
             runs = sorted(file.parent for file in folder.glob("*/run.json"))
-            hint = f"; name one of its runs, such as {runs[0]}" if runs else ""
+            hint = ""
+            if runs:
+                hint = f"; name one of its runs, such as {runs[0]}"
             raise FileNotFoundError(f"{folder} is not the folder of a run{hint}")
         run = json.loads((folder / "run.json").read_text())
         if not is_finished(folder):
@@ -162,23 +164,34 @@ class Result(Tabled):
 
 
 def is_finished(folder: Path) -> bool:
-    """Return whether a folder holds a result."""
+    """Return True if a folder holds a result."""
     return (folder / "result.json").exists()
 
 
 def finished(folder: Path) -> tuple[list[Result], JsonObject]:
-    """Return the results in a folder or one level below, and the settings of the sweep.
+    """Return the results in a folder or one level below, and their settings.
 
-    Results are sorted by their changes. Without a sweep there are the settings of each run, by
-    the name of its folder.
+    Results are sorted by their changes. The settings are those of the sweep. In a folder without a
+    sweep they are those of each run, by the name of its folder, or of the only run.
+
+    Raises
+    ------
+    ValueError
+        If there are no results.
     """
-    places = [folder, *sorted(folder.glob("*"))] if folder.is_dir() else []
-    note = folder / "settings.json"
-    if note.exists():
-        results = [Result.load(place) for place in places if is_finished(place)]
+    folders: list[Path] = []
+    if folder.is_dir():
+        folders = [folder, *sorted(folder.glob("*"))]
+    sweep_settings = folder / "settings.json"
+    if sweep_settings.exists():
+        results = [Result.load(run_folder) for run_folder in folders if is_finished(run_folder)]
         _require_some(results, folder)
-        return sorted(results, key=_order), json.loads(note.read_text())
-    runs = {place.name: Result.load(place) for place in places if (place / "run.json").exists()}
+        return sorted(results, key=_order), json.loads(sweep_settings.read_text())
+    runs = {
+        run_folder.name: Result.load(run_folder)
+        for run_folder in folders
+        if (run_folder / "run.json").exists()
+    }
     results = [*runs.values()]
     _require_some(results, folder)
     if len(results) == 1:
@@ -188,9 +201,10 @@ def finished(folder: Path) -> tuple[list[Result], JsonObject]:
 
 
 def failures(folder: Path) -> dict[str, str]:
-    """Return why runs of a sweep failed, by the names of their folders."""
+    """Return the errors of a sweep's failed runs, by the names of their folders."""
     return {
-        note.parent.name: note.read_text("utf-8") for note in sorted(folder.glob(f"*/{FAILED}"))
+        error_file.parent.name: error_file.read_text("utf-8")
+        for error_file in sorted(folder.glob(f"*/{FAILED}"))
     }
 
 

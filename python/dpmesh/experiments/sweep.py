@@ -34,7 +34,7 @@ Progress: TypeAlias = Callable[[int], None]
 """Called with a number of newly finished rounds."""
 
 Failures: TypeAlias = list[tuple["Cell", Exception]]
-"""Cells that failed, and why."""
+"""Cells that failed, each with its error."""
 
 _OF_THESE = "a new one, or that of results of these settings"
 
@@ -106,7 +106,7 @@ def run_sweep(
     folder
         In it each cell gets a folder of its own.
     processes
-        How many run at a time; by default one for each core, at most one for each cell.
+        Number of cells that run at a time; by default one for each core.
     progress
         Called with numbers of finished rounds.
 
@@ -142,7 +142,7 @@ def run_sweep(
 
 
 def rounds_left(settings: Settings, folder: Path) -> int:
-    """Return how many rounds the unfinished cells have together."""
+    """Return the number of rounds of all unfinished cells together."""
     total = 0
     for cell in _missing(settings, folder):
         changed = settings.replaced(cell.changes)

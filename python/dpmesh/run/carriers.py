@@ -1,4 +1,4 @@
-"""Carriers: they bring released messages to those who receive them, here inside one process."""
+"""Carriers, which bring released messages to their receivers; those of one process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Traffic(NamedTuple):
     messages
         Number of messages over links.
     bits
-        Their length together, as encoded.
+        Total length of the messages, as encoded.
 
     Examples
     --------
@@ -51,9 +51,9 @@ class SentInRound(NamedTuple):
     Attributes
     ----------
     bits
-        Length of what a node sent, all its messages together: a number, or shape (nodes,).
+        Total length of a node's messages: a number, or shape (nodes,).
     times
-        How many messages each node sent; by server or token, how many there were in all.
+        Number of messages of each node; by server or token, of all nodes together.
     """
 
     bits: int | Indices = 0
@@ -69,17 +69,17 @@ class Packet(NamedTuple):
         Shape (rows, dim); None if the sender released nothing, or is in another process, or if
         messages travel as a sum.
     compressed
-        How it is packed, if it is.
+        The rows as they are packed; None without a compressor.
     sender
         The node that sends, where messages travel with a token.
     copies
-        How many messages it makes by server or token; None with gossip, one over every link.
+        Number of messages by server or token; None with gossip, which sends one over every link.
     bits
-        Length of all copies together, if it is not that of the values in their type.
+        Total length of all copies; None if it is that of the values in their type.
     masked
         Parts of a sum, of which only totals over all nodes may arrive.
     unmixed
-        Whether everybody receives the rows of all nodes as they are, where gossip mixes others.
+        If true, gossip delivers the rows of all nodes to every node, in place of their mixture.
     """
 
     values: Released | None
@@ -110,9 +110,9 @@ class Packet(NamedTuple):
 
 
 class Carrier(Protocol):
-    """Carries what was released to those who receive it.
+    """Interface of carriers, which bring released messages to their receivers.
 
-    It is the only part of a round that differs between the machines that it runs on.
+    A carrier is the only part of a round that differs between the machines that it runs on.
     """
 
     def carry(self, round: int, packet: Packet) -> Any:
@@ -122,7 +122,7 @@ class Carrier(Protocol):
         """
 
     def traffic(self, round: int, sent: SentInRound) -> Traffic:
-        """Return what crossed the network in this round; asked once, after all its messages."""
+        """Return the traffic of this round; called once, after all its messages."""
 
     @property
     def seconds(self) -> float | None:
@@ -130,14 +130,14 @@ class Carrier(Protocol):
 
     @property
     def memory(self) -> Any:
-        """Its memory of earlier rounds, as arrays and numbers, for a checkpoint."""
+        """The carrier's memory of earlier rounds, as arrays and numbers, for a checkpoint."""
 
     def recall(self, memory: Any) -> None:
-        """Resume from what it remembered."""
+        """Resume from the memory of a checkpoint."""
 
 
 class Instant:
-    """Takes no time and remembers nothing."""
+    """Base of carriers that take no time and remember no rounds."""
 
     seconds = None
     memory = None
@@ -147,7 +147,7 @@ class Instant:
 
 
 class Gossip(Instant):
-    """Every node sends its message to its neighbours and receives their weighted average."""
+    """Gossip: each node sends its message to its neighbours, and receives a weighted average."""
 
     def __init__(self, topology: Topology) -> None:
         self._matrix = lru_cache(maxsize=1)(topology.matrix)
@@ -166,7 +166,7 @@ class Gossip(Instant):
         return Released(self._mixing.mix(rows))
 
     def traffic(self, round: int, sent: SentInRound) -> Traffic:
-        """Return what crossed links in this round."""
+        """Return the traffic over all links in this round."""
         matrix = self._matrix(round)
         if isinstance(sent.bits, int):
             bits = matrix.messages * sent.bits
@@ -176,7 +176,7 @@ class Gossip(Instant):
 
 
 class ToAll:
-    """Everybody receives what was released."""
+    """Base of carriers by which all nodes receive a message."""
 
     def carry(self, round: int, packet: Packet) -> Any:
         """Return the messages as they are, and of a sum the total."""
@@ -184,10 +184,10 @@ class ToAll:
 
 
 class Broadcast(ToAll, Instant):
-    """Everybody receives what was released, such as by a server or the holder of a token."""
+    """Carrier by which all nodes receive a message: of a server, of a token's holder, or a sum."""
 
     def traffic(self, round: int, sent: SentInRound) -> Traffic:
-        """Return what was sent."""
+        """Return the messages as they were counted."""
         return Traffic(sent.times, int(sent.bits))
 
 

@@ -42,9 +42,9 @@ _Travelling: TypeAlias = Generator[Packet, Any, Any]
 
 
 class Step(NamedTuple):
-    """A finished round: the next state, and what was sent.
+    """A finished round: the next state, and the length and number of the messages.
 
-    `run_rounds` adds what arrived last, which `Algorithm.published` takes.
+    `run_rounds` adds the last received messages, from which `Algorithm.published` makes models.
     """
 
     state: Any
@@ -65,26 +65,26 @@ class Channel:
     Each row of each message has noise of its own, from the stream of (key, purpose, round, row): a
     row that sends again in a round draws under another purpose.
 
-    An engine that carries messages another way overrides these: `check_request` refuses what a
-    round yields, `admit` records releases, `noise_key` says where their noise comes from, and
-    `release_rows` releases the rows of a message. `earlier_messages` counts a message whose rows an
-    override does not release again.
+    An engine that carries messages another way overrides these methods: `check_request` refuses
+    what a round yields, `admit` records releases, `noise_key` returns the source of their noise,
+    and `release_rows` releases the rows of a message. `earlier_messages` counts a message whose
+    rows an override does not release again.
 
     Parameters
     ----------
     carrier
-        How messages travel; None if whoever drives `steps` carries them.
+        Carrier of the messages; None if the caller of `steps` carries them.
     key
-        Where noise and a compressor's coins come from: each node's row draws as its number.
+        Source of noise and of a compressor's coins: each node's row draws by the node's number.
     ledger
-        Records releases before their noise is drawn, and may refuse them.
+        Ledger that records releases before their noise is drawn, and may refuse them.
     nodes
-        The numbers of the nodes whose rows are here; None for all.
+        Numbers of the nodes whose rows this process has; None for all.
     pair_key
-        Where the secrets of partners come from, the same wherever a partner is; by default `key` if
-        all nodes are here.
+        Source of the secrets of partners, the same for both of them; by default `key` if this
+        process has all nodes.
     watcher
-        Of an audit; None outside of one.
+        Watcher of an audit; None outside of one.
     """
 
     def __init__(
@@ -375,7 +375,7 @@ class Channel:
             self.ledger.admit(release, release.nodes if sender is None else (sender,))
 
     def earlier_messages(self, message: Message, count: int) -> int:
-        """Return in how many messages of the round one of these rows was, and count this one.
+        """Return the number of earlier messages of the round with these rows, and count this one.
 
         Rows without numbers of their own are the same for all senders: then each turn counts, also
         one whose values are in another process.

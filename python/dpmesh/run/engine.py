@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ALONE = nullcontext()
+_NO_GUARD = nullcontext()
+"""The guard of a run in one process, which has no others to inform."""
 
 
 class Sign(IntFlag):
-    """Signs that a process sends to the others in a round; each holds for all processes."""
+    """Signs that a process sends to the others in a round; all processes follow each of them."""
 
     NONE = 0
     FAILED = 1
@@ -41,22 +42,22 @@ class Share:
     Parameters
     ----------
     algorithm
-        The same everywhere.
+        The algorithm, the same on all processes.
     problem
-        The part of the problem that is here.
+        The problem of this process's nodes.
     carrier
-        How messages travel.
+        Carrier of the messages.
     key
-        The algorithm's own coins.
+        Source of the algorithm's starts, turns and samples.
     noise_key
-        Where the noise comes from, by the numbers of the nodes: that of all processes, unless they
-        have keys of their own.
+        Source of the noise, which each node draws by its number: one key of all processes, or a
+        key for each process.
     pair_key
-        Where the secrets of partners come from, the same for all processes.
+        Source of the secrets of partners, the same for all processes.
     total
         Number of nodes of all processes.
     nodes
-        The numbers of the nodes that are here; None for all.
+        Numbers of this process's nodes, shape (local nodes,); None for all.
     """
 
     algorithm: AnyAlgorithm
@@ -89,11 +90,30 @@ class Engine(Protocol):
     def guard(self, keep: Callable[[], str | None]) -> AbstractContextManager[None]:
         """Fail on all processes if the block fails on one, after `keep` has saved what it can.
 
-        All call `keep`, whose text becomes part of the error.
+        Parameters
+        ----------
+        keep
+            Called on all processes after a failure. It returns a description of what was saved,
+            which becomes part of the error, or None.
         """
 
     def agree(self, signs: Sign = Sign.NONE, same: int = 0) -> Sign:
-        """Return the signs of all processes; fail if one of them did, or `same` differs."""
+        """Return the signs of all processes.
+
+        Parameters
+        ----------
+        signs
+            This process's signs.
+        same
+            A number that all processes must have, such as a checksum of their releases.
+
+        Raises
+        ------
+        OverBudget
+            If another process has no room for a release in its budget.
+        ValueError
+            If the processes differ in `same`.
+        """
 
     def everyone(self, value: T) -> list[T]:
         """Return the values of all processes, the root's first."""
@@ -116,12 +136,12 @@ class OneProcess:
     is_root = True
 
     def share(self, whole: Share, topology: Topology | None) -> Share:
-        """Return the whole."""
+        """Return all nodes: one process runs them all."""
         return whole
 
     def guard(self, keep: Callable[[], str | None]) -> AbstractContextManager[None]:
-        """Let an error through: there is nobody to inform."""
-        return _ALONE
+        """Let an error through: there is no other process to inform."""
+        return _NO_GUARD
 
     def agree(self, signs: Sign = Sign.NONE, same: int = 0) -> Sign:
         """Return the signs."""
@@ -132,5 +152,5 @@ class OneProcess:
         return [value]
 
     def rows(self, rows: Any) -> Any:
-        """Return them."""
+        """Return the rows, which are those of all nodes."""
         return rows

@@ -41,11 +41,11 @@ class RoundLinks:
     weights
         Their weights in the mixing matrix.
     tries
-        How often the message was sent.
+        Number of times that the message was sent.
     carried
-        Whether the link was used: both of its messages arrived.
+        True if the link was used: both of its messages arrived.
     delays
-        How many rounds the message is late.
+        Delay of the message, in rounds.
     """
 
     matrix: MixingMatrix
@@ -58,10 +58,10 @@ class RoundLinks:
 
 
 class _Past(NamedTuple):
-    """Ring buffer of the last messages of a round's nth exchange, and how many there were."""
+    """Ring buffer of the last messages of a round's nth exchange, and the number of all of them."""
 
     ring: Floats
-    sent: int
+    messages: int
 
 
 class FailingGossip:
@@ -113,7 +113,7 @@ class FailingGossip:
         return self._mix_late(exchange, messages, links)
 
     def traffic(self, round: int, sent: SentInRound) -> Traffic:
-        """Return what was sent in this round, repeats and losses included, and advance time."""
+        """Return the traffic of this round, repeats and losses included, and advance the time."""
         links = self.links(round)
         bits = np.broadcast_to(sent.bits, self._topology.nodes)[links.senders]
         ready = self._clock + self._conditions.compute(round)
@@ -196,7 +196,7 @@ class TimedServer(ToAll):
         self.seconds = memory
 
     def traffic(self, round: int, sent: SentInRound) -> Traffic:
-        """Return what was sent in this round, again included, and let time pass."""
+        """Return the traffic of this round, repeats included, and advance the time."""
         clients = self._conditions.some_nodes(round, (sent.times + 1) // 2)
         down_and_up = np.concatenate([clients, clients])[: sent.times]
         tries = self._conditions.attempts(round, sent.times)
@@ -236,7 +236,7 @@ class TimedToken(ToAll):
         self._clock, self._token = memory
 
     def traffic(self, round: int, sent: SentInRound) -> Traffic:
-        """Return what was sent in this round, again included, and let time pass."""
+        """Return the traffic of this round, repeats included, and advance the time."""
         holders = self._conditions.some_nodes(round, sent.times)
         tries = self._conditions.attempts(round, sent.times)
         times = tries * self._conditions.transfer(round, holders, _length(sent))
@@ -325,11 +325,11 @@ class RealizedNetwork:
     Parameters
     ----------
     topology
-        Who talks to whom, if nothing fails.
+        The network without failures.
     network
-        What fails, and how messages are delayed.
+        Its failures and delays.
     key
-        That of the run, seeded: a run mixes fresh bits into a key from the operating system.
+        The seeded key of the run: a run mixes fresh bits into a key from the operating system.
 
     Examples
     --------
@@ -360,7 +360,7 @@ class RealizedNetwork:
         return self._topology.matrix(round)
 
     def mixed(self, round: int) -> Iterator[tuple[int, sparse.csr_array]]:
-        """Return which messages a round mixes: the round they are of, and their weights.
+        """Yield the messages that a round mixes: their round, and their weights.
 
         The messages of the round itself come first.
         """

@@ -59,7 +59,7 @@ class Metrics:
         which it can resume. The report then counts all rounds, since releases may have decided when
         to end; the ledger holds the rounds so far. If private data decide, no report covers that.
     progress
-        Whether to show a progress bar (extra ``progress``); by default in a terminal or a notebook.
+        True to show a progress bar (extra ``progress``); by default in a terminal or a notebook.
 
     Raises
     ------
@@ -149,7 +149,7 @@ class After(NamedTuple):
 
 
 class Metric(Protocol):
-    """Observes every round; its values are asked for now and then."""
+    """Interface of metrics, which observe every round and are measured in some."""
 
     @property
     def watches(self) -> tuple[str, ...]:
@@ -418,7 +418,7 @@ def tracked(
         Called with a measurement's name, value and round, as are ``SummaryWriter.add_scalar`` of
         TensorBoard and ``mlflow.log_metric``.
     released_only
-        Whether to leave out what no epsilon covers: losses, and accuracies of models before noise.
+        True to leave out what no epsilon covers: losses, and accuracies of models before noise.
 
     Examples
     --------

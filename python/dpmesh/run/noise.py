@@ -26,10 +26,10 @@ class DrawnRows:
     Parameters
     ----------
     rows
-        Their number.
+        Number of rows.
     earlier
-        The last ones, newest first, each of shape (nodes, dim). Whoever has them can subtract
-        noise.
+        The last rows, newest first, each of shape (nodes, dim). Secret: with them an adversary can
+        subtract noise.
     """
 
     rows: int
@@ -43,11 +43,11 @@ class _CurrentRow:
     Parameters
     ----------
     row
-        Its number.
+        Number of the row.
     noise
-        Of all numbers of rows that are here, shape (numbers, dim).
+        Noise of this process's nodes, shape (numbers, dim).
     unreleased
-        True for those whose noise is not released yet, shape (numbers,).
+        True where the noise is not released yet, shape (numbers,).
     """
 
     row: int
@@ -56,19 +56,18 @@ class _CurrentRow:
 
 
 class NoiseRows:
-    """Draws the rows of the joint events of a run.
+    """The rows of correlated noise of a run, drawn in order.
 
-    A round that fails has drawn nothing: drawn again, its rows have the same bits.
+    If a round fails and is run again, its rows have the same bits.
 
     Parameters
     ----------
     nodes
-        The numbers of the nodes that are here, ascending; None for all.
+        Numbers of this process's nodes, ascending; None for all.
     total
         Number of nodes of the run.
     pair_key
-        Where the secrets of partners come from, the same wherever a partner is; None if they have
-        no such key.
+        Source of the secrets of partners, the same for both of them; None if they share no key.
     """
 
     def __init__(self, nodes: Indices | None, total: int, pair_key: Key | None) -> None:

@@ -104,7 +104,7 @@ def owners_by_label(
     sites
         Number of sites.
     by_value
-        Whether labels are targets of a regression, which are cut into `GROUPS` groups.
+        True if labels are targets of a regression, which are cut into `GROUPS` groups.
 
     Returns
     -------

@@ -131,7 +131,7 @@ def check_records(algorithm: AnyAlgorithm, problem: Problem, rounds: int) -> Non
 
 
 def wide_enough(algorithm: AnyAlgorithm, problem: AnyProblem, rounds: int) -> AnyProblem:
-    """Return the problem, in float64 if the algorithm's messages may be too long for float32."""
+    """Return the problem, in float64 if the algorithm's values may be too large for float32."""
     outgrows = getattr(algorithm, "outgrows_single", None)
     if outgrows is None or type(problem) is not LinearProblem:
         return problem
@@ -148,7 +148,7 @@ def _in_float64(data: Dataset) -> Dataset:
 
 
 def warn_unscaled(problem: object) -> None:
-    """Warn about columns that nobody scaled: clipping then discards what they hold."""
+    """Warn about columns that were not scaled, whose content clipping would discard."""
     if not isinstance(problem, LinearProblem) or problem.feature_norm is not None:
         return
     features: Any = problem.train.features
@@ -169,11 +169,11 @@ def warn_unscaled(problem: object) -> None:
 
 def check_view(budget: Budget, topology: Topology | None) -> None:
     """Fail unless the view of a budget is of the network that messages travel over."""
-    of_view = getattr(budget.view, "topology", None)
-    if of_view is None or of_view is topology:
+    topology_of_view = getattr(budget.view, "topology", None)
+    if topology_of_view is None or topology_of_view is topology:
         return
-    if of_view != topology:
-        fail("budget", f"a view of the run's topology, {topology}", f"one of {of_view}")
+    if topology_of_view != topology:
+        fail("budget", f"a view of the run's topology, {topology}", f"one of {topology_of_view}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,17 +185,17 @@ class Prepared:
     request
         Arguments of `simulate`, with the problem and the budget as the run has them.
     delta
-        That of the report.
+        Delta of the privacy report.
     plan
-        The releases that it may make.
+        The releases that the run may make.
     ranks
         The processes that run it.
     seeded
-        Whether any process has a seeded key.
+        True if any process has a seeded key.
     run
-        Its rounds.
+        The rounds.
     saved
-        Its checkpoint, if it keeps one.
+        The checkpoint; None without any.
     """
 
     request: RunRequest
@@ -263,22 +263,22 @@ def _plan(request: RunRequest) -> Plan:
 
 
 def _identity(request: RunRequest, plan: Plan) -> Identity:
-    """Return what all processes, and a run that is resumed, must have in common."""
-    releases_depend_on = identity(
+    """Return the facts that all processes, and a run that is resumed, must have in common."""
+    facts_of_releases = identity(
         request.algorithm, request.problem, request.topology, request.network, request.rounds
     )
     return {
         "rounds": request.rounds,
         "nodes": request.problem.nodes,
         "every": request.every,
-        **releases_depend_on,
+        **facts_of_releases,
         "metrics": request.metrics.names,
         "plan": crc32(repr(plan.releases).encode()),
     }
 
 
 class _Keys:
-    """The key of a run on each process: what is asked of all of them, in one order."""
+    """The key of a run on each process, and facts that all processes exchange in one order."""
 
     def __init__(self, request: RunRequest) -> None:
         ranks = request.ranks or OneProcess()
@@ -286,8 +286,13 @@ class _Keys:
         self.ranks = ranks
         self.seeded = any(ranks.everyone(key.is_seeded))
         self._fingerprints = ranks.everyone(fingerprint(key))
-        self._salt = ranks.everyone(_salt(request.checkpoint) if ranks.is_root else "")[0]
-        self.run_key = key if key.is_seeded else key.derive(bytes.fromhex(self._salt))
+        own_salt = ""
+        if ranks.is_root:
+            own_salt = _salt(request.checkpoint)
+        self._salt = ranks.everyone(own_salt)[0]
+        self.run_key = key
+        if not key.is_seeded:
+            self.run_key = key.derive(bytes.fromhex(self._salt))
 
     def whole(self, algorithm: AnyAlgorithm, problem: Problem, carrier: Carrier) -> Share:
         """Return all nodes as one process would run them."""
@@ -304,7 +309,7 @@ class _Keys:
     def saved(
         self, checkpoint: Checkpoint | None, facts: Identity, share: Share
     ) -> SavedRun | None:
-        """Return what keeps the progress of a run like this one."""
+        """Return the checkpoint of a run with these facts; None if none is kept."""
         if checkpoint is None:
             return None
         if len(set(self._fingerprints)) > 1:
@@ -346,8 +351,10 @@ def _rounds(
 
 
 def _salt(checkpoint: Checkpoint | None) -> str:
-    """Return what a run mixes into its key: new bits, or those of the run that it resumes."""
-    saved_salt = None if checkpoint is None else salt_in(checkpoint.path)
+    """Return the salt of a run's key, in hexadecimal: new bits, or those of the resumed run."""
+    saved_salt = None
+    if checkpoint is not None:
+        saved_salt = salt_in(checkpoint.path)
     if saved_salt is None:
         return secrets.token_hex(32)
     return saved_salt

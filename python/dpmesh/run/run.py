@@ -186,22 +186,22 @@ class Run(Tabled):
     history
         Measurements; see `History` for what they may be used for.
     ledger
-        What was released: ``algorithm.plan(rounds)``, except rounds in which, by chance, nothing
-        was.
+        The releases of the run: those of ``algorithm.plan(rounds)``, except in rounds that by
+        chance had none.
     privacy
-        What it cost.
+        The privacy report: epsilon, delta, unit and threat model.
     traffic
-        What it sent.
+        Messages and bits that crossed the network.
     parameters
         The nodes' models after the last round, shape (nodes, dim), or (1, dim) where all share one.
         Not covered by the guarantee.
     released
         The last broadcasts as they were received, of the same shape: the models to publish.
     problem
-        The data, if all are in this process: what `baselines` are computed from. Neither a file nor
-        a pickle of the run holds it.
+        The data, if all are in this process, from which `baselines` are computed. Neither a file
+        nor a pickle of the run holds it.
     outline
-        What the released numbers stand for, if they are linear models: what `model` needs.
+        Layout of the released numbers, if they are linear models; `model` needs it.
 
     Examples
     --------

@@ -34,11 +34,11 @@ _TYPE_WORDS: dict[object, str] = {
 _HEADER = re.compile(r"\s*\[+([^\]=]+)\]")
 _ASSIGNMENT = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*[\w-]+)*)\s*=""")
 
-OF_DEFAULT_KIND = ("problem",)
+TABLES_WITH_DEFAULT_KIND = ("problem",)
 """Tables whose kind may be left out: the first one is the default."""
 
-BESIDE = {"topology": ("keep",)}
-"""Keys of a table that its parts do not know, and that the experiment itself uses."""
+EXTRA_KEYS = {"topology": ("keep",)}
+"""Keys of a table that none of its parts has as a parameter: the experiment uses them itself."""
 
 
 def _none_filled(_key: str, _table: Mapping[str, object], _maker: Maker) -> dict[str, object]:
@@ -55,17 +55,17 @@ class Settings:
     content
         Tables within tables, as TOML has them.
     source
-        Its name in errors.
+        Name of the file in errors.
     lines
-        By key, such as ``"algorithm.epsilon"``.
+        Line numbers by key, such as ``"algorithm.epsilon"``.
     module
-        A module of the user's: its classes and functions are parts, too, that a `kind` can name.
+        Name of a user's module: a `kind` can name its classes and functions, too.
     filled
-        Returns the parameters of a table within a table that other tables determine, such as the
-        topology, from its key, its content and its class.
+        Function of an inner table's key, content and class. It returns the parameters that other
+        tables determine, such as the topology.
     installed
-        If true, a `kind` can also name a class of the distribution's entry points: so in experiment
-        files, and never in contracts, which mean the same whatever a party has installed.
+        If true, a `kind` can also name a class of the distribution's entry points. Experiment files
+        allow it; contracts never do, as they must mean the same whatever a party has installed.
     """
 
     content: dict[str, Any]
@@ -98,7 +98,7 @@ class Settings:
         return None
 
     def fail(self, key: str, problem: str) -> NoReturn:
-        """Raise that error."""
+        """Raise the error of a key."""
         raise self.error(key, problem)
 
     def table(self, name: str) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Settings:
                 if not isinstance(table, dict):
                     path = ".".join(tables[:depth])
                     self.fail(path, f"wanted a table, of which {key} is swept, got {table!r}")
-            table[name] = deepcopy(value)  # whose keys others of the changes may set
+            table[name] = deepcopy(value)  # another change may set a key within it
         return replace(self, content=content)
 
     def known(self, path: str, table: Mapping[str, object], names: Collection[str]) -> None:
@@ -157,7 +157,7 @@ class Settings:
         ValueError
             If a key is unknown, a required one is missing, or a value has another type.
         """
-        extra_names = BESIDE.get(path, ())
+        extra_names = EXTRA_KEYS.get(path, ())
         self.known(path, table, (*fields, *extra_names))
         for name, described in fields.items():
             if described.required and name not in table:
@@ -180,9 +180,12 @@ class Settings:
         return maker, self.arguments(path, values, entries(maker), kind)
 
     def maker(self, path: str, table: Mapping[str, object], kinds: Mapping[str, Maker]) -> Maker:
-        """Return the class or function that a table names; one of several kinds needs a name."""
+        """Return the class or function that a table names.
+
+        A table without a `kind` is of its only kind, or of its default one.
+        """
         default = None
-        if len(kinds) == 1 or path in OF_DEFAULT_KIND:
+        if len(kinds) == 1 or path in TABLES_WITH_DEFAULT_KIND:
             default = next(iter(kinds))
         kind = table.get("kind", default)
         maker: Maker | None
@@ -192,7 +195,7 @@ class Settings:
             maker = self._maker_of_module(path, kind)
         if maker is None:
             self._fail_at_kind(path, kind, kinds)
-        if is_kind(maker):  # whose noise the algorithm scales
+        if is_kind(maker):  # a class of mechanisms: the algorithm scales its noise
             return unscaled(maker)
         return maker
 
@@ -256,7 +259,7 @@ class Settings:
         try:
             return function(**arguments)
         except ValueError as error:
-            if str(error).startswith(self.source):  # of a part within
+            if str(error).startswith(self.source):  # an inner part's error names its key already
                 raise
             argument, _, problem = str(error).partition(": ")
             key = self._key_of_argument(path, argument, inspect.signature(function).parameters)
