@@ -130,12 +130,14 @@ SHORT = 12
 _PARAMETERS = re.compile(r"^Parameters\n-+\n(.*?)(?=^\S[^\n]*\n-{3,}$|\Z)", re.S | re.M)
 _PARAMETER = re.compile(r"^(\w[\w, ]*)\n((?:[ ]+\S[^\n]*\n?|\n)+)", re.M)
 
-_DEFERRED = {
+_DEFERRED: dict[str, type] = {
     "CorrelatedStrategy": CorrelatedStrategy,
     "Independent": noise.Independent,
     "Mechanism": noise.Mechanism,
+    "JaxProblem": object,  # results, which no file states, of packages that may be missing
+    "TorchProblem": object,
 }
-"""Types of parameters that algorithms import for type checkers alone, as they take long to load."""
+"""Types that parts import for type checkers alone, as they take long to load."""
 
 _COMMON = {
     "also": "Published beside: PublishedMessages or PublishedMean.",
