@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 EPSILON = 1.0
 DOCUMENTS = 12_160
-"""Of all nodes together."""
+"""Number of documents of all nodes together."""
 NOISE = 0.3
 """Standard deviation in a document's score of all noise in published models: the margin is 1.
 
@@ -74,7 +74,7 @@ CLAIMED = {
     (NEWS, nodes): accuracy
     for nodes, accuracy in zip(ONLINE_NODES, PAPER_ACCURACY[EPSILON], strict=True)
 }
-"""By the paper's Table 1 at epsilon 1, in percent."""
+"""Accuracies of the paper's Table 1 at epsilon 1, in percent."""
 ARRIVAL: Once = "arrival"
 ALLOCATION: Once = "allocation"
 REPLACEMENT = "replaced"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DIM = 20
 RECORDS = 20
-"""Of each client."""
+"""Number of records of each client."""
 BATCH_SIZE = 5
 LOCAL_STEPS = 4
 """The paper's K."""

@@ -104,7 +104,7 @@ class Training:
 IMAGES = Training(2000, 200, 0.05, 0.7, 0.1, 1000, 20, 10, 5)
 IMAGES_IN_FULL = replace(IMAGES, clients=2000, rounds=200, batch_size=50, local_epochs=10)
 RECORDS_IN_FULL = 300
-"""Of a client, of SVHN's training and extra images together."""
+"""Number of records of a client, of SVHN's training and extra images together."""
 TABLE3_EPSILONS: Epsilons = {
     "uniform": {1.5: 5.23, 1.3: 6.34, 1.1: 7.84, 1.0: 8.66},
     "poisson": {1.5: 2.56, 1.3: 3.19, 1.1: 4.24, 1.0: 5.07},

@@ -35,13 +35,13 @@ class GradientPerturbation(Algorithm[ReleasedModels, GradientProblem]):
     Parameters
     ----------
     step_size
-        alpha.
+        Learning rate, the alpha above.
     sample_size, records
-        Records of each node, in a round and in all.
+        Number of records of each node, in a round and in all.
     noise_to_sensitivity
         Standard deviation of the noise over the sensitivity of a mean gradient; None for no noise.
     clipping_norm
-        Of a record's gradient.
+        Largest L2 norm of a record's gradient.
 
     Guarantee
     ---------

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RADIUS = 1.0
-"""Of the ball W; the paper's R is its diameter."""
+"""Radius of the ball W; the paper's R is its diameter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Setting:
     rounds, nodes, dim
         T, m and n.
     epsilon
-        Of each record; None for no noise.
+        Epsilon of each record; None for no noise.
     """
 
     loss: Literal["hinge", "logistic"]

@@ -14,13 +14,13 @@ from dpmesh_papers._scaffold import Experiment, Progress, Row, interval, paragra
 from dpmesh_papers.bounds.online import Learning, Mixing, laplace_noise, regret, regret_as_printed
 
 DIAMETER = 2.0
-"""Of the unit ball, to which the models are projected."""
+"""Diameter of the unit ball, to which models are projected."""
 LIPSCHITZ = 1.0
-"""Of the loss ``|w|^2 / 2`` in the ball; its strong convexity is 1."""
+"""Lipschitz constant of the loss ``|w|^2 / 2`` in the ball; its strong convexity is 1."""
 RUNS = 20
 SETTINGS = ((10, 1.0), (20, 1.0), (20, 0.2))
 MIXINGS = {"printed": Mixing.of_assumption2(1, 1.0, 1), "printed_alone": Mixing(theta=1, beta=0)}
-"""By Lemma 3, with the eta that makes (45) least, and as it is: one learner has nothing to mix."""
+"""Mixing of one learner: by Lemma 3 with the eta that makes (45) least, and none at all."""
 
 
 def counterexample(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 DIM = 5
 RECORDS = 5_000
-"""Of each node: no horizon here asks for larger samples."""
+"""Number of records of each node: no horizon here asks for larger samples."""
 REGULARIZATION = 0.5
 CLIPPING_NORM = 10.0
 """Above every gradient of these runs: the bound is proved for gradients that are not clipped."""

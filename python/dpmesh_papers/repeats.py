@@ -238,9 +238,9 @@ class SideBySide(Instant):
     Parameters
     ----------
     carrier
-        How the messages of one copy travel.
+        Carrier of the messages of one copy.
     nodes
-        Nodes of a copy.
+        Number of nodes of a copy.
     """
 
     def __init__(self, carrier: Carrier, nodes: int) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RADIUS = 1.0
-"""Of the ball to which models are confined."""
+"""Radius of the ball to which models are projected."""
 DELTA = 1e-5
 BATCH_SIZE = 5
 CONTROLLERS = {"always local": AlwaysLocal(), "always global": AlwaysGlobal()}
@@ -45,11 +45,11 @@ class Setting:
     controller
         One of `CONTROLLERS`.
     records
-        n, of all nodes together.
+        Number of records of all nodes together, n.
     nodes, dim
         M and d.
     epsilon
-        Of a release; None for no noise.
+        Epsilon of a release; None for no noise.
     """
 
     controller: str

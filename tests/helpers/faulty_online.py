@@ -80,7 +80,7 @@ class UnnoisedRegularizer(OwnStep):
 
 
 class RegularizerAtBroadcasts(OwnStep):
-    """The same, corrected: the gradient of the regularizer is taken at b_t."""
+    """`OwnStep` with the gradient of the regularizer at b_t, as it should be."""
 
     def start(self, state, b, t):
         return b - self.step_size(t + 1) * 1.0 * b

@@ -176,7 +176,7 @@ def make(network: str) -> tuple[dm.LinearProblem, topology.Topology]:
 
 
 def hidden_layer(problem: dm.LinearProblem) -> Any:
-    """The same records for a network in JAX."""
+    """Return a problem's records for a network in JAX."""
     import jax
     import jax.numpy as jnp
 

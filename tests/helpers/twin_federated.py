@@ -15,7 +15,7 @@ def shorten(v: Vector, bound: float) -> Vector:
 
 
 def gradient(w: Vector, batch: Sequence[tuple[Vector, float]], lam: float) -> Vector:
-    """Of the mean logistic loss, labels -1 and +1, with weight decay."""
+    """Return the gradient of the mean logistic loss with weight decay; labels are -1 and +1."""
     g = np.zeros_like(w)
     for x, y in batch:
         g = g - y * x / (1 + np.exp(y * float(w @ x))) / len(batch)

@@ -155,9 +155,9 @@ def of_the_step(t, step):
 
 
 def moved_by_a_record(algorithm, data, part):
-    """Return by how much one record of node 1 moves a part of the state in round 0."""
+    """Return the change of a part of the state in round 0 by one record of node 1."""
     start = algorithm.init(data, Key.seeded(0))
     states = [
-        one_round(algorithm, start, 0, each, Key.seeded(0)).state for each in neighbours(data)
+        one_round(algorithm, start, 0, problem, Key.seeded(0)).state for problem in neighbours(data)
     ]
     return getattr(states[0], part) - getattr(states[1], part)

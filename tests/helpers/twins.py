@@ -10,7 +10,10 @@ Vector = np.ndarray
 
 
 def subgradient(loss: str, w: Vector, x: Vector, y: float) -> Vector:
-    """Of the loss of a linear model on one example; labels -1 and +1, or any in regression."""
+    """Return a subgradient of a linear model's loss on one example, shape (dim,).
+
+    Labels are -1 and +1, or any numbers in regression.
+    """
     margin = float(w @ x)
     if loss == "hinge":
         return -y * x if y * margin < 1 else np.zeros_like(x)

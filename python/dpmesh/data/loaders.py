@@ -231,7 +231,7 @@ def find_file(data_set: str, folder: StrPath | None, names: list[str]) -> Path:
     data_set
         Key of `SOURCES`, and name of the subfolder of the folder that DPMESH_DATA names.
     folder
-        Where to look instead of there.
+        Folder to look in instead.
     names
         Names of the files, best first.
 

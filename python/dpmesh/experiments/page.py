@@ -96,11 +96,11 @@ def page(
     Parameters
     ----------
     title
-        Its title.
+        Title of the page.
     results
-        Those that it is about.
+        Results that the page shows.
     settings
-        Settings that they have in common, in plain types.
+        Settings that all results share, in plain types.
     failed
         Errors of runs that failed, by their names.
     """

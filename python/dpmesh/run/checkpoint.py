@@ -84,14 +84,14 @@ class Checkpoint:
 
 
 class SavedRun:
-    """The file in which a run keeps its progress.
+    """The file of a run's progress.
 
     Parameters
     ----------
     checkpoint
-        Its path, and how many rounds lie between two writes.
+        Path of the file, and number of rounds between two writes.
     run
-        What identifies this run, see `identity`; a file of another run is refused.
+        Facts that identify this run, see `identity`; a file of another run is refused.
     keys
         Fingerprints of the processes' keys, in their order; they do not reveal the keys.
     salt

@@ -32,9 +32,9 @@ class Interrupt:
     Parameters
     ----------
     deferred
-        Whether to defer signals at all.
+        If false, signals act at once.
     patient
-        Whether to wait for the end of the round however long it takes.
+        If true, wait for the end of the round however long it takes.
     """
 
     def __init__(self, *, deferred: bool, patient: bool = False) -> None:

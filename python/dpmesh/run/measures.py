@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 Measures = dict[str, float]
-"""By name; the first one is what verdicts are about."""
+"""Measures by name; verdicts are about the first one."""
 
 
 def classification(scores: FloatArray, labels: Indices, *, balanced: bool = False) -> Measures:
@@ -36,7 +36,7 @@ def classification(scores: FloatArray, labels: Indices, *, balanced: bool = Fals
         Shape (records,), integers from 0 on. Balanced accuracy is the mean, over the classes among
         them, of the share that is recognised; without one of two classes there is no AUC (NaN).
     balanced
-        Whether balanced accuracy comes first.
+        If true, balanced accuracy comes first.
     """
     correct = scores.argmax(axis=1) == labels
     recalls = [correct[labels == label].mean() for label in np.unique(labels)]
@@ -61,7 +61,7 @@ def of_labels(scores: FloatArray, sets: Indices, names: Cells) -> Measures:
     sets
         The labels that records have, shape (records,): label k is bit k.
     names
-        Of the labels.
+        Names of the labels.
     """
     has_label = members(sets, len(names)).T
     measures_by_label = []

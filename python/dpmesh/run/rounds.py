@@ -21,11 +21,11 @@ class Progress:
     Parameters
     ----------
     state
-        The algorithm's.
+        State of the algorithm.
     received
-        What arrived last; None before the first message.
+        The last received messages; None before the first.
     rounds
-        How many are done.
+        Number of finished rounds.
     history, ledger, traffic
         As in `Run`.
     metrics, carrier

@@ -40,19 +40,19 @@ class Cell:
     Parameters
     ----------
     task, method, trust
-        Which, and whom a node has to trust with its records.
+        Names of task and method, and the parties that a node has to trust with its records.
     epsilon
         The budget, None without privacy.
     accuracy, worst, best
-        Of each split, in their order: the mean over nodes, and single nodes.
+        Accuracies of each split, in their order: the mean over nodes, the worst, the best node.
     bytes, seconds
-        Sent by a node on average; of one run here, on one machine. Of the last split.
+        Bytes that a node sends on average, and seconds of a run on one machine, in the last split.
     proved
-        The largest epsilon of a run by its ledger, against somebody who sees every message.
+        The largest epsilon of a run by its ledger, against an adversary who sees every message.
     view
-        What the epsilon holds against if not everybody, in words.
+        Threat model of the epsilon in words, if the adversary does not see all messages.
     why
-        Why there is no result; empty if there is one.
+        Reason for a missing result; empty if there is one.
     """
 
     task: str

@@ -298,4 +298,4 @@ PAPER_TASKS = {
         own_rows=_IMAGE_ROWS,
     ),
 }
-"""By name. Where features were made from private records, the task says so."""
+"""Tasks by name; `not_covered` states features that were made from private records."""

@@ -11,7 +11,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh_papers.benchmark.given import MethodRow
 
 DELTA = 1e-5
-"""Of tasks that state no other."""
+"""Delta of tasks that state no other."""
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 SPLITS = 10
 
@@ -23,25 +23,25 @@ class Task:
     Parameters
     ----------
     title
-        What is learned, by whom.
+        The labels to learn, and the nodes.
     data
         The subfolder of the folder of all data sets, empty if the data come with a package.
     make
-        Makes the problem from a key (which splits and partitions) and the most records to keep.
+        Returns the problem of a key, which splits and partitions, and a largest number of records.
     unit
-        What the guarantee covers.
+        Unit of the guarantee: a record, or all records of a user.
     featured
-        Makes the same problem with the features that the default rule takes for tables.
+        Returns the problem with the features that the default rule takes for tables.
     held_out
         Share of the records that a split holds out; 0 where all test on the publisher's records.
     delta
-        Of every private row.
+        Delta of every private row.
     epsilons, splits
-        What runs by default.
+        Epsilons and number of splits by default.
     not_covered
-        What made the features from private records, outside of every epsilon; empty if nothing did.
+        Step that made the features from private records, covered by no epsilon; empty without.
     tuned_on
-        Whether constants of the rule were chosen on these records.
+        True if constants of the rule were chosen on these records.
     own_rows
         Methods of this task alone, such as a paper's algorithm with the paper's loss and network.
     """

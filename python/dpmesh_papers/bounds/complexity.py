@@ -45,7 +45,7 @@ def rademacher_complexity(
     draws
         Number of Monte Carlo draws, from 2 to 2**32.
     stream
-        Where the randomness comes from; draw k takes the sequence of node k.
+        Source of the randomness; draw k takes the sequence of node k.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def mean_gap_bound(
     bound
         B: no entry of the class is larger in absolute value; at least 0.
     squared
-        Whether to bound ``sqrt(E g^2)`` instead of ``E g``.
+        If true, bound ``sqrt(E g^2)`` instead of ``E g``.
 
     Raises
     ------

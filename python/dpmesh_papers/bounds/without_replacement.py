@@ -49,7 +49,7 @@ class Training:
         Standard deviation of the noise of a release over 2 eta L / b; 0 for none. The paper's is
         ``sqrt(2 ln(1.25 / delta)) / epsilon``.
     global_steps
-        How many of the steps update the global model, on average.
+        Number of steps that update the global model, on average.
     """
 
     nodes: int
