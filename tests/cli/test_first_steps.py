@@ -338,3 +338,34 @@ def test_a_mistyped_name_gets_the_nearest_one() -> None:
         (("fit", "a.csv", "--labl", "b"), "--label"),
     ]:
         assert meant in command(*mistyped, code=2).replace("│", ""), mistyped
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "moves"),
+    [
+        ("audit", ["audit", "gaussian", "--runs", "20", "--canaries", "20"], 2),
+        ("fit", ["fit", "{}", "--label", "b", "--epsilon", "1", "--ranges", "{}.toml"], 1),
+    ],
+)
+def test_what_takes_seconds_moves_a_bar(
+    module: str, words: list[str], moves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sklearn")
+    from contextlib import contextmanager
+    from importlib import import_module
+
+    moved: list[int] = []
+
+    @contextmanager
+    def bar(total: int | None, *, unit: str, shown: bool = True) -> Any:
+        yield moved.append
+
+    monkeypatch.setattr(import_module(f"dpmesh.cli.{module}"), "progress_bar", bar)
+    monkeypatch.chdir(tmp_path)
+    table = tmp_path / "table.csv"
+    rows = [f"{i % 7},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(60)]
+    table.write_text("a,b\n" + "".join(rows))
+    Path(f"{table}.toml").write_text('a = [0, 10]\nb = {classes = ["no", "yes"]}\n')
+    splits = ["--splits", "1"] if module == "fit" else []
+    command(*(word.format(table) for word in words), *splits)
+    assert sum(moved) >= moves

@@ -403,3 +403,19 @@ def test_an_estimator_shows_what_scikit_learn_has_and_files(estimator: type) -> 
     kept |= {"predict_proba"} if estimator is PrivateClassifier else set()
     requests = {"set_fit_request", "set_score_request", "get_metadata_routing"}
     assert shown == kept | requests | {"fit", "get_params", "predict", "score", "set_params"}
+
+
+def test_an_evaluation_tells_after_each_fit() -> None:
+    x = np.random.default_rng(0).uniform(-1, 1, (90, 2))
+    fits: list[None] = []
+    model = PrivateClassifier(4.0, ranges=(-1, 1), classes=[False, True], random_state=0)
+    evaluate(
+        model,
+        x,
+        x[:, 0] > 0,
+        np.arange(90) % 3,
+        splits=2,
+        epsilons=(1.0, 2.0),
+        on_fit=lambda: fits.append(None),
+    )
+    assert len(fits) == 2 * 2  # splits and epsilons

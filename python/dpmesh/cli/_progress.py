@@ -10,8 +10,10 @@ import typer
 
 
 @contextmanager
-def progress_bar(total: int, *, unit: str, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """Show one bar in a terminal; yield what moves it."""
+def progress_bar(
+    total: int | None, *, unit: str, shown: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Show one bar in a terminal, without an end if it is not known; yield what moves it."""
     try:
         from tqdm.auto import tqdm
     except ImportError:

@@ -13,6 +13,7 @@ import typer
 import dpmesh as dm
 import dpmesh.cli._options as options
 from dpmesh._validate import fail, integer, one_of, probability
+from dpmesh.cli._progress import echo_above_bar, progress_bar
 from dpmesh.cli.mechanisms import Kind, kind_named, names_kind, takes_kinds
 from dpmesh.cli.views import Network, Nodes, Observer, seat_of
 
@@ -124,10 +125,12 @@ def audit(
             algorithm, length, runs=runs, canaries=canaries, confidence=confidence, key=key
         )
         typer.echo(f"{case}: {algorithm}\n")
-        for result in results:
-            typer.echo(f"{result}\n")
-            if result.violated:
-                violations.append(case)
+        with progress_bar(None, unit="audit") as advance:
+            for result in results:
+                advance(1)
+                echo_above_bar(f"{result}\n")
+                if result.violated:
+                    violations.append(case)
     _conclude(violations)
 
 

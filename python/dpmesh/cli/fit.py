@@ -14,6 +14,7 @@ import typer
 import dpmesh.cli._options as options
 from dpmesh._validate import fail, one_of, probability
 from dpmesh.cli._checks import check_budget
+from dpmesh.cli._progress import progress_bar
 
 if TYPE_CHECKING:
     from dpmesh._files import JsonObject
@@ -182,7 +183,7 @@ def fit(
     if records.unused:
         typer.echo(f"not used, since they have no range: {', '.join(records.unused)}")
     several_epsilons = len(epsilons) > 1 or bool(keep)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), progress_bar(None, unit="fit") as advance:
         said_by_file = ".*(are clipped|count as missing|are also at)"
         warnings.filterwarnings("ignore", said_by_file)
         evaluation = evaluate(
@@ -194,6 +195,7 @@ def fit(
             keep=keep,
             test_size=test_size,
             splits=splits,
+            on_fit=lambda: advance(1),
         )
     fitted = evaluation.estimator
     if drop_missing_labels:

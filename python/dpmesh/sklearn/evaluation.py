@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -139,6 +139,7 @@ def evaluate(
     splits: int | None = None,
     epsilons: Sequence[float] | None = None,
     keep: float | None = None,
+    on_fit: Callable[[], object] | None = None,
 ) -> Evaluation:
     """Fit to a part of every site's records and test on the rest, again and again.
 
@@ -163,6 +164,8 @@ def evaluate(
         that were looked at, nor a choice by them, and the model's report says so.
     keep
         Which of them the model has, named before the scores are known: by default the smallest.
+    on_fit
+        Called after each fit beside its baselines, as to move a progress bar.
 
     Raises
     ------
@@ -204,6 +207,8 @@ def evaluate(
         problems = _problems(fitted, table, targets, owners, tested)
         for epsilon, fit in zip(compared, fitted, strict=True):
             runs[epsilon].append(_beside(fit, problems, noise_draw, owners[tested]))
+            if on_fit is not None:
+                on_fit()
         done += 1
         if splits is None and done == 1:
             wanted_splits = _affordable(fitted[0], problems.of(fitted[0]))
