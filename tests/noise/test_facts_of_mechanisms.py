@@ -87,3 +87,16 @@ def test_a_class_without_noise_on_a_grid_says_so() -> None:
     stream = Key.seeded(1).stream(Purpose.NOISE, 0)
     with pytest.raises(ValueError, match="grid: wanted None: Real draws no noise on a grid"):
         Real(1.0, grid=GRID).release(Sensitive(np.zeros((2, 3))), sensitivity, stream)
+
+
+def test_only_a_class_that_says_so_adds_no_noise() -> None:
+    class Real(NoNoise):
+        distribution = "real"
+
+    class Same(NoNoise):
+        """No noise by another class."""
+
+    assert not NoNoise.adds_noise
+    assert not Same.adds_noise
+    assert Real.adds_noise
+    assert Gaussian.adds_noise

@@ -21,6 +21,7 @@ from scipy import special
 from dpmesh._epsilons import rounded_up
 from dpmesh._validate import every, fail, instance, non_negative, probability
 from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity, gdp_epsilon
+from dpmesh.accounting._pairs import GAUSSIAN
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 
@@ -191,7 +192,7 @@ def _joint_mu(releases: Sequence[Release]) -> float:
 
 
 def _is_gaussian(release: Release) -> bool:
-    exact = release.mechanism.law == "gaussian" and release.mechanism.spacing == 0
+    exact = release.mechanism.losses is GAUSSIAN and release.mechanism.spacing == 0
     return exact and not release.mechanism.is_joint and _uses_all_units(release)
 
 

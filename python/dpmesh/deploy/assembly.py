@@ -92,7 +92,7 @@ def check_algorithm(
     if (algorithm.neighboring_relation, algorithm.unit) != ("replace_one", "record"):
         settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
     for release in settings.call("algorithm", algorithm.plan, rounds=terms.rounds).touching:
-        if release.mechanism.distribution == "none":
+        if not release.mechanism.adds_noise:
             settings.fail("algorithm", f"wanted noise, got {kind.__name__} without")
         check_noise(settings, algorithm, release.mechanism)
     if topology is not None:

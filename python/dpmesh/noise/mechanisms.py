@@ -108,6 +108,9 @@ class Mechanism(ABC):
     by itself.
     """
 
+    adds_noise: ClassVar[bool] = True
+    """Whether it adds any noise."""
+
     is_joint: ClassVar[bool] = False
     """Whether a release is part of one event, whose other releases were planned with it."""
 
@@ -123,6 +126,8 @@ class Mechanism(ABC):
         cls._states_its_loss = any(not f"{b.__module__}.".startswith("dpmesh.") for b in stating)
         if cls._states_its_loss and "composition" not in vars(cls):
             cls.composition = None
+        if "distribution" in vars(cls) and "adds_noise" not in vars(cls):
+            cls.adds_noise = True  # of a distribution of its own, whatever its base adds
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -304,7 +309,7 @@ class Mechanism(ABC):
         """
         if not isinstance(sensitivity, Sensitivity):
             fail("sensitivity", A_SENSITIVITY, reprlib.repr(sensitivity))
-        noisy = sensitivity.bound > 0 and self.distribution != "none"
+        noisy = sensitivity.bound > 0 and self.adds_noise
         if not (noisy and self._has_kernel and self.grid is None and self.clipping_norm is None):
             _check_finite(_rows(values))
         inside = self.prepared(values)
@@ -458,6 +463,7 @@ class NoNoise(Mechanism):
 
     distribution = "none"
     norm = "l2"
+    adds_noise = False
     deviation = 0.0
 
     def _check_noise(self) -> None:

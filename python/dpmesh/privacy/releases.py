@@ -75,7 +75,7 @@ class Release:
             fail("mechanism", "a mechanism, such as Gaussian(1.0)", reprlib.repr(self.mechanism))
         if not isinstance(self.sensitivity, Sensitivity):
             fail("sensitivity", A_SENSITIVITY, reprlib.repr(self.sensitivity))
-        if self.sensitivity.bound == 0 and self.mechanism.distribution != "none":
+        if self.sensitivity.bound == 0 and self.mechanism.adds_noise:
             object.__setattr__(self, "mechanism", NoNoise())
         if type(self.sampling) not in _SAMPLINGS:  # no class of one's own
             expected = "PoissonSampling, FixedSizeSampling or RandomAllocation"

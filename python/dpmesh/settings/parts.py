@@ -157,7 +157,7 @@ def entries(make: Maker) -> dict[str, Field]:
     annotated: object = make
     if inspect.isclass(make) and not is_dataclass(make):  # a dataclass may inherit fields
         annotated = make.__init__
-    hints = get_type_hints(annotated, localns=_DEFERRED)
+    hints = _parameter_hints(annotated)
     descriptions = _descriptions_in_bases(make)
     fields = {}
     for name, parameter in inspect.signature(make).parameters.items():
@@ -173,6 +173,16 @@ def entries(make: Maker) -> dict[str, Field]:
             text=_description(name, descriptions.get(name, "")),
         )
     return fields
+
+
+def _parameter_hints(annotated: object) -> dict[str, Any]:
+    """Return the types of parameters; that of the result may be known to type checkers alone."""
+    if not isinstance(annotated, types.FunctionType):
+        return get_type_hints(annotated, localns=_DEFERRED)
+    of_parameters = dict(annotated.__annotations__)
+    of_parameters.pop("return", None)
+    described = types.SimpleNamespace(__annotations__=of_parameters)
+    return get_type_hints(described, globalns=annotated.__globals__, localns=_DEFERRED)
 
 
 def _description(name: str, text: str) -> str:

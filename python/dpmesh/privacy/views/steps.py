@@ -174,12 +174,12 @@ def reaction_of_steps(
     refused = facts.not_proved(clipping_norm, norm)
     if refused is not None:
         return refused
-    if mechanism.law == "none":
+    if not mechanism.adds_noise:
         return NO_NOISE
     if mechanism.law not in DISTRIBUTIONS or mechanism.spacing > 0:
         kind = mechanism.name
         return NotProved(reason=f"there is no proof for {kind} noise under a weaker adversary")
-    if mechanism.law == "laplace" and norm == "l2" and facts.dim is None:
+    if mechanism.norm == "l1" and norm == "l2" and facts.dim is None:
         fail("dim", "the number of parameters, which Laplace noise is scaled by", None)
     steps = [at(step_size, t + 1) for t in range(len(sensitivities))]
     smoothness, decay = facts.smoothness, facts.regularization
