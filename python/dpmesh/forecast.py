@@ -331,8 +331,8 @@ def _check_shape(sites: int, records: int, features: int) -> None:
     if features > MOST_FEATURES:
         fail("features", f"at most {MOST_FEATURES}, so that a simulation ends soon", features)
     if sites * records > MOST:
-        wanted = f"at most {MOST} records of all sites together; accuracy hardly changes beyond"
-        fail("records", wanted, sites * records)
+        expected = f"at most {MOST} records of all sites together; accuracy hardly changes beyond"
+        fail("records", expected, sites * records)
 
 
 def public_data(classes: int) -> dict[str, Labelled]:

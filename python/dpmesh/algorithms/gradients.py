@@ -222,12 +222,14 @@ def check_records(
             first = (draw.random(len(point)) * (counts - 1)).astype(np.int64)
             pair = records[indptr[:-1, np.newaxis] + np.stack([first, counts - 1], axis=1)]
             batches = pair[:, :1], pair[:, 1:], pair
-            one, other, both = (
+            first_mean, last_mean, pair_mean = (
                 _mean(problem, point, batch, longest, norm, by) for batch in batches
             )
-            apart = kernels.row_norms(both - (one + other) / 2, norm=norm)
-            lengths = [kernels.row_norms(each, norm=norm) - longest for each in (one, other)]
-            if (np.max([apart, *lengths], axis=0) > 1e-3 * longest + slack).any():
+            difference = kernels.row_norms(pair_mean - (first_mean + last_mean) / 2, norm=norm)
+            excesses = [
+                kernels.row_norms(mean, norm=norm) - longest for mean in (first_mean, last_mean)
+            ]
+            if (np.max([difference, *excesses], axis=0) > 1e-3 * longest + slack).any():
                 expected = "the mean of its records' gradients, each clipped by itself"
                 fail("problem", expected, "records that are clipped together, or not at all")
 

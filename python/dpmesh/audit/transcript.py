@@ -87,8 +87,8 @@ class _RecordingCarrier:
             self._carried.append(Released(packet.values.copy()))
         return self._carrier.carry(round, packet)
 
-    def traffic(self, round: int, sent: SentInRound) -> Traffic:
-        return self._carrier.traffic(round, sent)
+    def traffic(self, round: int, exchanged: SentInRound) -> Traffic:
+        return self._carrier.traffic(round, exchanged)
 
     def recall(self, memory: object) -> None:
         """Do nothing: a recording carrier has no memory."""

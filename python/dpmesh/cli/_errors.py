@@ -51,7 +51,9 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
             _end(str(error), error, as_json=as_json)
 
     paragraphs = cleandoc(command.__doc__ or "").split("\n\n")
-    reported.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs)  # of any width
+    reported.__doc__ = "\n\n".join(
+        " ".join(paragraph.split()) for paragraph in paragraphs
+    )  # of any width
     reported.__doc__ = re.sub(r"\[(?=[a-z])", r"\\[", reported.__doc__)  # no markup
     return reported
 
@@ -61,13 +63,13 @@ class Once(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Return what is left of the arguments, as click does."""
-        given: list[Any] = [*self.make_parser(ctx).parse_args(args=list(args))[2]]
-        for option in given:
+        options: list[Any] = [*self.make_parser(ctx).parse_args(args=list(args))[2]]
+        for option in options:
             takes_one = option.param_type_name == "option" and not (
                 option.multiple or option.is_flag
             )
-            if takes_one and given.count(option) > 1:
-                ctx.fail(f"{option.opts[0]} is given {given.count(option)} times; give it once")
+            if takes_one and options.count(option) > 1:
+                ctx.fail(f"{option.opts[0]} is given {options.count(option)} times; give it once")
         return super().parse_args(ctx, args)
 
 
@@ -77,9 +79,9 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first argument names, as click does."""
         name = args[0]
-        known = self.list_commands(ctx)
+        names = self.list_commands(ctx)
         if name[:1].isalpha() and self.get_command(ctx, name) is None and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {name!r}{nearest(name, known) or '.'}")
+            ctx.fail(f"No such command {name!r}{nearest(name, names) or '.'}")
         return super().resolve_command(ctx, args)
 
 

@@ -262,11 +262,11 @@ def _curve(evaluation: Evaluation) -> Figure:
     beside = evaluation.verdict.baselines
     spread = None
     if len(evaluation.verdict.measured) > 1:
-        spread = [one.interval.detectable for one in verdicts.values()]
+        spread = [verdict.interval.detectable for verdict in verdicts.values()]
     line = Line(
         label="federation, private",
         x=[*verdicts],
-        y=[one.score for one in verdicts.values()],
+        y=[verdict.score for verdict in verdicts.values()],
         spread=spread,
     )
     levels = {"centralized, without privacy": beside.pooled}

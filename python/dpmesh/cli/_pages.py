@@ -22,21 +22,21 @@ HALVES = (
 )
 
 
-def write_answers(output: Path, found: Statistics) -> None:
+def write_answers(output: Path, statistics: Statistics) -> None:
     """Write the answers as JSON, or as one self-contained HTML page."""
     if output.suffix == ".json":
-        content = json.dumps(found.as_dict(), indent=1)
+        content = json.dumps(statistics.as_dict(), indent=1)
     else:
-        content = answers_page(found)
+        content = answers_page(statistics)
     replace_text(output, content)
     typer.echo(f"\nwrote {output}: it holds the answers and what they cost, no records")
 
 
-def answers_page(found: Statistics) -> str:
+def answers_page(statistics: Statistics) -> str:
     """Return the answers as one self-contained HTML page, with pictures if matplotlib is there."""
-    sites = f"{found.sites} site{'s' * (found.sites != 1)}"
-    body = [f"<h1>Statistics of {found.records:,} records at {sites}</h1>", f"<p>{HALVES}</p>"]
-    for answer in found.answers:
+    sites = f"{statistics.sites} site{'s' * (statistics.sites != 1)}"
+    body = [f"<h1>Statistics of {statistics.records:,} records at {sites}</h1>", f"<p>{HALVES}</p>"]
+    for answer in statistics.answers:
         body.append(f"<h2>{escape(answer.title)}</h2>")
         body.append(_picture(answer))
         body += [table(*shown) for shown in answer.tables()]
@@ -44,7 +44,7 @@ def answers_page(found: Statistics) -> str:
         if notes:
             items = "".join(f"<li>{escape(note)}</li>" for note in notes)
             body.append(f'<ul class="notes">{items}</ul>')
-    cost = f"against     {found.against}\n{found.privacy}"
+    cost = f"against     {statistics.against}\n{statistics.privacy}"
     body += ["<h2>Privacy</h2>", f'<pre class="report">{escape(cost)}</pre>']
     return document("Statistics", body)
 

@@ -127,7 +127,7 @@ def fit(
     released: list[JsonObject] = []
     if keep is not None:
         one_of("--keep", keep, epsilons)
-    used, labels, target = public_ranges(ranges, label, site, released)
+    columns_used, labels, target = public_ranges(ranges, label, site, released)
     if page is None:
         page = output.with_suffix(".html")
     for file in filter(None, (output, page, public)):
@@ -145,7 +145,7 @@ def fit(
     estimator.set_params(
         epsilon=epsilons[0],
         delta=delta,
-        ranges=used,
+        ranges=columns_used,
         random_state=seed,
         algorithm=algorithm,
         noise=noise,
@@ -165,21 +165,21 @@ def fit(
     if features is not None:
         FeatureMap.of(features)
 
-    records = read_sites(files, used, labels, target, site, form, drop=drop_missing_labels)
+    records = read_sites(files, columns_used, labels, target, site, form, drop=drop_missing_labels)
 
     sites = len(np.unique(records.owners))
     kind = "classes" if isinstance(estimator, PrivateClassifier) else "a number (regression)"
     if len(labels) > 1:
         kind = f"{len(labels)} labels"
     sites_text = _counted(sites, "site")
-    columns_text = _counted(len(used), "column")
+    columns_text = _counted(len(columns_used), "column")
     typer.echo(
         f"{len(records.labels)} records at {sites_text}; {columns_text} used to predict "
         f"{label}: {kind}"
     )
     if algorithm is None and noise is None and 1 < sites < colluding + HONEST:
-        needed = f"{colluding + HONEST} sites, if {colluding} may collude"
-        typer.echo(f"they learn by gossip: a secure sum needs {needed}")
+        requirement = f"{colluding + HONEST} sites, if {colluding} may collude"
+        typer.echo(f"they learn by gossip: a secure sum needs {requirement}")
     if records.unused:
         typer.echo(f"not used, since they have no range: {', '.join(records.unused)}")
     several_epsilons = len(epsilons) > 1 or bool(keep)

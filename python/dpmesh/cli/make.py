@@ -130,8 +130,8 @@ def make(
     )
     if label is None:
         if any(option is not None for option in (algorithm, noise, rounds, reserve)):
-            wanted = "one beside --algorithm, --noise, --rounds or --reserve"
-            fail("--label", wanted, "questions")
+            expected = "one beside --algorithm, --noise, --rounds or --reserve"
+            fail("--label", expected, "questions")
         tables = _asking(public, question or (), request)
     else:
         if question:
@@ -165,11 +165,11 @@ def make(
     replace_text(file, text)
     typer.echo(f"wrote {file}. Read it, then: dpmesh contract check {file}")
     with suppress(ValueError):  # of keys that are still to be filled in, which the check refuses
-        written = read_contract(file)
-        for line in Slack.of(written).lines(written):
+        contract = read_contract(file)
+        for line in Slack.of(contract).lines(contract):
             typer.echo(line)
         if forecast and dropouts > 0:
-            for line in _forecast_of_reserve(written, request, reserve):
+            for line in _forecast_of_reserve(contract, request, reserve):
                 typer.echo(line)
 
 

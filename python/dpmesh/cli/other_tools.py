@@ -226,10 +226,14 @@ def _priced(
     """Print the epsilon of a run under both relations."""
     from dpmesh._epsilons import NEIGHBOURS, rounded_up
 
-    other: NeighboringRelation = "replace_one" if relation == "add_remove" else "add_remove"
+    other_relation: NeighboringRelation = (
+        "replace_one" if relation == "add_remove" else "add_remove"
+    )
     epsilons = {
-        each: run.epsilon(noise_multiplier, delta=delta, relation=each)
-        for each in (relation, other)
+        neighboring_relation: run.epsilon(
+            noise_multiplier, delta=delta, relation=neighboring_relation
+        )
+        for neighboring_relation in (relation, other_relation)
     }
     if json:
         content = {
@@ -254,7 +258,7 @@ def _priced(
         f"unit        one {run.unit}",
         f"noise       {rounded_up(noise_multiplier, 8)} ({meaning})",
         f"releases    {run.releases}, sampling rate {run.sampling_rate:.6g}",
-        f"beside it   epsilon = {rounded_up(epsilons[other])} under {other.replace('_', '-')}",
+        f"beside it   epsilon = {rounded_up(epsilons[other_relation])} under {other_relation.replace('_', '-')}",
         f"assumption  {run.assumption.removeprefix('assumes ')}",
     ]
     typer.echo("\n".join(lines))

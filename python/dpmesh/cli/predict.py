@@ -52,7 +52,7 @@ def predict(
         loaded = Result.load(released).model(network=model)
     else:
         loaded = Model.load(released, network=model)
-    written = text_format(
+    text_form = text_format(
         separator=separator,
         decimal=decimal,
         encoding=encoding,
@@ -61,13 +61,13 @@ def predict(
         multiline=multiline,
         skip_empty=skip_empty_lines,
     )
-    records = open_table(table, written)
+    records = open_table(table, text_form)
     with warnings.catch_warnings(record=True) as noticed, errors_naming_file(table):
-        found = loaded.predict(records)
-        heads, columns = ["prediction"], [found.tolist()]
-        if found.ndim == 2 and loaded.classes is not None:
+        predictions = loaded.predict(records)
+        heads, columns = ["prediction"], [predictions.tolist()]
+        if predictions.ndim == 2 and loaded.classes is not None:
             heads = [*map(str, loaded.classes)]
-            columns = found.T.tolist()
+            columns = predictions.T.tolist()
     for warning in noticed:
         typer.echo(f"Warning: {warning.message}", err=True)
     if probabilities:

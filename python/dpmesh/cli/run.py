@@ -128,8 +128,8 @@ def _report_failed(failed: list[tuple[Cell, Exception]]) -> None:
     names: dict[str, list[str]] = defaultdict(list)
     for cell, reason in failed:
         names[str(reason)].append(cell.name)
-    for text, (first, *others) in names.items():
-        more = f" and {len(others)} more" if others else ""
+    for text, (first, *further) in names.items():
+        more = f" and {len(further)} more" if further else ""
         typer.echo(f"Error: {first}{more}: {text}", err=True)
 
 
@@ -140,10 +140,10 @@ def _finished(folder: Path) -> None:
 
     groups = grouped(finished(folder)[0])
     typer.echo(f"\n{compared(groups)}\n")
-    said = sentences(groups)
-    for text in said:
+    verdicts = sentences(groups)
+    for text in verdicts:
         typer.echo(text)
-    if said:
+    if verdicts:
         typer.echo("These scores are for research: no epsilon covers test records and baselines.\n")
     typer.echo(f"results in {folder}; a page of them: {_page(folder)}")
 

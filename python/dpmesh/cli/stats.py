@@ -129,7 +129,7 @@ def stats(
         multiline=multiline,
         skip_empty=skip_empty_lines,
     )
-    found = Files(paths=files, ranges=ranges, site=site, form=form).ask(
+    statistics = Files(paths=files, ranges=ranges, site=site, form=form).ask(
         lambda kinds: questions_of(texts, kinds, "--"),
         epsilon=epsilon,
         delta=delta,
@@ -137,6 +137,6 @@ def stats(
         budget=budget,
         weights=weights_of("--weights", weights),
     )
-    typer.echo(found)
+    typer.echo(statistics)
     if output is not None:
-        write_answers(output, found)
+        write_answers(output, statistics)

@@ -246,8 +246,7 @@ class Contract:
     @cached_property
     def planned(self) -> Planned:
         """The planned releases of the parties, with their privacy cost."""
-        own = self.settings, self.terms, self.algorithm, self.made_up, self.models
-        return Planned(*own)
+        return Planned(self.settings, self.terms, self.algorithm, self.made_up, self.models)
 
     @cached_property
     def patterns(self) -> RoundPatterns:

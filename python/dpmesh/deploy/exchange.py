@@ -334,13 +334,13 @@ class SumChannel(NodeChannel):
             raise RuntimeError(f"step {self.step} releases no sum")
         return packet.masked
 
-    def of_one_sum(self, masked: Masked, own: Key) -> Masked:
+    def of_one_sum(self, masked: Masked, key_of_sum: Key) -> Masked:
         """Return an attempt's integers with the noise of one of its sums, drawn from its own key.
 
         Whoever asks again for some sums of an attempt under other headers gets the same bytes for
         the sums whose header is the same.
         """
-        key = own.derive(digest(masked.steps.tobytes()))
+        key = key_of_sum.derive(digest(masked.steps.tobytes()))
         return replace(masked, stream=key.stream(Purpose.NOISE, self.step))
 
     def _begun(self, key: Key | None) -> tuple[Generator[Packet, Any, None], Packet]:

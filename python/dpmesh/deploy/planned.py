@@ -59,11 +59,16 @@ class Planned:
 
         A round has one, or several: what is summed first may be a vector of another length.
         """
-        each = map(self.algorithm.release_of, range(self.terms.rounds))
-        found = (one for some in each for one in (some if isinstance(some, tuple) else (some,)))
-        if is_summed(self.algorithm.release_of(0)):
-            return tuple(found)
-        return ()
+        if not is_summed(self.algorithm.release_of(0)):
+            return ()
+        sums: list[Release] = []
+        for t in range(self.terms.rounds):
+            of_round = self.algorithm.release_of(t)
+            if isinstance(of_round, tuple):
+                sums.extend(of_round)
+            else:
+                sums.append(of_round)
+        return tuple(sums)
 
     @property
     def noise_scales(self) -> tuple[float, ...]:
@@ -130,16 +135,16 @@ class Planned:
     @cached_property
     def needed(self) -> tuple[tuple[Release, ...], ...]:
         """The sums that the rounds need, by kind."""
-        needed: list[list[Release]] = [[] for _ in self._kinds]
+        by_kind: list[list[Release]] = [[] for _ in self._kinds]
         for step, release in enumerate(self.summed):
-            needed[self.kind_at(step)].append(release)
-        return tuple(map(tuple, needed))
+            by_kind[self.kind_at(step)].append(release)
+        return tuple(map(tuple, by_kind))
 
     @property
     def reserves(self) -> tuple[int, ...]:
         """Attempts beside one for each sum that the rounds need, by kind."""
         kinds = zip(self.attempts, self.needed, strict=True)
-        return tuple(len(allowed) - len(needed) for allowed, needed in kinds)
+        return tuple(len(allowed) - len(required) for allowed, required in kinds)
 
     @cached_property
     def _secrets(self) -> dict[int, Secrets | None]:
@@ -162,9 +167,12 @@ class Planned:
 
     def releases(self, node: int, t: int) -> tuple[Release, ...]:
         """Return what a party releases if it sends in round t, from public numbers alone."""
-        of_round = self.algorithm.release_by(node, t)
-        each = (of_round,) if isinstance(of_round, Release) else of_round
-        return tuple(release for release in each if release.nodes is None or node in release.nodes)
+        releases = self.algorithm.release_by(node, t)
+        if isinstance(releases, Release):
+            releases = (releases,)
+        return tuple(
+            release for release in releases if release.nodes is None or node in release.nodes
+        )
 
     def charged(self, release: Release) -> Release:
         """Return what is charged for a release: rounding may move neighbours a little further.

@@ -79,14 +79,14 @@ class Tables:
         if not isinstance(weights, (list, tuple)):
             settings.fail("questions.weights", "wanted a list of numbers, one for each question")
         kinds = {
-            name: settings.call("ranges", as_range, name=name, form=one)
-            for name, one in ranges.items()
+            name: settings.call("ranges", as_range, name=name, form=form)
+            for name, form in ranges.items()
         }
-        asked = settings.call("questions", questions_of, given=table, kinds=kinds, sign="")
-        about: Questions = settings.call(
-            "questions", questions_about, asked=asked, ranges=ranges, weights=weights
+        stated = settings.call("questions", questions_of, given=table, kinds=kinds, sign="")
+        questions: Questions = settings.call(
+            "questions", questions_about, asked=stated, ranges=ranges, weights=weights
         )
-        return about
+        return questions
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -100,9 +100,9 @@ class Tables:
         ranges = self.settings.table("ranges")
         if not self.labels or not {*self.labels} <= {*ranges}:
             self.settings.fail("contract.label", "wanted the column to predict, with a range")
-        given = {name: ranges[name] for name in self.labels}
-        found: Label = self.settings.call("ranges", as_labels, forms=given)
-        return found
+        forms = {name: ranges[name] for name in self.labels}
+        label: Label = self.settings.call("ranges", as_labels, forms=forms)
+        return label
 
     @property
     def classifies(self) -> bool:
@@ -135,7 +135,7 @@ class Tables:
         return None
 
     def read(
-        self, path: str | Path, written: TextFormat | None = None, *, drop: bool = False
+        self, path: str | Path, text_form: TextFormat | None = None, *, drop: bool = False
     ) -> Dataset:
         """Return a party's own records from a file, as the contract describes them.
 
@@ -159,14 +159,14 @@ class Tables:
         """
         if self.columns is not None or self.questions is not None:
             with errors_naming_file(path):
-                return self.dataset(open_table(path, written), drop=drop)
+                return self.dataset(open_table(path, text_form), drop=drop)
         if Path(path).suffix != ".npz":
             fail("data", "an npz file, since the contract has no [ranges] of columns", path)
-        with np.load(path, allow_pickle=False) as held:
+        with np.load(path, allow_pickle=False) as arrays:
             for name in ("features", "labels"):
-                if name not in held:
-                    fail("data", "arrays features and labels", f"{', '.join(held)}")
-            features, labels = held["features"], held["labels"]
+                if name not in arrays:
+                    fail("data", "arrays features and labels", f"{', '.join(arrays)}")
+            features, labels = arrays["features"], arrays["labels"]
         return Dataset(features.astype(self.terms.numbers), labels, "own records")
 
     def dataset(self, table: Any, *, drop: bool = False) -> Dataset:
@@ -189,8 +189,8 @@ class Tables:
             return Dataset(cells, np.ones(len(cells), np.int64), "own records")
         if self.columns is None or not self.labels:
             fail("ranges", "a contract with [ranges] and a label for tables", "none")
-        labels, held = labelled(self.labels, self.label, as_table(table), drop=drop)
-        read = self.columns.encode_table(held)
+        labels, labelled_table = labelled(self.labels, self.label, as_table(table), drop=drop)
+        read = self.columns.encode_table(labelled_table)
         notices = read.notices()
         if isinstance(self.label, Number):
             (label,) = self.labels

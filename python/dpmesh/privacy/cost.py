@@ -421,11 +421,11 @@ def _composed(
     rounds = [
         RoundKinds(
             pair,
-            np.array([kind.rate for kind in alike]),
-            np.array([kind.noise_to_sensitivity for kind in alike]),
-            np.array([count[kind] for kind in alike]),
+            np.array([kind.rate for kind in members]),
+            np.array([kind.noise_to_sensitivity for kind in members]),
+            np.array([count[kind] for kind in members]),
         )
-        for pair, alike in by_pair.items()
+        for pair, members in by_pair.items()
     ]
     names = set().union(*(kind.noise_names for kind in count))
     samples = [kind.sampling.samples for kind in count if kind.sampling is not None]

@@ -88,7 +88,9 @@ class ChangingSecrets:
             yield np.array([[secrets.mu_against(colluding) ** 2] for secrets in self.of_rounds])
             return
         is_symmetric = all(secrets.is_complete for secrets in self.of_rounds)
-        for coalition in coalitions_of(self.of_rounds[0].nodes, colluding, alike=is_symmetric):
+        for coalition in coalitions_of(
+            self.of_rounds[0].nodes, colluding, is_symmetric=is_symmetric
+        ):
             yield self._exposed(coalition)
 
     def _exposed(self, coalition: tuple[int, ...]) -> Array:

@@ -65,15 +65,15 @@ class Exposure:
     values: Array
     squares: Array
 
-    def squared(self, own: float, shared: float) -> Array:
+    def squared(self, local: float, shared: float) -> Array:
         """Return mu^2 at noise ratio 1: shape (coalitions, others)."""
-        inverse = 1 / (own**2 + shared**2 * self.values)
+        inverse = 1 / (local**2 + shared**2 * self.values)
         result: Array = np.matmul(self.squares, inverse[:, :, None])[:, :, 0]
         return result
 
-    def worst(self, own: float, shared: float) -> float:
+    def worst(self, local: float, shared: float) -> float:
         """Return the largest mu at noise ratio 1."""
-        return float(np.sqrt(self.squared(own, shared).max()))
+        return float(np.sqrt(self.squared(local, shared).max()))
 
     def least_own(self) -> float:
         """Return the `own` that mu = 1 needs however large the secrets are.
@@ -108,7 +108,7 @@ def exposure(
         count = max(0, least_partners(nodes, pairs) - size) + 1
         squares = np.array([[[1 / count, 1 - 1 / count]]])
         return Exposure(np.array([[0.0, float(count)]]), squares)
-    coalitions = coalitions_of(nodes, size, alike=len(pairs) == nodes * (nodes - 1) // 2)
+    coalitions = coalitions_of(nodes, size, is_symmetric=len(pairs) == nodes * (nodes - 1) // 2)
     graph_laplacian = laplacian(nodes, pairs)
     parts = np.stack([honest(graph_laplacian, coalition)[1] for coalition in coalitions])
     return Exposure(*spectrum(parts))
@@ -119,8 +119,8 @@ def least_partners(nodes: int, pairs: npt.NDArray[np.int64]) -> int:
     return int(np.bincount(pairs.reshape(-1), minlength=nodes).min())
 
 
-def coalitions_of(nodes: int, size: int, *, alike: bool) -> list[tuple[int, ...]]:
-    """Return every coalition of a size, or one of them where all nodes are alike.
+def coalitions_of(nodes: int, size: int, *, is_symmetric: bool) -> list[tuple[int, ...]]:
+    """Return every coalition of a size, or one of them where any of them costs the same.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def coalitions_of(nodes: int, size: int, *, alike: bool) -> list[tuple[int, ...]
     """
     if size >= nodes:
         fail("coalition", f"fewer than the {nodes} nodes", size)
-    if alike:
+    if is_symmetric:
         return [tuple(range(size))]
     count = comb(nodes, size)
     if count * (nodes - size) ** 2 > _NUMBERS:
