@@ -19,7 +19,7 @@ not mixed: all have the same centre.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import ceil, sqrt
 from typing import Any
@@ -232,9 +232,18 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         if self.moment is not None:
             instance("moment", self.moment, "SecondMoments", SecondMoments)
             triangle_length = self.mean.dim * (self.mean.dim + 1) // 2
-            settings = asdict(self.mean)
-            settings.update(dim=triangle_length, diameter=sqrt(2), noise_to_sensitivity=1.0)
-            expected = SecondMoments(**settings)
+            expected = SecondMoments(
+                dim=triangle_length,
+                sites=self.mean.sites,
+                records=self.mean.records,
+                noise_to_sensitivity=1.0,
+                longest=self.mean.longest,
+                diameter=sqrt(2),
+                colluding=self.mean.colluding,
+                dropouts=self.mean.dropouts,
+                secure=self.mean.secure,
+                rounds=self.mean.rounds,
+            )
             moment = replace(self.moment, noise_to_sensitivity=1.0)
             if not self.mean.secure or moment != expected:
                 requirement = f"one secure release of {triangle_length} numbers, else as the mean's"

@@ -252,13 +252,14 @@ def _priced(
         return
     ratio = "scale" if run.distribution == "laplace" else "standard deviation"
     meaning = f"{ratio} of the noise on a sum over the clipping norm"
+    beside = rounded_up(epsilons[other_relation])
     lines = [
         f"privacy     epsilon = {rounded_up(epsilons[relation])}, delta = {rounded_up(delta)}",
         f"neighbours  {NEIGHBOURS[relation].format(unit=run.unit)}",
         f"unit        one {run.unit}",
         f"noise       {rounded_up(noise_multiplier, 8)} ({meaning})",
         f"releases    {run.releases}, sampling rate {run.sampling_rate:.6g}",
-        f"beside it   epsilon = {rounded_up(epsilons[other_relation])} under {other_relation.replace('_', '-')}",
+        f"beside it   epsilon = {beside} under {other_relation.replace('_', '-')}",
         f"assumption  {run.assumption.removeprefix('assumes ')}",
     ]
     typer.echo("\n".join(lines))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dpmesh._extras import needed_by
-from dpmesh._networks import functions, named
+from dpmesh._networks import MakeNetwork, functions, named
 from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.data.partition import Partition
@@ -24,7 +24,7 @@ def jax_model(
     train: Dataset,
     partition: Partition,
     *,
-    model: str,
+    model: str | MakeNetwork,
     test: Dataset | None = None,
     record_shape: tuple[int, ...] | None = None,
     regularization: float = 0.0,

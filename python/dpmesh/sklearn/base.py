@@ -78,8 +78,8 @@ class Encoded(NamedTuple):
     """Whether the columns have names."""
     also_public: str
     """What counts as public beside the number of sites and records, in words; may be empty."""
-    described: dict[str, Any]
-    """The classes or the range of the target, as `Model` takes them."""
+    outline: Outline
+    """The model, but for its weights."""
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -187,9 +187,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         )
         return released[:-MOMENTS], calibration
 
-    def _calibration_text(
-        self, calibration: Calibration | None, described: Mapping[str, Any]
-    ) -> str:
+    def _calibration_text(self, calibration: Calibration | None, target: Number | None) -> str:
         """Return what the report says of the calibration; nothing of a classifier."""
         return ""
 
@@ -342,7 +340,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             If an argument or parameter does not fit.
         """
         encoded = self._encoded_problem(X, y, groups)
-        _check_writable(encoded.columns, encoded.described)
+        _check_writable(encoded.outline)
         chosen = self._choose_settings(Sizes.of(encoded.problem))
         run = dm.simulate(
             chosen.algorithm,
@@ -362,7 +360,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             encoded.problem,
             encoded.columns,
             encoded.also_public,
-            self._calibration_text(calibration, encoded.described),
+            self._calibration_text(calibration, encoded.outline.target),
         )
         self.ledger_ = run.ledger
         report = self.report_.as_dict()
@@ -375,7 +373,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "plan": run.ledger.as_dict(),
             "colluding": self._colluding_partners,
         }
-        model = Outline(columns=encoded.columns, **encoded.described).model(weights, about)
+        model = encoded.outline.model(weights, about)
         self.model_ = replace(model, calibration=calibration)
         if self.epsilon is not None:
             if _is_searched():
@@ -440,11 +438,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         groups: ColumnLike,
         labels: Cells,
         also_public: str = "",
-        **described: Any,
+        *,
+        classes: Cells | None = None,
+        target: Number | None = None,
+        network: MakeNetwork | None = None,
+        shares: tuple[float, ...] | None = None,
+        several: bool = False,
     ) -> Encoded:
         """Return the problem of a table and labels that are encoded already.
 
-        What describes the model are arguments of an `Outline`.
+        Keyword arguments are those of the model's `Outline`.
         """
         table = self._table(X, reset=True)
         named = table.names is not None
@@ -456,29 +459,36 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         warning = copied(fingerprints(table), partition, self.sites_)
         if warning is not None:
             warnings.warn(warning, UserWarning, stacklevel=4)
-        columns = replace(columns, features=self._features(columns, partition, described))
+        columns = replace(columns, features=self._features(columns, partition, network))
         encoded = columns.encode(table.columns, compact=True)
         assumption = "" if ranges is not None else "ranges= is missing, and [-1, 1] was taken. "
         warn(encoded.notices(), assumption, "ranges= to what may occur")
         if groups is None:
             warnings.warn(ONE_SITE, UserWarning, stacklevel=4)
-        outline = Outline(columns=columns, **described)
+        outline = Outline(
+            columns=columns,
+            classes=classes,
+            target=target,
+            network=network,
+            shares=shares,
+            several=several,
+        )
         train = dm.Dataset(encoded.features, labels)
         problem: LinearProblem | JaxProblem
-        if outline.network is not None:
-            problem = jax_model(train, partition, model=described["network"], outline=outline)
+        if network is not None:
+            problem = jax_model(train, partition, model=network, outline=outline)
         else:
             memory = None if columns.features == SCATTERING else encoded.memory
             problem = linear_problem(outline, train, partition, memory=memory)
-        return Encoded(problem, columns, named, also_public, described)
+        return Encoded(problem, columns, named, also_public, outline)
 
     def _features(
-        self, columns: Columns, partition: Partition, described: dict[str, Any]
+        self, columns: Columns, partition: Partition, network: MakeNetwork | None
     ) -> FeatureMap:
         """Return what is made of columns: as asked, or by a rule over public sizes."""
         if self.features is not None:
             return FeatureMap.of(self.features)
-        by_rule = is_classifier(self) and described.get("network") is None
+        by_rule = is_classifier(self) and network is None
         if not by_rule or callable(self.algorithm):
             return COLUMNS
         counts = [len(part) for part in partition]
@@ -503,10 +513,10 @@ def _has_names(X: TableLike) -> bool:
     return hasattr(X, "iloc") or is_arrow(X)
 
 
-def _check_writable(columns: Columns, described: Mapping[str, Any]) -> None:
+def _check_writable(outline: Outline) -> None:
     """Fail before anything is released if a file could not hold the model."""
     try:
-        as_json(Outline(columns=columns, **described).as_dict())
+        as_json(outline.as_dict())
     except TypeError as error:
         expected = "texts, numbers and booleans, which model files can hold"
         fail("ranges and classes", expected, str(error))

@@ -19,7 +19,7 @@ from dpmesh.kernels.linear_model import as_sets
 from dpmesh.run.tasks import TASKS, LearningTask
 from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, RandomState, warn
 from dpmesh.sklearn.report import totals_in_words
-from dpmesh.tables import Category, Ranges
+from dpmesh.tables import Category, Number, Ranges
 from dpmesh.tables.calibration import Calibration
 from dpmesh.tables.cells import Cells, name_of
 from dpmesh.tables.columns import clipped
@@ -165,9 +165,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             fail("y", "at least 2 classes", f"1 class: {self.classes_.tolist()[0]!r}")
         listed = Category(categories=tuple(self.classes_.tolist()), shares=self._shares())
         codes = read_labels("y", listed, labels)
-        described = {"classes": self.classes_, "shares": listed.shares}
         network = None if self.network is None else named(self.network)
-        return self._encode(X, groups, codes, public, network=network, **described)
+        return self._encode(
+            X, groups, codes, public, classes=self.classes_, network=network, shares=listed.shares
+        )
 
     def _of_labels(
         self, X: TableLike, labels: npt.NDArray[np.int64], names: Any, groups: ColumnLike
@@ -310,12 +311,11 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             sizes, epsilon, self.delta, algorithm=method, colluding=self.colluding
         )
 
-    def _calibration_text(
-        self, calibration: Calibration | None, described: Mapping[str, Any]
-    ) -> str:
+    def _calibration_text(self, calibration: Calibration | None, target: Number | None) -> str:
         """Return the totals before and after; or why predictions are not calibrated."""
         if calibration is not None:
-            return totals_in_words(calibration, described["target"])
+            assert target is not None
+            return totals_in_words(calibration, target)
         if self.calibrate is not None:
             return "none (calibrate=False): totals of skewed targets are too low"
         why = "too few records at this noise"
@@ -340,6 +340,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             fail("counts", "None beside a target_range", self.counts)
         form = {"target": [*bounds]} if self.counts is None else {"counts": self.counts}
         target = as_label("y", form)
+        assert isinstance(target, Number)
         scaled, outside, _ = target.encode("y", self._checked_targets(X, y))
         assumption = "target_range= is missing, and [-1, 1] was taken. " if guessed else ""
         beyond = clipped("y", outside, len(scaled))
