@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpmesh._extras import needed_by
 from dpmesh._networks import MakeNetwork, functions, named
@@ -16,8 +16,7 @@ from dpmesh.tables.models import Outline
 if TYPE_CHECKING:
     from jax import Array
 
-    from dpmesh.problems.jax_model import JaxProblem, Params
-    from dpmesh.problems.torch_model import TorchProblem
+    from dpmesh.problems.jax_model import Params
 
 
 def jax_model(
@@ -29,7 +28,7 @@ def jax_model(
     record_shape: tuple[int, ...] | None = None,
     regularization: float = 0.0,
     outline: Outline | None = None,
-) -> JaxProblem:
+) -> Any:  # files read these annotations, also without JAX
     """Return the `JaxProblem` of a classifier in JAX, learned by cross-entropy.
 
     Parameters
@@ -99,7 +98,7 @@ def torch_model(
     record_shape: tuple[int, ...] | None = None,
     regularization: float = 0.0,
     outline: Outline | None = None,
-) -> TorchProblem:
+) -> Any:
     """Return the `TorchProblem` of a classifier in PyTorch, learned by cross-entropy.
 
     Parameters
