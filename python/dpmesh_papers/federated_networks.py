@@ -181,7 +181,9 @@ def table(
     training, make_problem = setup("small texts" if in_small else data, rounds, clients)
     cells = _cells(training, *TABLES[table])
     shown = [cell for cell in cells if not in_small or cell["noise_to_sensitivity"] in IN_SMALL]
-    name = f"federated-{table}{'-svhn' * (data == 'svhn')}"
+    name = f"federated-{table}"
+    if data == "svhn":
+        name += "-svhn"
     experiment = Experiment(folder, name, progress)
     experiment.measure(shown, trained(training, make_problem, seeds, progress), in_words)
     x = "method" if table == "table5" else "noise_to_sensitivity"
@@ -192,9 +194,11 @@ def setup(
     data: str, rounds: int | None, clients: int | None
 ) -> tuple[Training, Callable[[Key], JaxProblem]]:
     """Return parameters and problem of data, with other numbers of rounds and clients if given."""
-    training, make = SETUPS[data]
-    fewer = {} if clients is None else {"clients": clients}
-    return replace(training, rounds=rounds or training.rounds), partial(globals()[make], **fewer)
+    training, name = SETUPS[data]
+    make_problem: Callable[..., JaxProblem] = globals()[name]
+    if clients is not None:
+        make_problem = partial(make_problem, clients=clients)
+    return replace(training, rounds=rounds or training.rounds), make_problem
 
 
 def _cells(training: Training, papers: Papers, epsilons: Epsilons) -> list[Row]:

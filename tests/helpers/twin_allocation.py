@@ -13,8 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp, ndtr
 
-STEPS = {"replace": (1.0, 1.0, 0.0, 0.0), "remove": (1.0, 0.0, 0.0, 1.0), "add": (0.0, 1.0, 1.0, 0)}
-"""Factors of X, of -b X', of 1 and of -b."""
+STEPS = {
+    "replace": (1.0, 1.0, 0.0, 0.0),
+    "remove": (1.0, 0.0, 0.0, 1.0),
+    "add": (0.0, 1.0, 1.0, 0.0),
+}
+"""Factors of X, of -b X', of 1 and of -b in D, by the kind of neighbours; b = e^epsilon."""
 
 
 class StepLaw(NamedTuple):
@@ -30,7 +34,20 @@ class StepLaw(NamedTuple):
 def bounds(
     kind: str, epsilon: float, steps: list[tuple[float, float, int]], cells: int = 2**17
 ) -> tuple[float, float]:
-    """Return a lower and an upper bound of delta, for steps (share, a, how many)."""
+    """Return a lower and an upper bound of delta.
+
+    Parameters
+    ----------
+    kind
+        Kind of neighbours, a key of `STEPS`.
+    epsilon
+        Epsilon of the profile.
+    steps
+        Kinds of steps: the share p of a step, the a of its likelihood ratio
+        ``exp(a Z - a^2 / 2)`` with a standard normal Z, and the number of such steps.
+    cells
+        Number of cells of the lattice.
+    """
     b = exp(epsilon)
     up, down, plus, minus = STEPS[kind]
     offset = plus - b * minus
@@ -76,7 +93,11 @@ def _variance(p: float, a: float, u: float, v: float) -> float:
 def _law(
     p: float, a: float, u: float, v: float, h: float, top: float, below: bool
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return lattice points, masses, and ``E[(D - top)_+]``."""
+    """Return lattice points, masses, and ``E[(D - top)_+]`` of D = p (u exp(a Z) - v exp(-a Z)).
+
+    Both exponentials are divided by their mean; h is the width of a cell of the lattice, and
+    `below` chooses the lower bound.
+    """
     lowest = p * exp(-a * a / 2) * (u * exp(-9 * a) - v * exp(9 * a))
     first = int(max(lowest, -2 * top) // h) - 1
     last = int(top // h) + 1
