@@ -1,4 +1,4 @@
-"""Amplitudes of secrets: the least noise in the mixed points for the same guarantee."""
+"""Amplitudes of local noise and secrets with the least noise in the mixed points."""
 
 from __future__ import annotations
 
@@ -16,29 +16,53 @@ from dpmesh.noise.correlated.secrets import Secrets, canonical_pairs, links
 from dpmesh.topology import MixingMatrix
 
 _POINTS = 50
+"""Sizes of local noise that are tried before the best one is refined."""
+
 _OVER_LEAST = 1.2
-"""Own noise over the least, where graphs change: near the best in the settings that were tried."""
+"""Local noise over the least possible where graphs change; near the best in settings tried."""
 
 _MARGIN = 1e-11
-"""How far below 1 mu is put, so that the mu that is rounded up is not above it."""
+"""Margin by which mu stays below 1, so that it is not above 1 once it is rounded up."""
 
 _LARGEST = 1e6
-"""Secrets beyond this many standard deviations gain nothing, and rounding would spoil their sum."""
+"""Largest secrets, in standard deviations: larger ones gain nothing, and sums would be rounded."""
 
 
 def least_own(nodes: int, pairs: npt.ArrayLike, *, coalition: int = 0) -> float:
-    """Return the least own noise with which any secrets reach mu = 1 at noise ratio 1.
+    """Return the least local noise with which any secrets reach mu = 1 at noise ratio 1.
 
-    1 if a coalition of that size can cut a node off from all honest partners: secrets then give
-    that node nothing.
+    It is 1 if a coalition of that size can cut a node off from all honest partners, since secrets
+    then do not protect that node.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes.
+    pairs
+        Pairs of nodes that share secrets, shape (pairs, 2).
+    coalition
+        Number of colluding nodes.
+
+    Raises
+    ------
+    ValueError
+        If the pairs do not fit the nodes, or there are too many coalitions to try each of them.
     """
     return exposure(nodes, canonical_pairs(pairs, nodes), coalition).least_own()
 
 
 def shared_for(own_noise: float, exposures: Exposure) -> float:
-    """Return the least size of the secrets with mu = 1 at noise ratio 1, rounded up.
+    """Return the least standard deviation of the secrets with mu = 1 at noise ratio 1, rounded up.
 
-    mu falls in the size of the secrets. Few coalitions are searched closely, and all are checked.
+    mu decreases in the size of the secrets. The root is found for the 16 worst coalitions and then
+    checked against all; coalitions that are worse join the search.
+
+    Parameters
+    ----------
+    own_noise
+        Standard deviation of a node's local noise, at noise ratio 1.
+    exposures
+        Exposure to each coalition.
 
     Raises
     ------
@@ -50,27 +74,28 @@ def shared_for(own_noise: float, exposures: Exposure) -> float:
     least = exposures.least_own()
     if not least < own_noise * (1 - 1e-9) or exposures.worst(own_noise, _LARGEST) > 1:
         fail("own", f"more than {least:.6g}, below which no secrets are enough", own_noise)
-    chosen = np.zeros(0, dtype=np.int64)
+    searched = np.zeros(0, dtype=np.int64)
     shared = 0.0
     while True:
-        exposed = np.sqrt(exposures.squared(own_noise, shared).max(axis=1))
-        if exposed.max() <= 1 - _MARGIN / 2:
+        mus = np.sqrt(exposures.squared(own_noise, shared).max(axis=1))
+        if mus.max() <= 1 - _MARGIN / 2:
             return shared
-        worst = np.argsort(-exposed)[:16]
-        chosen = np.union1d(chosen, worst)
-        shared = _root(exposures.only(chosen), own_noise, shared)
+        worst = np.argsort(-mus)[:16]
+        searched = np.union1d(searched, worst)
+        shared = _root(exposures.only(searched), own_noise, shared)
 
 
 def _root(exposures: Exposure, own_noise: float, low: float) -> float:
+    """Return the size of the secrets, above `low`, with mu just below 1 against all coalitions."""
     high = max(2 * low, own_noise)
     while exposures.worst(own_noise, high) > 1 - _MARGIN:
         low = high
         high = 2 * high
 
-    def above(shared: float) -> float:
+    def excess(shared: float) -> float:
         return exposures.worst(own_noise, shared) - (1 - _MARGIN)
 
-    root: float = brentq(above, low, high, xtol=1e-15, rtol=1e-14)
+    root: float = brentq(excess, low, high, xtol=1e-15, rtol=1e-14)
     return root
 
 
@@ -94,23 +119,25 @@ def partner_secrets(
     rounds, mixings, sensitivities
         As in `gossip`.
     coalition
-        The largest number of colluding nodes against which the guarantee holds.
+        Largest number of nodes that collude with the observer.
     own
-        Standard deviation of a node's own noise; None for the best of 50 sizes, refined.
+        Standard deviation of a node's local noise; None for the best of 50 sizes, refined.
     pairs
-        Who shares secrets; None for the links. A graph with more links withstands more coalitions.
+        Pairs of nodes that share secrets, shape (pairs, 2); None for the links of the network. A
+        graph with more links withstands larger coalitions.
     star
-        As in `Secrets`.
+        True if the guarantee counts only the secrets of the node itself, as in `Secrets`.
 
     Raises
     ------
     ValueError
         If a coalition of that size can cut a node off from its honest partners.
     """
-    secret_pairs = (
-        links(mixing_matrix) if pairs is None else canonical_pairs(pairs, mixing_matrix.nodes)
-    )
     nodes = mixing_matrix.nodes
+    if pairs is None:
+        secret_pairs = links(mixing_matrix)
+    else:
+        secret_pairs = canonical_pairs(pairs, nodes)
     coalition = integer("coalition", coalition)
     exposures = exposure(nodes, secret_pairs, coalition, star=star)
     least = exposures.least_own()
@@ -120,8 +147,9 @@ def partner_secrets(
         )
         fail("coalition", f"{expected}gains nothing from secrets (pass more pairs=)", coalition)
     if own is None:
-        size = float(np.asarray(sensitivities, dtype=np.float64).max())
-        relative = tuple(np.broadcast_to(np.asarray(sensitivities) / size, (rounds,)).tolist())
+        largest = float(np.asarray(sensitivities, dtype=np.float64).max())
+        relative_sensitivities = np.asarray(sensitivities) / largest
+        relative = tuple(np.broadcast_to(relative_sensitivities, (rounds,)).tolist())
         own = _best_own(
             mixing_matrix, secret_pairs.tobytes(), coalition, star, rounds, mixings, relative
         )
@@ -139,15 +167,15 @@ def partner_secrets(
 def changing_secrets(
     graphs: Sequence[npt.NDArray[np.int64]], nodes: int, *, coalition: int = 0, star: bool = False
 ) -> tuple[Secrets, ...]:
-    """Return secrets along the graph of each round, with mu = 1 at noise ratio 1 in each.
+    """Return secrets along the graph of each round, with mu = 1 at noise ratio 1 in each round.
 
-    Own noise is 1.2 times the least that the round's graph allows. Where that is 1 or more, such as
-    in a round that leaves a node alone with colluding partners, nobody shares a secret.
+    Local noise is 1.2 times the least that the round's graph allows. If that is 1 or more, as in a
+    round in which all partners of a node may collude, no node shares a secret in that round.
 
     Parameters
     ----------
     graphs
-        The pairs of each round, shape (pairs, 2).
+        Pairs of nodes that share secrets in each round, each of shape (pairs, 2).
     nodes
         Number of nodes.
     coalition, star
@@ -156,7 +184,7 @@ def changing_secrets(
     Raises
     ------
     ValueError
-        If no round has secrets.
+        If secrets protect no node in any round.
     """
     secrets_by_graph: dict[bytes, Secrets] = {}
     for pairs in graphs:
@@ -195,24 +223,27 @@ def _best_own(
     mixings: int,
     sensitivities: tuple[float, ...],
 ) -> float:
+    """Return the local noise with the least noise in the mixed points; `pairs` as int64 bytes."""
     secret_pairs = np.frombuffer(pairs, dtype=np.int64).reshape(-1, 2)
     exposures = exposure(matrix.nodes, secret_pairs, coalition, star=star)
-    s = np.array(sensitivities)
-    own_objective = gossip(matrix, rounds, mixings=mixings, sensitivities=s).trace()
-    between = laplacian(matrix.nodes, secret_pairs)
-    shared_objective = gossip(
-        matrix, rounds, mixings=mixings, sensitivities=s, covariance=between
-    ).trace()
+    scales = np.array(sensitivities)
+    local_objective = gossip(matrix, rounds, mixings=mixings, sensitivities=scales)
+    local_variance = local_objective.trace()
+    secret_covariance = laplacian(matrix.nodes, secret_pairs)
+    secret_objective = gossip(
+        matrix, rounds, mixings=mixings, sensitivities=scales, covariance=secret_covariance
+    )
+    secret_variance = secret_objective.trace()
 
-    def noise(own_noise: float) -> float:
+    def mixed_variance(own_noise: float) -> float:
         shared = shared_for(own_noise, exposures)
-        return own_noise**2 * own_objective + shared**2 * shared_objective
+        return own_noise**2 * local_variance + shared**2 * secret_variance
 
     sizes = np.geomspace(exposures.least_own() * 1.001, 1.0, _POINTS)
-    best = int(np.argmin([noise(candidate) for candidate in sizes]))
+    best = int(np.argmin([mixed_variance(size) for size in sizes]))
     low = sizes[max(best - 1, 0)]
     high = sizes[min(best + 1, _POINTS - 1)]
-    refined = minimize_scalar(noise, bounds=(low, high), method="bounded")
-    if refined.fun < noise(sizes[best]):
+    refined = minimize_scalar(mixed_variance, bounds=(low, high), method="bounded")
+    if refined.fun < mixed_variance(sizes[best]):
         return float(refined.x)
     return float(sizes[best])

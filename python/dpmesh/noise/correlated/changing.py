@@ -1,7 +1,7 @@
 """Guarantee of noise whose secrets are shared along another public graph in every round.
 
-A record of node u that is used in round tau moves the noise of round t by ``C[t, tau]``, against
-secrets of that round alone, which are independent of all others. So it adds
+A record of node u that is used in round tau shifts the noise of round t by ``C[t, tau]``. The
+secrets of round t are independent of all others, so the record adds
 ``sum_t C[t, tau]^2 [(own_t^2 I + shared_t^2 L'_t)^-1]_uu`` to mu^2, at noise ratio 1.
 """
 
@@ -35,13 +35,21 @@ class ChangingSecrets:
 
         Parameters
         ----------
+        factorization
+            C, which correlates the rounds.
         colluding
-            As in `CorrelatedGaussian.mus`.
+            Number of colluding nodes, as in `CorrelatedGaussian.mus`.
         """
         return max(self._worst(factorization, exposed) for exposed in self._exposures(colluding))
 
     def worst_against(self, factorization: Factorization, coalition: Sequence[int]) -> float:
-        """Return the same against one coalition."""
+        """Return mu at noise ratio 1 of the worst record against these colluding nodes.
+
+        Raises
+        ------
+        ValueError
+            If a member of the coalition is not a node.
+        """
         nodes = self.of_rounds[0].nodes
         members = tuple(sorted({integer("coalition", node, 0, nodes) for node in coalition}))
         return self._worst(factorization, self._exposed(members))
@@ -62,26 +70,32 @@ class ChangingSecrets:
         bounds = factorization.shifts(uses)
         squares = np.zeros(len(uses))
         for exposed in self._exposures(colluding):
-            moved = _moved(factorization, exposed)
+            use_costs = _use_costs(factorization, exposed)
             largest = float(exposed.max())
             for i, used_rounds in enumerate(uses):
-                is_separated = bool((np.diff(used_rounds) >= bands).all())
-                of_nodes = moved[list(used_rounds)].sum(axis=0).max() if is_separated else np.inf
-                squares[i] = max(squares[i], min(float(of_nodes), bounds[i] ** 2 * largest))
+                squared = bounds[i] ** 2 * largest
+                if (np.diff(used_rounds) >= bands).all():  # orthogonal columns: the sum is exact
+                    node_sums = use_costs[list(used_rounds)].sum(axis=0)
+                    squared = min(float(node_sums.max()), squared)
+                squares[i] = max(squares[i], squared)
         return [float(mu) for mu in np.sqrt(squares) * _UP]
 
     def _worst(self, factorization: Factorization, exposed: Array) -> float:
-        """The worst node's sum over its uses; where their columns overlap, a bound for all."""
-        use = factorization.participation
+        """Return mu of the worst node; an upper bound where columns of one record's uses overlap.
+
+        `exposed` has shape (rounds, honest), as `_exposures` yields it.
+        """
+        participation = factorization.participation
         bands = factorization.bands.shape[1]
-        if use.most(factorization.rounds) > 1 and bands > use.separation:
+        if participation.most(factorization.rounds) > 1 and bands > participation.separation:
             return factorization.sensitivity * float(np.sqrt(exposed.max())) * _UP
-        moved = _moved(factorization, exposed)
-        return float(np.sqrt(max(squared_worst_sum(of_node, use) for of_node in moved.T))) * _UP
+        use_costs = _use_costs(factorization, exposed)
+        squared = max(squared_worst_sum(node_costs, participation) for node_costs in use_costs.T)
+        return float(np.sqrt(squared)) * _UP
 
     def _exposures(self, colluding: int | None) -> Iterator[Array]:
-        """Yield the exposure of nodes to each coalition of that size, shape (rounds, others)."""
-        if colluding is None:  # all others: own noise alone
+        """Yield the exposure of nodes to each coalition of that size, shape (rounds, honest)."""
+        if colluding is None:  # all other nodes: local noise alone protects
             yield np.array([[secrets.own**-2] for secrets in self.of_rounds])
             return
         if self.of_rounds[0].star:
@@ -94,7 +108,7 @@ class ChangingSecrets:
             yield self._exposed(coalition)
 
     def _exposed(self, coalition: tuple[int, ...]) -> Array:
-        """``[(own^2 I + shared^2 L')^-1]_uu`` of each round, shape (rounds, others)."""
+        """Return ``[(own^2 I + shared^2 L')^-1]_uu`` of each round, shape (rounds, honest)."""
         exposed_by_graph: dict[int, Array] = {}
         for secrets in self.of_rounds:
             if id(secrets) not in exposed_by_graph:
@@ -102,11 +116,11 @@ class ChangingSecrets:
         return np.stack([exposed_by_graph[id(secrets)] for secrets in self.of_rounds])
 
 
-def _moved(factorization: Factorization, exposed: Array) -> Array:
-    """mu^2 that a use in each round adds for each node, shape (rounds, nodes)."""
+def _use_costs(factorization: Factorization, exposed: Array) -> Array:
+    """Return the mu^2 that one use in each round adds at each node, shape (rounds, nodes)."""
     columns = factorization.columns
     rounds, bands = columns.shape
-    moved = np.zeros((rounds, exposed.shape[1]))
+    costs = np.zeros((rounds, exposed.shape[1]))
     for k in range(bands):
-        moved[: rounds - k] += columns[: rounds - k, k, None] ** 2 * exposed[k:]
-    return moved
+        costs[: rounds - k] += columns[: rounds - k, k, None] ** 2 * exposed[k:]
+    return costs

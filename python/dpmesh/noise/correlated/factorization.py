@@ -1,4 +1,4 @@
-"""The matrix that correlates the noise of a run's rounds, and how far a record moves it."""
+"""The matrix C that correlates the noise of a run's rounds, and the sensitivity of a record."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Factorization:
         Rows of C from the diagonal backwards, shape (rounds, bands): ``bands[t, k] = C[t, t - k]``,
         with a positive diagonal and 0 before the first round. Kept as a read-only copy.
     kind
-        How it was found; any C gives privacy.
+        Name of the method that C comes from; the guarantee holds for any C.
     participation
-        Which rounds may use a record.
+        Rounds that may use one record.
 
     Raises
     ------
@@ -86,12 +86,17 @@ class Factorization:
 
     @cached_property
     def sensitivity(self) -> float:
-        """The largest shift of one record, in standard deviations of Z: mu at noise ratio 1.
+        """L2 sensitivity to one record, in standard deviations of Z: mu at noise ratio 1.
 
-        Computed from this C as float64 holds it, and rounded up.
+        It is computed from the float64 entries of C and rounded up.
         """
         squared = squared_sensitivity(self.columns, self.participation)
-        return float(np.sqrt(squared) * (1 + _ROUNDING * sum(self.bands.shape)))
+        return float(np.sqrt(squared) * self._rounding_factor)
+
+    @property
+    def _rounding_factor(self) -> float:
+        """Factor above 1 that covers the rounding of a sensitivity in float64."""
+        return 1 + _ROUNDING * sum(self.bands.shape)
 
     def shifts(self, uses: Iterable[Sequence[int]]) -> list[float]:
         """Return the sensitivity to records that are used in exactly these rounds, rounded up.
@@ -101,18 +106,26 @@ class Factorization:
         uses
             For each record, the rounds that use it.
         """
-        squares = np.einsum("jk,jk->j", self.columns, self.columns)
-        up = 1 + _ROUNDING * sum(self.bands.shape)
-        return [
-            up * float(np.sqrt(squares[use[0]] if len(use) == 1 else self._squared(use)))
-            for use in uses
-        ]
+        factor = self._rounding_factor
+        squared_shifts = [self._squared_shift(record_rounds) for record_rounds in uses]
+        return [factor * float(np.sqrt(squared)) for squared in squared_shifts]
 
-    def _squared(self, use: Sequence[int]) -> float:
-        return absolute_sum(self._absolute, np.sort(np.asarray(use, dtype=np.int64)))
+    def _squared_shift(self, record_rounds: Sequence[int]) -> float:
+        """Return a bound on the squared shift of a record that these rounds use."""
+        if len(record_rounds) == 1:
+            return float(self._squared_columns[record_rounds[0]])
+        pattern = np.sort(np.asarray(record_rounds, dtype=np.int64))
+        return absolute_sum(self._absolute_products, pattern)
 
     @cached_property
-    def _absolute(self) -> Array:
+    def _squared_columns(self) -> Array:
+        """Squared norms of the columns of C, shape (rounds,)."""
+        squares: Array = np.einsum("jk,jk->j", self.columns, self.columns)
+        return squares
+
+    @cached_property
+    def _absolute_products(self) -> Array:
+        """Absolute values of the diagonals of ``X = C^T C``, shape (rounds, bands)."""
         return np.abs(products(self.columns))
 
     def matrix(self) -> Array:
@@ -124,9 +137,14 @@ class Factorization:
         return matrix
 
     def prefix(self, rounds: int) -> Factorization:
-        """Return the leading block: what a run that stopped after this many rounds released.
+        """Return the leading block of C: the noise of a run that stops after so many rounds.
 
-        Its columns are no longer than those of the whole, so that stopping is never charged for.
+        Its columns are no longer than those of the whole C, so stopping early never costs more.
+
+        Raises
+        ------
+        ValueError
+            If `rounds` is not between 1 and the number of rounds of C.
         """
         rounds = integer("rounds", rounds, 1, self.rounds + 1)
         if rounds == self.rounds:
@@ -142,14 +160,14 @@ class Factorization:
         return Factorization(bands=bands, kind=self.kind, participation=self.participation)
 
     def objective(self, gram: Array) -> float:
-        """Return ``tr(G X^-1)`` for ``G`` of shape (rounds, rounds)."""
+        """Return ``tr(G X^-1)``, with ``X = C^T C``, for ``G`` of shape (rounds, rounds)."""
         from scipy.linalg import solve_triangular
 
-        root = solve_triangular(self.matrix(), np.eye(self.rounds), lower=True)
-        return float(np.einsum("ij,ij->", root, gram @ root))
+        inverse = solve_triangular(self.matrix(), np.eye(self.rounds), lower=True)
+        return float(np.einsum("ij,ij->", inverse, gram @ inverse))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a report stores: whoever has C can compute the sensitivity again."""
+        """Return the fields that a report stores, from which the sensitivity can be recomputed."""
         return {
             "kind": self.kind,
             "participation": asdict(self.participation),
@@ -158,13 +176,24 @@ class Factorization:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Factorization:
-        """Return the factorization that `as_dict` gave."""
-        use = Participation(**fields["participation"])
-        return cls(bands=np.array(fields["bands"]), kind=fields["kind"], participation=use)
+        """Return the factorization from the fields that `as_dict` returned."""
+        bands = np.array(fields["bands"])
+        participation = Participation(**fields["participation"])
+        return cls(bands=bands, kind=fields["kind"], participation=participation)
 
 
 def by_columns(bands: Array) -> Array:
-    """Return the columns of a matrix downwards whose rows are given from the diagonal backwards."""
+    """Convert a banded lower-triangular matrix from storage by rows to storage by columns.
+
+    Parameters
+    ----------
+    bands
+        Rows from the diagonal backwards, shape (rounds, bands): ``bands[t, k] = C[t, t - k]``.
+
+    Returns
+    -------
+    Columns from the diagonal downwards, shape (rounds, bands): ``columns[j, k] = C[j + k, j]``.
+    """
     columns = np.zeros_like(bands)
     for k in range(bands.shape[1]):
         columns[: len(bands) - k, k] = bands[k:, k]
@@ -187,8 +216,10 @@ def from_matrix(
         fail("matrix", "a square matrix", f"shape {entries.shape}")
     if np.triu(entries, 1).any():
         fail("matrix", "a lower-triangular matrix: noise cannot use later rounds", "another one")
-    below = np.nonzero(entries)
-    width = int((below[0] - below[1]).max()) + 1 if below[0].size else 1
+    nonzero_rows, nonzero_columns = np.nonzero(entries)
+    width = 1
+    if nonzero_rows.size:
+        width += int((nonzero_rows - nonzero_columns).max())
     bands = np.zeros((len(entries), width))
     for k in range(width):
         bands[k:, k] = np.diagonal(entries, -k)

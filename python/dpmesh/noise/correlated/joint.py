@@ -25,7 +25,7 @@ from dpmesh.noise.grid import power_of_two
 Array = npt.NDArray[np.float64]
 
 _CHUNK = 512
-"""Columns of an inverse that are solved for at once."""
+"""Columns of an inverse that are computed at once."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,25 +39,27 @@ class CorrelatedGaussian:
     Parameters
     ----------
     noise_to_sensitivity
-        Standard deviation of E at own noise 1.
+        Standard deviation of E over the sensitivity, for local noise of size 1.
     factorization
-        C. Its rounds are those with data in their messages: a round that sends public values, such
-        as x_0, has no row.
+        C, with a row for each round whose messages depend on data: a round that sends public
+        values, such as x_0, has none.
     sensitivities
-        S: the largest change of the message of a round that uses the record, given all earlier
+        S: L2 sensitivity of the message of a round that uses the record, given all earlier
         messages; a positive number, or one for each round, for all nodes. The factor 2 of
-        replace-one belongs here. With `memory`, that of the gradient's share of the message.
+        replace-one belongs here. With `memory`, the sensitivity of the gradient's part of the
+        message.
     secrets
-        Of partners: the same in every round, or those of each round; None for independent nodes.
+        Secrets of partners: the same in every round, or one `Secrets` for each round; None for
+        independent nodes.
     memory
-        For states that remember: the factor with which the message of the previous round stays in
-        this one (1 - beta of quantized gossip, 1 - beta - alpha lambda with a regularized gradient
-        at x). The noise of a round then goes on in the next ones as the state does, and
+        Factor with which the message of the previous round remains in the next one: 1 - beta in
+        quantized gossip, 1 - beta - alpha lambda with a regularized gradient at x. The noise of a
+        round then persists as the state does, and
         ``P[t, s]`` is the product of the factors. 0 for none, a number, or one for each round.
     grid
         If given, a power of 2: row t is on multiples of ``grid s_t / C_tt``, and all noise is a
-        whole number of steps, larger by `widened`, which covers the rounding: mu stays. It needs
-        one graph of secrets and no `memory`.
+        whole number of steps, larger by `widened`, which covers the rounding: mu is the same. It
+        needs one graph of secrets and no `memory`.
 
     Raises
     ------
@@ -108,6 +110,7 @@ class CorrelatedGaussian:
                 fail("grid", f"{expected} grid is proved for these alone", self.grid)
 
     def _check_changing(self, secrets: tuple[Secrets, ...]) -> None:
+        """Fail unless there are secrets for each round, all with the same nodes and claim."""
         if len(secrets) != self.rounds:
             fail("secrets", f"Secrets, or those of each of {self.rounds} rounds", len(secrets))
         for round_secrets in secrets:
@@ -132,23 +135,26 @@ class CorrelatedGaussian:
 
     @property
     def mu_against_partners(self) -> float:
-        """The same if everybody colludes: as though there were no secrets."""
-        if self.secrets is None or isinstance(self.secrets, Secrets):
-            own_noise = 1.0 if self.secrets is None else self.secrets.own
-            return self.factorization.sensitivity / (own_noise * self.noise_to_sensitivity)
+        """Gaussian DP parameter if all other nodes collude, as though there were no secrets."""
+        if self.secrets is None:
+            return self.factorization.sensitivity / self.noise_to_sensitivity
+        if isinstance(self.secrets, Secrets):
+            local_ratio = self.secrets.own * self.noise_to_sensitivity
+            return self.factorization.sensitivity / local_ratio
         return self._against(None)
 
     def _against(self, colluding: int | None) -> float:
+        """Return mu against the worst coalition of this size where secrets change by round."""
         changing = ChangingSecrets(self._each_secrets)
         return changing.worst(self.factorization, colluding) / self.noise_to_sensitivity
 
     def mu_of(self, coalition: Sequence[int]) -> float:
-        """Return mu against this coalition."""
+        """Return mu of the run against these colluding nodes."""
         if self.secrets is None:
             return self.mu
         if isinstance(self.secrets, Secrets):
-            exposed = self.secrets.mu_of(coalition)
-            return self.factorization.sensitivity * exposed / self.noise_to_sensitivity
+            round_mu = self.secrets.mu_of(coalition)
+            return self.factorization.sensitivity * round_mu / self.noise_to_sensitivity
         changing = ChangingSecrets(tuple(self.secrets))
         return changing.worst_against(self.factorization, coalition) / self.noise_to_sensitivity
 
@@ -158,16 +164,18 @@ class CorrelatedGaussian:
         Parameters
         ----------
         uses
-            For each record, its rows.
+            For each record, the rows that use it, ascending.
         colluding
-            How many nodes, whichever they are, collude with the observer; None for all others, or
-            for those of the claim where it counts a node's own secrets alone.
+            Number of nodes that collude with the observer, in the worst choice of them; None for
+            all other nodes, or for the claimed coalition if the claim is that of a star.
         """
         if colluding is None and self.claims_star:
             colluding = self._each_secrets[0].coalition
-        if self.secrets is None or isinstance(self.secrets, Secrets):
-            exposed = 1.0 if self.secrets is None else self.secrets.mu_against(colluding)
-            shifts = [exposed * shift for shift in self.factorization.shifts(uses)]
+        if self.secrets is None:
+            shifts = self.factorization.shifts(uses)
+        elif isinstance(self.secrets, Secrets):
+            round_mu = self.secrets.mu_against(colluding)
+            shifts = [round_mu * shift for shift in self.factorization.shifts(uses)]
         else:
             changing = ChangingSecrets(tuple(self.secrets))
             shifts = changing.shifts(self.factorization, list(uses), colluding)
@@ -175,11 +183,12 @@ class CorrelatedGaussian:
 
     @property
     def claims_star(self) -> bool:
-        """True if the claim counts a node's local secrets alone: see `Secrets`."""
+        """True if the guarantee counts only the secrets of the node itself: see `Secrets`."""
         return any(secrets.star for secrets in self._each_secrets)
 
     @property
     def _each_secrets(self) -> tuple[Secrets, ...]:
+        """Secrets as a tuple: empty, one `Secrets` of all rounds, or one for each round."""
         if self.secrets is None:
             return ()
         if isinstance(self.secrets, Secrets):
@@ -187,18 +196,23 @@ class CorrelatedGaussian:
         return tuple(self.secrets)
 
     def widened(self, dim: int) -> float:
-        """Return by how much larger noise is drawn for rows of this length: 1 without a grid."""
+        """Return the factor on the noise of rows of `dim` numbers that covers rounding to the grid.
+
+        It is 1 without a grid.
+        """
         if self.grid is None:
             return 1.0
         secrets = self.secrets
         assert not isinstance(secrets, Sequence)
         rounding = widening(self.factorization, secrets, self.grid, dim)
-        sizes = (1.0,) if secrets is None else (secrets.own, secrets.shared or secrets.own)
-        step = self.grid / (self.noise_to_sensitivity * min(sizes))  # over the least noise
+        least_noise = 1.0
+        if secrets is not None:
+            least_noise = min(secrets.own, secrets.shared or secrets.own)
+        step = self.grid / (self.noise_to_sensitivity * least_noise)
         return max(hypot(rounding, SMOOTHING * step), FINE * step)
 
     def prefix(self, rounds: int) -> CorrelatedGaussian:
-        """Return what a run that stopped after this many rows released: never more than the whole.
+        """Return the release of a run that stops after so many rows; mu is no larger.
 
         The noise of these rows is the same. Stopping may depend on released values.
         """
@@ -218,7 +232,7 @@ class CorrelatedGaussian:
         )
 
     def secrets_of(self, row: int) -> Secrets | None:
-        """Return the secrets of a row, from 0."""
+        """Return the secrets of the row with this index, from 0; None for independent nodes."""
         if self.secrets is None or isinstance(self.secrets, Secrets):
             return self.secrets
         return self.secrets[row]
@@ -247,29 +261,30 @@ class CorrelatedGaussian:
     def spreads(self) -> Array:
         """Standard deviation of each row's noise over its sensitivity, shape (rounds,).
 
-        That of the node with most secrets.
+        It is that of the node with most secrets.
         """
         columns = by_columns(self.recursion)
         rounds = self.rounds
-        between = [1.0] * rounds
+        variances = [1.0] * rounds
         if self.secrets is not None:
-            variance = {
+            largest_variance = {
                 id(secrets): np.diagonal(secrets.covariance).max() for secrets in self._each_secrets
             }
-            between = [variance[id(self.secrets_of(t))] for t in range(rounds)]
+            variances = [largest_variance[id(self.secrets_of(t))] for t in range(rounds)]
         squares = np.zeros(rounds)
         for first in range(0, rounds, _CHUNK):
             block = np.arange(first, min(first + _CHUNK, rounds))
-            unit = np.zeros((rounds, len(block)))
-            unit[block, block - first] = np.sqrt(np.asarray(between)[block])
-            squares += (dtbtrs(np.asfortranarray(columns.T), unit, uplo="L")[0] ** 2).sum(axis=1)
+            impulses = np.zeros((rounds, len(block)))
+            impulses[block, block - first] = np.sqrt(np.asarray(variances)[block])
+            responses = dtbtrs(np.asfortranarray(columns.T), impulses, uplo="L")[0]
+            squares += (responses**2).sum(axis=1)
         spreads: Array = (
             self.noise_to_sensitivity * np.sqrt(squares) / np.asarray(self.sensitivities)
         )
         return spreads
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a report stores, from which mu can be computed again."""
+        """Return the fields that a report stores, from which mu can be recomputed."""
         return dict(self._stored)
 
     @cached_property
@@ -285,30 +300,38 @@ class CorrelatedGaussian:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> CorrelatedGaussian:
-        """Return the release that `as_dict` gave."""
-        secrets = [Secrets(**stored) for stored in fields["secrets"]]
+        """Return the release from the fields that `as_dict` returned."""
+        all_secrets = [Secrets(**stored) for stored in fields["secrets"]]
+        secrets: Secrets | list[Secrets] | None = None
+        if len(all_secrets) == 1:
+            secrets = all_secrets[0]
+        elif all_secrets:
+            secrets = all_secrets
         return cls(
             noise_to_sensitivity=fields["noise_to_sensitivity"],
             factorization=Factorization.from_dict(fields["factorization"]),
             sensitivities=fields["sensitivities"],
-            secrets=(secrets[0] if len(secrets) == 1 else secrets) if secrets else None,
+            secrets=secrets,
             memory=fields["memory"],
             grid=fields["grid"],
         )
 
     @cached_property
     def digest(self) -> str:
-        """256 bits that differ for other noise."""
-        star = ("star",) if self.claims_star else ()
+        """SHA-256 digest, in hexadecimal, that differs between releases with different noise."""
+        star: tuple[str, ...] = ()
+        if self.claims_star:
+            star = ("star",)
         claims = [
             (secrets.nodes, secrets.own, secrets.shared, secrets.coalition, *star)
             for secrets in self._each_secrets
         ]
-        strategy = self.factorization
-        kind = (self.noise_to_sensitivity, self.grid, strategy.kind)
-        digest = sha256(repr((*kind, strategy.participation, claims)).encode())
-        arrays = [strategy.bands, self.sensitivities, self.memory]
-        for array in (*arrays, *(secrets.pairs for secrets in self._each_secrets)):
+        factorization = self.factorization
+        kind = (self.noise_to_sensitivity, self.grid, factorization.kind)
+        digest = sha256(repr((*kind, factorization.participation, claims)).encode())
+        arrays = [factorization.bands, self.sensitivities, self.memory]
+        arrays += [secrets.pairs for secrets in self._each_secrets]
+        for array in arrays:
             digest.update(repr(np.shape(array)).encode() + np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
@@ -326,8 +349,10 @@ class CorrelatedGaussian:
         description = f"{rounds} rows"
         if bands > 1:
             description += f" correlated in time by {bands} bands"
-        pairs = sorted({len(secrets.pairs) for secrets in self._each_secrets})
-        if pairs:
-            count = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
+        pair_counts = sorted({len(secrets.pairs) for secrets in self._each_secrets})
+        if pair_counts:
+            count = f"{pair_counts[0]}"
+            if len(pair_counts) > 1:
+                count = f"{pair_counts[0]} to {pair_counts[-1]}"
             description += f", with secrets of {count} pairs"
         return description

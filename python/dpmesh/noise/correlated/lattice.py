@@ -23,7 +23,7 @@ Steps = npt.NDArray[np.int64]
 
 
 def widening(factorization: Factorization, secrets: Secrets | None, grid: float, dim: int) -> float:
-    """Return by how much larger noise on a grid is, so that it hides rounding as well.
+    """Return the factor by which noise on a grid is larger, so that it hides rounding as well.
 
     Let a coalition leave ``e^2 = [(own^2 I + shared^2 L')^-1]_uu`` of node u. At noise ratio z
     row t is mu-Gaussian-DP with ``mu z = e (|C[t, tau]| + g sqrt(dim)) + g sqrt(dim) kappa``, but
@@ -37,13 +37,14 @@ def widening(factorization: Factorization, secrets: Secrets | None, grid: float,
     columns = factorization.columns
     counts = np.arange(1, columns.shape[1] + 1)
     longest = float(np.sqrt(counts / np.cumsum(columns**2, axis=1)).max())
-    rounded = 1.0
+    rounding = 1.0
     if secrets is not None and len(secrets.pairs) and secrets.shared > 0:
         degrees = np.bincount(secrets.pairs.reshape(-1), minlength=secrets.nodes)
-        of_pairs = len(secrets.pairs) / (4 * secrets.shared**2)
-        kappa = np.sqrt(of_pairs + float((degrees**2).sum()) / (4 * secrets.own**2))
-        rounded += float(kappa) / secrets.mu_of(())
-    return 1 + grid * float(np.sqrt(dim)) * longest * rounded
+        pair_term = len(secrets.pairs) / (4 * secrets.shared**2)
+        node_term = float((degrees**2).sum()) / (4 * secrets.own**2)
+        kappa = np.sqrt(pair_term + node_term)
+        rounding += float(kappa) / secrets.mu_of(())
+    return 1 + grid * float(np.sqrt(dim)) * longest * rounding
 
 
 def noise_steps(
@@ -59,13 +60,15 @@ def noise_steps(
     Parameters
     ----------
     scale
-        Steps of noise at own noise 1.
+        Scale of local noise of size 1, in steps of the grid.
     secrets
-        Those of the row, or None.
+        Secrets of this row of the run; None for independent nodes.
     streams
-        Of the nodes, and of the pairs.
-    nodes, dim
-        The rows.
+        Randomness of the nodes, and that of the pairs.
+    nodes
+        The node of each row of the result, shape (nodes,).
+    dim
+        Length of a message.
     pairs
         Numbers of the pairs and the rows of their ends, from `held_pairs`; None without secrets.
 
@@ -75,7 +78,11 @@ def noise_steps(
         If the grid is too fine for the noise.
     """
     check_length(dim)
-    local, shared = (1.0, 0.0) if secrets is None else (secrets.own, secrets.shared)
+    local = 1.0
+    shared = 0.0
+    if secrets is not None:
+        local = secrets.own
+        shared = secrets.shared
     largest = scale * max(local, shared)
     if largest > MOST_STEPS:
         expected = f"at least a 2**-25th of the noise, {largest / MOST_STEPS:.3g} times as much"
@@ -85,10 +92,10 @@ def noise_steps(
     if pairs is None:
         return steps
     numbers, ends = pairs
-    between = kernels.discrete_gaussian(
+    pair_noise = kernels.discrete_gaussian(
         (len(numbers), dim), scale * shared, pair_stream, nodes=numbers
     )
-    for noise, (adds, subtracts) in zip(between, ends.tolist(), strict=True):
+    for noise, (adds, subtracts) in zip(pair_noise, ends.tolist(), strict=True):
         if adds >= 0:
             steps[adds] += noise
         if subtracts >= 0:

@@ -23,7 +23,7 @@ from dpmesh.topology import MixingMatrix
 Array = npt.NDArray[np.float64]
 
 _DIGITS = 12
-"""Eigenvalues that agree to this many digits are one, with the sum of their weights."""
+"""Eigenvalues that agree to so many digits are merged, and their weights added."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,11 +33,12 @@ class Objective:
     Parameters
     ----------
     eigenvalues
-        Those of the mixing matrix, to the power of the number of mixings; shape (values,).
+        Eigenvalues of the mixing matrix, to the power of the number of mixings; shape (values,).
     weights
-        The variance of one round's noise along the eigenvectors, over the number of nodes.
+        Variance of one round's noise along the eigenvectors, over the number of nodes; shape
+        (values,).
     sensitivities
-        Largest change of a message in each round, all positive; shape (rounds,).
+        L2 sensitivity of the message of each round, all positive; shape (rounds,).
 
     Examples
     --------
@@ -74,13 +75,26 @@ class Objective:
 
 
 def _sums_of_squares(eigenvalues: Array, rounds: int) -> Array:
-    """``sum(l**(2 i) for i in 1..j)`` for each j from 0 to `rounds`: shape (rounds + 1, values)."""
+    """Return ``sum(l**(2 i) for i in 1..j)`` for j from 0 to `rounds`: (rounds + 1, values)."""
     squares = eigenvalues ** (2 * np.arange(1, rounds + 1)[:, None])
     return np.vstack([np.zeros(len(eigenvalues)), np.cumsum(squares, axis=0)])
 
 
 def sensitivities_of(value: npt.ArrayLike, rounds: int) -> Array:
-    """Return one positive sensitivity for each round, from a number or from one for each."""
+    """Return one positive sensitivity for each round, shape (rounds,), read-only.
+
+    Parameters
+    ----------
+    value
+        A number, or one for each round.
+    rounds
+        Number of rounds.
+
+    Raises
+    ------
+    ValueError
+        If the shape differs, or a number is not finite and positive.
+    """
     array = np.asarray(value, dtype=np.float64)
     if array.ndim > 1 or array.size not in (1, rounds):
         fail("sensitivities", f"a number or one for each of {rounds} rounds", f"{array.shape}")
@@ -96,7 +110,7 @@ def sensitivities_of(value: npt.ArrayLike, rounds: int) -> Array:
 
 
 def server(rounds: int, *, sensitivities: npt.ArrayLike = 1.0) -> Objective:
-    """Return the objective of a server that adds up what arrives: prefix sums."""
+    """Return the objective of a server that adds up the messages of all rounds: prefix sums."""
     rounds = integer("rounds", rounds, at_least=1)
     ones = np.ones(1)
     return Objective(
@@ -123,27 +137,28 @@ def gossip(
     mixings
         How often messages are mixed between two gradients.
     sensitivities
-        Of the rounds: a positive number, or one for each.
+        L2 sensitivity of a message: a positive number, or one for each round.
     covariance
-        Of one round's noise between nodes, shape (nodes, nodes), as `Secrets.covariance` gives it;
-        None for independent noise.
+        Covariance of one round's noise between nodes, shape (nodes, nodes), such as
+        `Secrets.covariance`; None for independent noise.
 
     Raises
     ------
     ValueError
-        If the weights are not symmetric, or an argument does not fit; `average_matrix` takes
-        networks that change.
+        If the weights are not symmetric, or an argument is out of its range. For networks that
+        change use `average_matrix`.
     """
     weights = _symmetric(mixing_matrix)
     rounds = integer("rounds", rounds, 1)
     mixings = integer("mixings", mixings, 1)
-    values, vectors = np.linalg.eigh(weights)
-    between = _covariance(covariance, len(weights))
-    along = np.einsum("ni,nm,mi->i", vectors, between, vectors, optimize=True) / len(weights)
-    distinct, which = np.unique(np.round(values**mixings, _DIGITS), return_inverse=True)
+    eigenvalues, vectors = np.linalg.eigh(weights)
+    noise = _covariance(covariance, len(weights))
+    variances = np.einsum("ni,nm,mi->i", vectors, noise, vectors, optimize=True) / len(weights)
+    rounded = np.round(eigenvalues**mixings, _DIGITS)
+    distinct, indices = np.unique(rounded, return_inverse=True)
     return Objective(
         eigenvalues=distinct,
-        weights=np.bincount(which, along).astype(np.float64),
+        weights=np.bincount(indices, variances).astype(np.float64),
         sensitivities=sensitivities_of(sensitivities, rounds),
     )
 
@@ -155,7 +170,7 @@ def average_matrix(
     sensitivities: npt.ArrayLike = 1.0,
     covariance: npt.ArrayLike | None = None,
 ) -> Array:
-    """Return ``G`` of networks that change by round, averaged over some draws of them.
+    """Return ``G`` of networks that change by round, averaged over random draws of them.
 
     Parameters
     ----------
@@ -165,11 +180,11 @@ def average_matrix(
     mixings, sensitivities
         As in `gossip`.
     covariance
-        As in `gossip`, or that of each round, shape (rounds, nodes, nodes).
+        As in `gossip`, or the covariance of each round, shape (rounds, nodes, nodes).
 
     Returns
     -------
-    Shape (rounds, rounds); takes about ``rounds**2 * nodes**3`` steps a draw.
+    ``G``, shape (rounds, rounds). Its time is of the order of ``rounds**2 * nodes**3`` for a draw.
     """
     rounds = len(networks[0])
     scales = sensitivities_of(sensitivities, rounds)
@@ -179,15 +194,16 @@ def average_matrix(
 
 
 def _changing_matrix(draw: Sequence[MixingMatrix], mixings: int, covariance: Any) -> Array:
+    """Return ``G`` of one draw of the networks at sensitivity 1."""
     nodes = draw[0].nodes
     rounds = len(draw)
-    by_round = np.ndim(covariance) == 3
-    covariances = covariance if covariance is not None and by_round else [covariance]
-    values, vectors = np.linalg.eigh(
-        np.stack([_covariance(round_covariance, nodes) for round_covariance in covariances])
-    )
-    roots = vectors * np.sqrt(np.maximum(values, 0))[:, None]
-    mixed = np.empty((0, nodes, nodes))
+    covariances = [covariance]
+    if np.ndim(covariance) == 3:
+        covariances = covariance
+    stacked = np.stack([_covariance(round_covariance, nodes) for round_covariance in covariances])
+    eigenvalues, vectors = np.linalg.eigh(stacked)
+    roots = vectors * np.sqrt(np.maximum(eigenvalues, 0))[:, None]
+    mixed = np.empty((0, nodes, nodes))  # noise of each earlier round, as it is mixed by now
     gram = np.zeros((rounds, rounds))
     for t, matrix in enumerate(draw):
         weights = np.linalg.matrix_power(matrix.weights.toarray(), mixings)
@@ -198,6 +214,7 @@ def _changing_matrix(draw: Sequence[MixingMatrix], mixings: int, covariance: Any
 
 
 def _symmetric(matrix: MixingMatrix) -> Array:
+    """Return the dense weights, symmetric to the bit; fail if the matrix is not symmetric."""
     instance("mixing_matrix", matrix, "a MixingMatrix, such as ring(8).mixing_matrix", MixingMatrix)
     if not matrix.is_symmetric:
         fail("mixing_matrix", "symmetric weights (average_matrix takes others)", "others")
@@ -207,6 +224,7 @@ def _symmetric(matrix: MixingMatrix) -> Array:
 
 
 def _covariance(covariance: npt.ArrayLike | None, nodes: int) -> Array:
+    """Return a covariance between nodes as an array; the identity for None."""
     if covariance is None:
         return np.eye(nodes)
     array = np.asarray(covariance, dtype=np.float64)

@@ -19,9 +19,11 @@ from dpmesh.noise.correlated.objective import Objective
 Array = npt.NDArray[np.float64]
 
 LARGEST = 2_000
-"""Rounds up to which all T^2 numbers of C are optimised."""
+"""Most rounds for which all T^2 entries of C are optimised."""
 
 _GAP = 1e-12
+"""Relative gap to the dual at which the search stops."""
+
 _ITERATIONS = 300
 
 
@@ -35,9 +37,9 @@ def optimal_matrix(gram: Array) -> tuple[Array, float]:
 
     Returns
     -------
-    C, and how far its objective can be above the optimum, relative to the optimum: the gap to the
-    dual ``2 tr (v^(1/2) G v^(1/2))^(1/2) - sum v``, which L-BFGS maximises over log v. C is valid
-    whatever the gap.
+    C, and a bound on how far its objective is above the optimum, relative to the optimum: the gap
+    to the dual ``2 tr (v^(1/2) G v^(1/2))^(1/2) - sum v``, which L-BFGS maximises over log v. The
+    guarantee does not depend on the gap.
 
     Raises
     ------
@@ -49,11 +51,11 @@ def optimal_matrix(gram: Array) -> tuple[Array, float]:
         fail("gram", f"a square matrix of at most {LARGEST} rounds", f"shape {gram.shape}")
     point = _fixed_point(gram)
     start = point.v / point.v.sum()
-    scale = np.sqrt(start)  # of the logarithms of v, whose derivatives are of this size squared
+    scale = np.sqrt(start)  # preconditions log v: second derivatives are about start = scale^2
 
-    def evaluate(moved: Array) -> tuple[float, Array]:
+    def evaluate(scaled_logs: Array) -> tuple[float, Array]:
         nonlocal point
-        point = _Point(gram, start * np.exp(moved / scale))
+        point = _Point(gram, start * np.exp(scaled_logs / scale))
         slope = point.v / point.v.sum() - point.root_diagonal / point.root_diagonal.sum()
         return -float(np.log(point.dual)), slope / scale
 
@@ -75,33 +77,33 @@ class _Point:
 
     def __init__(self, gram: Array, v: Array) -> None:
         self.v = v
-        values, self.vectors = np.linalg.eigh(gram * np.sqrt(np.outer(v, v)))
-        if values[0] <= 0:
-            fail("gram", "a positive definite matrix", f"one with the eigenvalue {values[0]}")
-        self.roots = np.sqrt(values)
+        eigenvalues, self.vectors = np.linalg.eigh(gram * np.sqrt(np.outer(v, v)))
+        if eigenvalues[0] <= 0:
+            fail("gram", "a positive definite matrix", f"one with the eigenvalue {eigenvalues[0]}")
+        self.roots = np.sqrt(eigenvalues)
         self.root_diagonal = (self.vectors**2) @ self.roots
 
     @property
     def dual(self) -> float:
-        """The largest dual value of a multiple of v."""
+        """Largest dual value over all multiples of v."""
         return float(self.roots.sum()) ** 2 / float(self.v.sum())
 
     def normalized(self) -> Array:
-        """``X = v^(-1/2) H^(1/2) v^(-1/2)``, scaled from both sides to a unit diagonal."""
+        """Return ``X = v^(-1/2) H^(1/2) v^(-1/2)``, scaled on both sides to a unit diagonal."""
         scale = 1 / np.sqrt(self.root_diagonal)
         x: Array = (self.vectors * self.roots) @ self.vectors.T * np.outer(scale, scale)
         return x
 
     def gap(self, gram: Array) -> float:
-        """The objective of that X over the dual, less 1; H^(-1/2) has the same eigenvectors."""
-        inverse = (self.vectors / self.roots) @ self.vectors.T
+        """Return the objective of the normalized X over the dual value, less 1."""
+        inverse_root = (self.vectors / self.roots) @ self.vectors.T  # H^(-1/2)
         scale = np.sqrt(self.root_diagonal)
-        value = float(np.einsum("ij,ij->", gram * np.outer(scale, scale), inverse))
-        return value / self.dual - 1
+        primal = float(np.einsum("ij,ij->", gram * np.outer(scale, scale), inverse_root))
+        return primal / self.dual - 1
 
 
 def _fixed_point(gram: Array) -> _Point:
-    """A few steps to the fixed point, ``v <- diag H^(1/2)``, from which the search starts."""
+    """Return the start of the search: a few steps of the iteration ``v <- diag H^(1/2)``."""
     point = _Point(gram, np.sqrt(np.diag(gram)))
     for _ in range(3):
         point = _Point(gram, point.root_diagonal)
@@ -135,9 +137,10 @@ def optimal_bands(gram: Array, bands: int) -> Array:
         columns[inside] = entries
         lengths = np.linalg.norm(columns, axis=1, keepdims=True)
         unit = columns / lengths
-        value, slope = _objective(gram, unit)
-        slope = (slope - unit * (slope * unit).sum(axis=1, keepdims=True)) / lengths
-        return value / scale, slope[inside] / scale
+        value, gradient = _objective(gram, unit)
+        radial = unit * (gradient * unit).sum(axis=1, keepdims=True)
+        tangential = (gradient - radial) / lengths
+        return value / scale, tangential[inside] / scale
 
     solution = minimize(
         evaluate,
@@ -154,6 +157,7 @@ def optimal_bands(gram: Array, bands: int) -> Array:
 
 
 def _rows(columns: Array) -> Array:
+    """Convert a banded C from columns, ``C[j + k, j]``, to rows, ``C[t, t - k]``."""
     rounds, bands = columns.shape
     rows = np.zeros((rounds, bands))
     for k in range(bands):
@@ -162,20 +166,20 @@ def _rows(columns: Array) -> Array:
 
 
 def _objective(gram: Array, columns: Array) -> tuple[float, Array]:
-    """``tr(C^-T G C^-1)`` and its derivative in the entries of C, by three banded solves."""
+    """Return ``tr(C^-T G C^-1)`` and its gradient in the bands of C, by three banded solves."""
     rounds, bands = columns.shape
-    stored = np.asfortranarray(columns.T)
-    solved = dtbtrs(stored, gram, uplo="L", trans="T")[0]
-    inner = dtbtrs(stored, solved.T, uplo="L", trans="T")[0]
-    right = dtbtrs(stored, inner, uplo="L", trans="N")[0]
-    slope = np.zeros((rounds, bands))
+    banded = np.asfortranarray(columns.T)
+    half_solved = dtbtrs(banded, gram, uplo="L", trans="T")[0]  # C^-T G
+    whitened = dtbtrs(banded, half_solved.T, uplo="L", trans="T")[0]  # C^-T G C^-1
+    right = dtbtrs(banded, whitened, uplo="L", trans="N")[0]  # C^-1 C^-T G C^-1
+    gradient = np.zeros((rounds, bands))
     for k in range(bands):
-        slope[: rounds - k, k] = -2 * np.diagonal(right, k)
-    return float(np.trace(inner)), slope
+        gradient[: rounds - k, k] = -2 * np.diagonal(right, k)
+    return float(np.trace(whitened)), gradient
 
 
 _COLUMNS = 40
-"""Rounds whose noise is followed where sensitivities change, more of them among the first."""
+"""Rounds that stand for all in `_variance` where sensitivities change, denser at the start."""
 
 
 def square_root_coefficients(bands: int) -> Array:
@@ -195,53 +199,70 @@ def toeplitz_bands(coefficients: Array, rounds: int) -> Array:
 
 
 def optimal_coefficients(objective: Objective, bands: int) -> Array:
-    """Return the coefficients of the banded Toeplitz C, longest column 1, of least noise.
+    """Return the coefficients of the banded Toeplitz C with least noise, longest column 1.
 
     L-BFGS on ``bands - 1`` numbers. An evaluation filters one series of `rounds` numbers for each
-    eigenvalue of the network, or, where sensitivities change, one for each of some 40 rounds and
-    each eigenvalue. C is valid however the search ends.
+    eigenvalue of the network; where sensitivities change, one for each eigenvalue and each of about
+    40 rounds. The guarantee does not depend on where the search ends.
+
+    Parameters
+    ----------
+    objective
+        Objective of a static network or a server.
+    bands
+        Number of coefficients.
     """
     scale = objective.trace()
 
     def evaluate(free: Array) -> tuple[float, Array]:
         c = np.concatenate([np.ones(1), free])
-        value, slope = _variance(objective, c)
-        length = float(c @ c)
-        return value * length / scale, (slope[1:] * length + 2 * value * c[1:]) / scale
+        variance, gradient = _variance(objective, c)
+        squared_norm = float(c @ c)
+        free_gradient = gradient[1:] * squared_norm + 2 * variance * c[1:]
+        return variance * squared_norm / scale, free_gradient / scale
 
     start = square_root_coefficients(bands)[1:]
     options = {"maxiter": 200, "ftol": 1e-13, "gtol": 1e-9}
     solution = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
     c = np.concatenate([np.ones(1), solution.x])
-    unit: Array = c / np.linalg.norm(c)
-    return unit
+    coefficients: Array = c / np.linalg.norm(c)
+    return coefficients
 
 
 def _variance(objective: Objective, c: Array) -> tuple[float, Array]:
-    """``tr(G X^-1)`` of the Toeplitz C with first coefficient 1, and its derivative in c."""
-    rounds, s = objective.rounds, objective.sensitivities
+    """Return ``tr(G X^-1)`` of the Toeplitz C with first coefficient 1, and its gradient in c."""
+    rounds = objective.rounds
+    sensitivities = objective.sensitivities
     inverse = lfilter([1.0], c, np.r_[1.0, np.zeros(rounds - 1)])
-    constant = bool((s == s[0]).all())
-    columns = np.zeros(1, dtype=int) if constant else _spread(rounds)
-    value = 0.0
+    is_constant = bool((sensitivities == sensitivities[0]).all())
+    if is_constant:
+        columns = np.zeros(1, dtype=np.int64)
+    else:
+        columns = _spread(rounds)
+    variance = 0.0
     adjoint = np.zeros(rounds)
     for first, weight in zip(columns, _shares(columns, rounds), strict=True):
         length = rounds - first
-        fresh = s[first:] * inverse[:length]
-        ahead = np.arange(rounds, 0, -1) if constant else np.full(length, weight)
+        fresh = sensitivities[first:] * inverse[:length]
+        multiplicities = np.full(length, weight)
+        if is_constant:  # noise that is t rounds old occurs in rounds - t rounds
+            multiplicities = np.arange(rounds, 0, -1)
         for eigenvalue, share in zip(objective.eigenvalues, objective.weights, strict=True):
             mixed = lfilter([eigenvalue], [1.0, -eigenvalue], fresh)
-            value += share * float(ahead @ mixed**2)
-            back = lfilter([eigenvalue], [1.0, -eigenvalue], (ahead * mixed)[::-1])[::-1]
-            adjoint[:length] += 2 * share * s[first:] * back
-    twice = lfilter([1.0], c, inverse)  # the derivative of 1 / c is -1 / c^2
+            variance += share * float(multiplicities @ mixed**2)
+            reversed_noise = (multiplicities * mixed)[::-1]
+            back = lfilter([eigenvalue], [1.0, -eigenvalue], reversed_noise)[::-1]
+            adjoint[:length] += 2 * share * sensitivities[first:] * back
+    squared_inverse = lfilter([1.0], c, inverse)  # the derivative of 1 / c is -1 / c^2
     bands = min(len(c), rounds)
-    slope = np.zeros(len(c))
-    slope[:bands] = [-float(adjoint[k:] @ twice[: rounds - k]) for k in range(bands)]
-    return value, slope
+    gradient = np.zeros(len(c))
+    for k in range(bands):
+        gradient[k] = -float(adjoint[k:] @ squared_inverse[: rounds - k])
+    return variance, gradient
 
 
 def _spread(rounds: int) -> npt.NDArray[np.int64]:
+    """Return about `_COLUMNS` rounds, half of them evenly spaced and half geometrically."""
     if rounds <= _COLUMNS:
         return np.arange(rounds)
     first = np.geomspace(1, rounds, _COLUMNS // 2) - 1
@@ -250,6 +271,6 @@ def _spread(rounds: int) -> npt.NDArray[np.int64]:
 
 
 def _shares(columns: npt.NDArray[np.int64], rounds: int) -> Array:
-    """Return the number of rounds that each column represents: those nearest to it."""
+    """Return the number of rounds that each column represents: the rounds nearest to it."""
     middles = (columns[1:] + columns[:-1] + 1) / 2
     return np.diff(np.concatenate([np.zeros(1), middles, np.full(1, rounds)]))

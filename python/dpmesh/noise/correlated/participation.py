@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,11 @@ import numpy.typing as npt
 from dpmesh._validate import every, fail, integer
 
 Array = npt.NDArray[np.float64]
+_State: TypeAlias = tuple[tuple[int, ...], int]
+"""Recent rounds that use the record, and the number of all its uses so far."""
+
+_Sums: TypeAlias = dict[_State, float]
+"""Largest sum of ``|X|`` that reaches each state."""
 
 _STATES = 20_000
 """Patterns of recent uses that are tried before the worst one is called too hard to find."""
@@ -26,7 +32,7 @@ _STEPS = 50_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Participation:
-    """In which rounds one record may be used. It must be public and must not depend on data.
+    """Rounds that may use one record: public, and independent of data.
 
     Parameters
     ----------
@@ -35,7 +41,7 @@ class Participation:
     separation
         Two rounds that use it are at least this many apart; 1 allows successive rounds.
     epochs
-        Whether they are exactly `separation` apart, as in passes through fixed batches.
+        True if they are exactly `separation` apart, as in passes through fixed batches.
 
     Examples
     --------
@@ -72,16 +78,16 @@ def squared_sensitivity(columns: Array, participation: Participation) -> float:
     Parameters
     ----------
     columns
-        Those of the lower-triangular C, shape (rounds, bands): ``columns[j, k] = C[j + k, j]``, 0
+        Columns of the lower-triangular C, shape (rounds, bands): ``columns[j, k] = C[j + k, j]``, 0
         beyond the last round.
     participation
-        Which rounds may use a record.
+        Rounds that may use one record.
 
     Returns
     -------
-    Exact for one use, for separated uses of a C with at most `separation` bands (its columns are
-    then orthogonal) and where no entry of X is negative. Otherwise the sum of absolute values, an
-    upper bound for vectors of any length (triangle inequality).
+    The exact value for one use, for a C of at most `separation` bands (the columns of one record's
+    uses are then orthogonal), and where no entry of X is negative. Otherwise the sum of absolute
+    values, an upper bound by the triangle inequality.
 
     Raises
     ------
@@ -100,9 +106,16 @@ def squared_sensitivity(columns: Array, participation: Participation) -> float:
 
 
 def squared_worst_sum(squares: Array, participation: Participation) -> float:
-    """Return the largest sum of the rounds' own squared shifts over the patterns of uses.
+    """Return the largest sum of squared shifts over the rounds that one record may use.
 
     It is the squared sensitivity where the shifts of a record's uses are orthogonal.
+
+    Parameters
+    ----------
+    squares
+        Squared shift of one use in each round, shape (rounds,).
+    participation
+        Rounds that may use one record.
     """
     uses = participation.most(len(squares))
     if uses == 1:
@@ -114,20 +127,27 @@ def squared_worst_sum(squares: Array, participation: Participation) -> float:
 
 
 def products(columns: Array) -> Array:
-    """Return X by its diagonals, shape (rounds, bands): ``X[j, j + d]`` at ``[j, d]``."""
+    """Return ``X = C^T C`` by its diagonals, shape (rounds, bands): ``X[j, j + d]`` at ``[j, d]``.
+
+    `columns` are those of `squared_sensitivity`.
+    """
     rounds, bands = columns.shape
-    result = np.zeros((rounds, bands))
+    diagonals = np.zeros((rounds, bands))
     for d in range(bands):
         upper = columns[: rounds - d, d:]
         lower = columns[d:, : bands - d]
-        result[: rounds - d, d] = np.einsum("jk,jk->j", upper, lower)
-    return result
+        diagonals[: rounds - d, d] = np.einsum("jk,jk->j", upper, lower)
+    return diagonals
 
 
 def _worst_orthogonal(squares: Array, uses: int, separation: int) -> float:
-    if len(squares) * uses > _STEPS or squares.max() - squares.min() <= 1e-13 * squares.max():
-        return uses * float(squares.max())
-    best = np.zeros((len(squares) + separation, uses + 1))  # of the rounds before each, by uses
+    """Return the largest sum of `uses` squares at least `separation` rounds apart."""
+    largest = squares.max()
+    is_constant = largest - squares.min() <= 1e-13 * largest
+    if len(squares) * uses > _STEPS or is_constant:
+        return uses * float(largest)
+    # best[t, u]: the largest sum of u uses among the first rounds, up to row t
+    best = np.zeros((len(squares) + separation, uses + 1))
     for t, square in enumerate(squares, start=separation):
         best[t] = best[t - 1]
         np.maximum(best[t, 1:], best[t - separation, :-1] + square, out=best[t, 1:])
@@ -135,12 +155,14 @@ def _worst_orthogonal(squares: Array, uses: int, separation: int) -> float:
 
 
 def _worst_of_epochs(columns: Array, uses: int, separation: int) -> float:
+    """Return the largest sum of ``|X|`` over the patterns of fixed epochs."""
     absolute = np.abs(products(columns))
-    return max(absolute_sum(absolute, p) for p in _epochs(len(columns), uses, separation))
+    patterns = _epochs(len(columns), uses, separation)
+    return max(absolute_sum(absolute, pattern) for pattern in patterns)
 
 
 def _epochs(rounds: int, uses: int, separation: int) -> Iterator[npt.NDArray[np.int64]]:
-    """The patterns of fixed epochs that are not part of a longer one."""
+    """Yield the patterns of fixed epochs that are not part of a longer one."""
     for first in range(rounds):
         pattern = np.arange(first, rounds, separation)[:uses]
         if first < separation or len(pattern) == uses:
@@ -148,13 +170,21 @@ def _epochs(rounds: int, uses: int, separation: int) -> Iterator[npt.NDArray[np.
 
 
 def absolute_sum(absolute: Array, pattern: npt.NDArray[np.int64]) -> float:
-    """Return the sum of ``|X[i, j]|`` over the ascending rounds of a pattern, from `products`."""
+    """Return the sum of ``|X[i, j]|`` over all pairs of rounds of a pattern.
+
+    Parameters
+    ----------
+    absolute
+        Absolute values of `products`, shape (rounds, bands).
+    pattern
+        Rounds that use a record, ascending.
+    """
     bands = absolute.shape[1]
     total = 0.0
-    for i, j in enumerate(pattern):
-        distance = pattern[i:] - j
-        near = distance[distance < bands]
-        total += 2 * float(absolute[j, near].sum()) - float(absolute[j, 0])
+    for i, use in enumerate(pattern):
+        distances = pattern[i:] - use
+        overlapping = distances[distances < bands]
+        total += 2 * float(absolute[use, overlapping].sum()) - float(absolute[use, 0])
     return total
 
 
@@ -169,7 +199,11 @@ def _decreases(columns: Array) -> bool:
 
 
 def _squared_sum(columns: Array, pattern: npt.NDArray[np.int64]) -> float:
-    """The worst pattern of such a C begins at round 0 (Kalinin and Lampert 2024, Theorem 2)."""
+    """Return the squared norm of the sum of the columns of a pattern.
+
+    The worst pattern of a C that `_decreases` begins at round 0 (Kalinin and Lampert 2024,
+    Theorem 2).
+    """
     rounds, bands = columns.shape
     total = np.zeros(rounds + bands)
     for j in pattern:
@@ -178,33 +212,34 @@ def _squared_sum(columns: Array, pattern: npt.NDArray[np.int64]) -> float:
 
 
 def _worst_pattern(diagonals: Array, uses: int, separation: int) -> float:
-    """The largest sum of |X| over patterns: a dynamic programme over the recent uses."""
-    absolute, (rounds, bands) = np.abs(diagonals), diagonals.shape
+    """Return the largest sum of |X| over patterns, by a dynamic programme over the recent uses."""
+    absolute = np.abs(diagonals)
+    rounds, bands = diagonals.shape
     if separation == 1 and uses == rounds:
         return absolute_sum(absolute, np.arange(rounds))
-    best: dict[tuple[tuple[int, ...], int], float] = {((), 0): 0.0}
-    keep = max(bands, separation) - 1
+    best: _Sums = {((), 0): 0.0}
+    memory = max(bands, separation) - 1
     for t in range(rounds):
-        reached: dict[tuple[tuple[int, ...], int], float] = {}
-        for (recent, count), value in best.items():
-            near = tuple(r for r in recent if t - r <= keep)
-            _raise_to(reached, (near, count), value)
-            if count < uses and (not near or t - near[-1] >= separation):
-                added = absolute[t, 0] + 2 * sum(absolute[r, t - r] for r in near if t - r < bands)
-                _raise_to(reached, ((*near, t), count + 1), value + float(added))
-        if len(reached) > _STATES:
+        next_best: _Sums = {}
+        for (earlier, count), total in best.items():
+            recent = tuple(use for use in earlier if t - use <= memory)
+            _raise_to(next_best, (recent, count), total)
+            if count < uses and (not recent or t - recent[-1] >= separation):
+                overlapping = [use for use in recent if t - use < bands]
+                added = absolute[t, 0] + 2 * sum(absolute[use, t - use] for use in overlapping)
+                _raise_to(next_best, ((*recent, t), count + 1), total + float(added))
+        if len(next_best) > _STATES:
             fail(
                 "participation",
                 f"at most {separation} bands, as many as the separation, or fewer uses: the worst "
                 "pattern of uses is too hard to find",
                 f"{bands} bands and {uses} uses",
             )
-        best = reached
+        best = next_best
     return max(best.values())
 
 
-def _raise_to(
-    best: dict[tuple[tuple[int, ...], int], float], state: tuple[tuple[int, ...], int], value: float
-) -> None:
-    if value > best.get(state, -1.0):
-        best[state] = value
+def _raise_to(best: _Sums, state: _State, total: float) -> None:
+    """Raise the sum of a state to `total` if it is smaller or absent."""
+    if total > best.get(state, -1.0):
+        best[state] = total

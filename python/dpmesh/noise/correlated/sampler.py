@@ -4,8 +4,8 @@ A row is a function of the key, the release and the nodes alone. Its draw needs 
 rounds, which are secret state, like the parameters: whoever has them can subtract noise. Drawing
 from the same state again gives the same bits, and so does a state that was drawn again.
 
-What is released once must never be computed again from other values: after a crash resend the
-stored message. Two messages of one row with equal noise differ by the values, without noise.
+A row that was released must never be computed again from other values: after a crash resend the
+stored message. The difference of two messages of one row is that of their values, without noise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NoiseState:
     Parameters
     ----------
     row
-        The next row, from 0.
+        Index of the next row of the run, from 0.
     nodes
         The node of each row of the arrays, shape (rows,).
     dim
@@ -42,8 +42,8 @@ class NoiseState:
     dtype
         float32 or float64.
     earlier
-        The noise of the rows before, newest first, as many as the bands need; each of shape
-        (rows, dim), read-only.
+        Noise of earlier rounds, newest first, as many as the bands need; each of shape (rows, dim),
+        read-only.
     """
 
     row: int
@@ -55,9 +55,9 @@ class NoiseState:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CorrelatedNoise:
-    """Draws the rows of one joint release.
+    """Sampler of the rows of one joint release.
 
-    Row t, from 0, takes the own noise of node u from the stream of (`purpose`, `first_round` + t,
+    Row t, from 0, takes the local noise of node u from the stream of (`purpose`, `first_round` + t,
     u), and a pair's secret from that of (`Purpose.PAIR`, `first_round` + t, number of the pair). No
     other release of the run may use these streams.
 
@@ -66,9 +66,9 @@ class CorrelatedNoise:
     release
         The joint release.
     purpose
-        Of the nodes' own streams.
+        Purpose of the nodes' streams.
     first_round
-        The round of row 0; the package's round 0 sends x_0 without noise.
+        Round of row 0; the package's round 0 sends x_0 without noise.
 
     Examples
     --------
@@ -101,7 +101,7 @@ class CorrelatedNoise:
         Parameters
         ----------
         nodes
-            The nodes whose rows are drawn, distinct: all of them, or those of this process.
+            Distinct nodes whose rows are drawn: all of them, or the nodes of this process.
         dim
             Length of a message.
         dtype
@@ -115,10 +115,12 @@ class CorrelatedNoise:
         ids = np.atleast_1d(np.asarray(nodes))
         if ids.dtype.kind not in "iu" or ids.ndim != 1 or len(np.unique(ids)) < len(ids):
             fail("nodes", "distinct integers, the nodes of the rows", nodes)
-        first = self.release.secrets_of(0)
-        below = 2**32 if first is None else first.nodes
-        if ids.min() < 0 or ids.max() >= below:
-            fail("nodes", f"integers from 0 to {below - 1}", nodes)
+        secrets = self.release.secrets_of(0)
+        limit = 2**32
+        if secrets is not None:
+            limit = secrets.nodes
+        if ids.min() < 0 or ids.max() >= limit:
+            fail("nodes", f"integers from 0 to {limit - 1}", nodes)
         return NoiseState(
             row=0,
             nodes=read_only(ids.astype(np.uint32)),
@@ -142,10 +144,10 @@ class CorrelatedNoise:
         state
             From `start` or `draw`.
         pair_key
-            That of the secrets of pairs, the same for both ends, or that of each pair by its
+            Key of the pairs' secrets, the same for both ends; or the key of each pair, by its
             number; by default `key`.
         secrets
-            Those of the row; by default as the release has them.
+            Secrets of this row; by default those of the release.
 
         Returns
         -------
@@ -156,19 +158,23 @@ class CorrelatedNoise:
         ValueError
             If the release has no more rows: a longer run needs a C planned for it.
         """
-        release, t = self.release, state.row
+        release = self.release
+        t = state.row
         self._check(key, t)
         secrets = secrets or release.secrets_of(t)
         stream_round = self.first_round + t
         factors = release.recursion[t]
-        fresh = release.noise_to_sensitivity / float(factors[0])
-        local_scale = 1.0 if secrets is None else secrets.own
+        fresh_scale = release.noise_to_sensitivity / float(factors[0])
+        local_scale = fresh_scale
+        if secrets is not None:
+            local_scale = fresh_scale * secrets.own
         earlier = state.earlier
+        earlier_weights = -factors[1 : len(earlier) + 1] / factors[0]
         noise = kernels.correlated_gaussian(
             (len(state.nodes), state.dim),
-            fresh * local_scale,
+            local_scale,
             earlier,
-            (-factors[1 : len(earlier) + 1] / factors[0]).tolist(),
+            earlier_weights.tolist(),
             key.stream(self.purpose, stream_round),
             dtype=state.dtype,
             nodes=state.nodes,
@@ -179,10 +185,10 @@ class CorrelatedNoise:
                 sources = [(pair_key[pair], [i]) for i, pair in enumerate(numbers.tolist())]
             else:
                 sources = [(pair_key or key, [*range(len(numbers))])]
-            for source, chosen in sources:
+            scale = fresh_scale * secrets.shared
+            for source, indices in sources:
                 stream = source.stream(Purpose.PAIR, stream_round)
-                scale = fresh * secrets.shared
-                kernels.add_pair_gaussian(noise, numbers[chosen], ends[chosen], scale, stream)
+                kernels.add_pair_gaussian(noise, numbers[indices], ends[indices], scale, stream)
         noise = read_only(noise)
         memory = (noise, *earlier)[: len(factors) - 1]
         return noise, replace(state, row=t + 1, earlier=memory)
@@ -201,11 +207,11 @@ class CorrelatedNoise:
         Parameters
         ----------
         key, state
-            As in `draw`; the state keeps what was added to the values of earlier rows.
+            As in `draw`; the state keeps the noise that was added to earlier rows.
         values
-            What is released, shape (rows, dim), secret.
+            Secret values to release, shape (rows, dim).
         factor
-            By how much more noise is drawn, to hide what rounded the values before.
+            Factor on the scale of the noise, which covers earlier rounding of the values.
         pair_key
             As in `draw`.
 
@@ -218,7 +224,8 @@ class CorrelatedNoise:
         ValueError
             As `draw`, or if the grid is too fine for the noise.
         """
-        release, t = self.release, state.row
+        release = self.release
+        t = state.row
         self._check(key, t)
         grid = release.grid
         factors = release.recursion[t]
@@ -228,17 +235,14 @@ class CorrelatedNoise:
         for weight, noise in zip(factors[1:], state.earlier, strict=False):
             centre -= weight * noise
         secrets = release.secrets_of(t)
-        steps = noise_steps(
-            release.noise_to_sensitivity * factor * release.widened(state.dim) / grid,
-            secrets,
-            (
-                key.stream(self.purpose, stream_round),
-                (pair_key or key).stream(Purpose.PAIR, stream_round),
-            ),
-            state.nodes,
-            state.dim,
-            None if secrets is None else held_pairs(secrets, state.nodes),
-        )
+        pairs = None
+        if secrets is not None:
+            pairs = held_pairs(secrets, state.nodes)
+        scale = release.noise_to_sensitivity * factor * release.widened(state.dim) / grid
+        node_stream = key.stream(self.purpose, stream_round)
+        pair_stream = (pair_key or key).stream(Purpose.PAIR, stream_round)
+        streams = (node_stream, pair_stream)
+        steps = noise_steps(scale, secrets, streams, state.nodes, state.dim, pairs)
         on_grid = add_on_grid(round_to_grid(centre, grid), steps, grid)
         message = read_only((on_grid / factors[0]).astype(values.dtype))
         added = read_only(np.subtract(message, values, dtype=np.float64))
@@ -246,6 +250,7 @@ class CorrelatedNoise:
         return message, replace(state, row=t + 1, earlier=memory)
 
     def _check(self, key: Key, row: int) -> None:
+        """Fail if the run has no such row, or this is no key."""
         if row >= self.release.rounds:
             expected = f"a run of at most {self.release.rounds} rows, as C was planned for"
             fail("state", expected, row + 1)
@@ -253,19 +258,25 @@ class CorrelatedNoise:
 
 
 def pair_numbers(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """Return a number of 32 bits for each pair i < j, whatever the graph: ``j (j - 1) / 2 + i``."""
-    numbers: npt.NDArray[np.uint32] = (pairs[:, 1] * (pairs[:, 1] - 1) // 2 + pairs[:, 0]).astype(
-        np.uint32
-    )
+    """Return the 32-bit number of each pair i < j, independent of the graph: ``j (j - 1) / 2 + i``.
+
+    `pairs` has shape (pairs, 2), the smaller node first.
+    """
+    smaller = pairs[:, 0]
+    larger = pairs[:, 1]
+    numbers: npt.NDArray[np.uint32] = (larger * (larger - 1) // 2 + smaller).astype(np.uint32)
     return numbers
 
 
 def held_pairs(
     secrets: Secrets, nodes: npt.NDArray[np.uint32]
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Return the numbers of the pairs with an end among these nodes, and the rows of their ends.
+    """Return the numbers of the pairs with an end among these nodes, and the rows of both ends.
 
-    An end that is not among them is -1. The smaller node adds, the larger subtracts.
+    Returns
+    -------
+    Numbers, shape (pairs,), as of `pair_numbers`; and rows, shape (pairs, 2): -1 for an end that is
+    not among the nodes. The first end, the smaller node, adds the secret; the second subtracts it.
     """
     row_of = np.full(secrets.nodes, -1, dtype=np.int64)
     row_of[nodes] = np.arange(len(nodes))

@@ -1,8 +1,8 @@
 """Noise that partners share: what one end of a link adds, the other subtracts.
 
 The noise of node i in a round is ``own n_i + shared sum_j sgn(j - i) p_ij`` times the noise
-multiplier and the sensitivity, with standard normal vectors n of its own and p of each pair, fresh
-in every round. Secrets cancel where messages are averaged; who sees the messages does not know
+multiplier and the sensitivity: standard normal vectors n of each node and p of each pair, fresh in
+every round. Secrets cancel where messages are averaged. An observer of the messages does not know
 them.
 """
 
@@ -33,32 +33,32 @@ Array = npt.NDArray[np.float64]
 Pairs = npt.NDArray[np.int64]
 
 _ROUNDING = 1e-12
-"""Relative error of an inverse that mu is rounded up by."""
+"""Bound on the relative error of an inverse, by which mu is rounded up."""
 
 LARGEST_NODE = 92_000
-"""Nodes up to which every pair has a number of 32 bits of its own."""
+"""Largest number of nodes for which every pair has a distinct 32-bit number."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Secrets:
-    """Which nodes share secrets, how large these are, and who may collude.
+    """Pairs of nodes that share secrets, the size of these, and the coalitions to withstand.
 
     Parameters
     ----------
     nodes
         Number of nodes.
     pairs
-        Pairs of nodes that share a secret, shape (pairs, 2), in any order: by default of `links`.
+        Pairs of nodes that share a secret, shape (pairs, 2), in any order, such as `links` returns.
     own
-        Standard deviation of a node's own noise, at noise ratio and sensitivity 1.
+        Standard deviation of a node's local noise, at noise ratio and sensitivity 1.
     shared
-        Standard deviation of each secret.
+        Standard deviation of each secret, at noise ratio and sensitivity 1.
     coalition
-        The largest number of nodes that collude with the observer: the claim holds against any of
-        these sizes, for every node outside.
+        Largest number of nodes that collude with the observer. The guarantee is for every node
+        outside of the coalition.
     star
-        Whether the claim counts a node's own secrets alone, so that it holds whatever all others
-        do: see `counting`. If not, it counts those of the whole graph.
+        True if the guarantee counts only the secrets of the node itself, so that it does not depend
+        on the behaviour of other nodes: see `counting`. False if it counts the whole graph.
 
     Raises
     ------
@@ -92,13 +92,13 @@ class Secrets:
 
     @property
     def covariance(self) -> Array:
-        """Of one round's noise between nodes, shape (nodes, nodes)."""
-        shared: Array = self.shared**2 * laplacian(self.nodes, self.pairs)
-        return self.own**2 * np.eye(self.nodes) + shared
+        """Covariance of one round's noise between nodes, shape (nodes, nodes)."""
+        secret_covariance: Array = self.shared**2 * laplacian(self.nodes, self.pairs)
+        return self.own**2 * np.eye(self.nodes) + secret_covariance
 
     @cached_property
     def mu(self) -> float:
-        """Gaussian DP parameter of one round at noise ratio 1, against any such coalition."""
+        """Gaussian DP parameter of one round at noise ratio 1, against `coalition` nodes."""
         return self.exposure.worst(self.own, self.shared) * (1 + _ROUNDING)
 
     @cached_property
@@ -107,7 +107,10 @@ class Secrets:
         return exposure(self.nodes, self.pairs, self.coalition, star=self.star)
 
     def mu_against(self, colluding: int | None) -> float:
-        """Return the same against any so many colluding nodes; None for all other nodes."""
+        """Return mu of one round at noise ratio 1, against the worst `colluding` nodes.
+
+        None for all other nodes together, against whom only local noise protects.
+        """
         if colluding is None:
             return (1 + _ROUNDING) / self.own
         if self.star:
@@ -117,7 +120,7 @@ class Secrets:
         return replace(self, coalition=colluding).mu
 
     def mu_of(self, coalition: Iterable[int] = ()) -> float:
-        """Return mu of one round at noise ratio 1, against this coalition."""
+        """Return mu of one round at noise ratio 1, against these colluding nodes."""
         members = tuple(sorted({integer("coalition", node, 0, self.nodes) for node in coalition}))
         return float(np.sqrt(self.leverages(members)[1].max())) * (1 + _ROUNDING)
 
@@ -134,41 +137,55 @@ class Secrets:
         return honest_nodes, squared
 
     def without(self, *absent: int) -> Secrets:
-        """Return the secrets of a round that these nodes, by a public decision, take no part in.
+        """Return the secrets of a round in which these nodes, by a public decision, are absent.
 
-        Their partners leave the secrets with them out. That costs privacy, so plan for it; a
-        partner who leaves a secret out while the other end keeps it is worse.
+        Their partners leave out the secrets with them. That weakens the guarantee, so plan for it.
+        It is worse if one end leaves a secret out and the other adds it: the secret then remains in
+        the average.
+
+        Raises
+        ------
+        ValueError
+            If one of them is not a node.
         """
-        gone = [integer("absent", node, 0, self.nodes) for node in absent]
-        return replace(self, pairs=self.pairs[~np.isin(self.pairs, gone).any(axis=1)])
+        absent_nodes = [integer("absent", node, 0, self.nodes) for node in absent]
+        loses_secret = np.isin(self.pairs, absent_nodes).any(axis=1)
+        return replace(self, pairs=self.pairs[~loses_secret])
 
     @property
-    def _of_partner(self) -> float:
-        """Variance that a secret adds to the noise of one end, given the row of the other."""
+    def _secret_variance(self) -> float:
+        """Variance that a secret adds to the noise of one end, given the row of the other end."""
         own_variance, shared_variance = self.own**2, self.shared**2
         return own_variance * shared_variance / (own_variance + shared_variance)
 
     def _against(self, colluding_partners: Any) -> Any:
-        """Return the variance of a row of which so many partners collude, whoever else counts."""
-        beyond = (
-            np.minimum(colluding_partners, least_partners(self.nodes, self.pairs)) - self.coalition
-        )
-        planned = 1 / self.exposure.squared(self.own, self.shared)[0, 0]
-        return planned - np.maximum(0, beyond) * self._of_partner
+        """Return the variance of a row's noise, given the rows of all other nodes.
+
+        Parameters
+        ----------
+        colluding_partners
+            Number of the node's partners that collude: a number, or an array of any shape.
+        """
+        counted_partners = least_partners(self.nodes, self.pairs)
+        beyond_claim = np.minimum(colluding_partners, counted_partners) - self.coalition
+        claimed_variance = 1 / self.exposure.squared(self.own, self.shared)[0, 0]
+        return claimed_variance - np.maximum(0, beyond_claim) * self._secret_variance
 
     def counting(self, node: int, partners: Collection[int]) -> Secrets:
-        """Return what one node adds to a row if it counts these partners alone.
+        """Return the secrets and local noise of one node that counts these partners alone.
 
-        It shares a secret with each of them, and has so much own noise that its row has the
-        variance of the claim, given the rows of all others.
+        It shares a secret with each of them. Its local noise is large enough that its row has the
+        variance of the claim, given the rows of all other nodes.
         """
-        ends = self.pairs[(self.pairs == node).any(axis=1)]
-        honest_pairs = ends[np.isin(ends.sum(axis=1) - node, list(partners))]
-        own_noise = self.own
-        if len(honest_pairs) < least_partners(self.nodes, self.pairs):
-            honest_ones = max(0, len(honest_pairs) - self.coalition)
-            own_noise = float(np.sqrt(self._against(0.0) - honest_ones * self._of_partner))
-        return replace(self, pairs=honest_pairs, own=own_noise, star=False)
+        node_pairs = self.pairs[(self.pairs == node).any(axis=1)]
+        other_ends = node_pairs.sum(axis=1) - node
+        counted_pairs = node_pairs[np.isin(other_ends, list(partners))]
+        local_noise = self.own
+        if len(counted_pairs) < least_partners(self.nodes, self.pairs):
+            honest_partners = max(0, len(counted_pairs) - self.coalition)
+            honest_variance = honest_partners * self._secret_variance
+            local_noise = float(np.sqrt(self._against(0.0) - honest_variance))
+        return replace(self, pairs=counted_pairs, own=local_noise, star=False)
 
     @property
     def claim(self) -> str:
@@ -181,7 +198,7 @@ class Secrets:
         return len(self.pairs) == self.nodes * (self.nodes - 1) // 2
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a report stores, from which mu can be computed again."""
+        """Return the fields that a report stores, from which mu can be recomputed."""
         return {
             "nodes": self.nodes,
             "pairs": self.pairs.tolist(),
@@ -201,7 +218,13 @@ def links(mixing_matrix: MixingMatrix) -> Pairs:
 
 
 def canonical_pairs(pairs: npt.ArrayLike, nodes: int) -> Pairs:
-    """Return pairs with the smaller node first, in ascending order, read-only."""
+    """Return pairs with the smaller node first, in ascending order, read-only.
+
+    Raises
+    ------
+    ValueError
+        If a node is out of range, a pair is of one node, or a pair occurs twice.
+    """
     raw_pairs = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
     if raw_pairs.size and (raw_pairs.min() < 0 or raw_pairs.max() >= nodes):
         fail("pairs", f"nodes from 0 to {nodes - 1}", "others")

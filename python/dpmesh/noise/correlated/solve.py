@@ -1,4 +1,4 @@
-"""Factorizations for a network and a schedule, found once and kept."""
+"""Choice of a factorization for a network and a schedule, with a cache of results."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from dpmesh.noise.correlated.participation import SINGLE_USE, Participation
 Array = npt.NDArray[np.float64]
 Method = Literal["optimal", "toeplitz", "square_root", "diagonal"]
 
-_KEPT = 32
-_found: OrderedDict[tuple[object, ...], Factorization] = OrderedDict()
-_lock = Lock()
+_CACHE_SIZE = 32
+_cache: OrderedDict[tuple[object, ...], Factorization] = OrderedDict()
+_cache_lock = Lock()
 
 
 def factorize(
@@ -47,7 +47,7 @@ def factorize(
     bands
         Diagonals of C. None for all of them; ``bands - 1`` earlier rows of noise are kept in a run.
     participation
-        Which rounds may use a record.
+        Rounds that may use one record.
     method
         ``"optimal"`` optimises every entry, for up to 2,000 rounds; ``"toeplitz"`` optimises
         constant diagonals, for any number of rounds; ``"square_root"`` cuts the square root of
@@ -61,12 +61,14 @@ def factorize(
     Raises
     ------
     ValueError
-        If an argument does not fit, or a record is used repeatedly at a separation below the number
-        of bands with ``method="optimal"``, which is optimal for orthogonal columns only.
+        If an argument is out of its range; or, with ``method="optimal"``, if a record is used
+        repeatedly at a separation below the number of bands, where columns are not orthogonal.
     """
     one_of("method", method, get_args(Method))
-    rounds = objective.rounds if isinstance(objective, Objective) else len(objective)
-    width = rounds if bands is None else integer("bands", bands, 1, rounds + 1)
+    rounds = _rounds_of(objective)
+    width = rounds
+    if bands is not None:
+        width = integer("bands", bands, 1, rounds + 1)
     if method == "diagonal":
         width = 1
     if method == "optimal" and participation.most(rounds) > 1 and width > participation.separation:
@@ -78,23 +80,37 @@ def factorize(
             width,
         )
     key = (_fingerprint(objective), width, participation, method)
-    with _lock:
-        if key in _found:
-            _found.move_to_end(key)
-            return _found[key]
+    with _cache_lock:
+        if key in _cache:
+            _cache.move_to_end(key)
+            return _cache[key]
     factorization = _best(objective, width, participation, method).normalized()
-    with _lock:
-        _found[key] = factorization
-        while len(_found) > _KEPT:
-            _found.popitem(last=False)
+    with _cache_lock:
+        _cache[key] = factorization
+        while len(_cache) > _CACHE_SIZE:
+            _cache.popitem(last=False)
     return factorization
+
+
+def _rounds_of(objective: Objective | Array) -> int:
+    """Return the number of rounds of an objective or of its matrix G."""
+    if isinstance(objective, Objective):
+        return objective.rounds
+    return len(objective)
+
+
+def _gram(objective: Objective | Array) -> Array:
+    """Return the matrix G of an objective, shape (rounds, rounds)."""
+    if isinstance(objective, Objective):
+        return objective.matrix()
+    return objective
 
 
 def _best(
     objective: Objective | Array, width: int, use: Participation, method: Method
 ) -> Factorization:
-    """Return the factorization of a method, before it has a sensitivity of 1."""
-    rounds = objective.rounds if isinstance(objective, Objective) else len(objective)
+    """Return the factorization that a method finds, before it is scaled to sensitivity 1."""
+    rounds = _rounds_of(objective)
     if method == "square_root":
         bands = toeplitz_bands(square_root_coefficients(width), rounds)
         return Factorization(bands=bands, kind=method, participation=use)
@@ -103,7 +119,7 @@ def _best(
             fail("objective", "an Objective, as gossip or server gives, for 'toeplitz'", "a matrix")
         bands = toeplitz_bands(optimal_coefficients(objective, width), rounds)
         return Factorization(bands=bands, kind=method, participation=use)
-    gram = objective.matrix() if isinstance(objective, Objective) else objective
+    gram = _gram(objective)
     if method == "diagonal":
         bands = np.ones((rounds, width))
         if use.most(rounds) > 1:
@@ -117,11 +133,12 @@ def _best(
 
 
 def _fingerprint(objective: Objective | Array) -> bytes:
-    arrays = (
-        (objective.eigenvalues, objective.weights, objective.sensitivities)
-        if isinstance(objective, Objective)
-        else (objective,)
-    )
+    """Return 256 bits that differ between objectives."""
+    arrays: tuple[Array, ...]
+    if isinstance(objective, Objective):
+        arrays = (objective.eigenvalues, objective.weights, objective.sensitivities)
+    else:
+        arrays = (objective,)
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(repr(array.shape).encode() + np.ascontiguousarray(array).tobytes())

@@ -29,11 +29,13 @@ from dpmesh.topology import MixingMatrix, Static, Topology
 
 Array = npt.NDArray[np.float64]
 Shared: TypeAlias = "Secrets | tuple[Secrets, ...] | None"
+"""Secrets of all rounds, of each round, or none."""
 
-_LONGEST = 4.0
-"""Of the steps by rule."""
+_LONGEST_STEP = 4.0
+"""Largest step that `CorrelatedStrategy.step_size` returns."""
 
 _UP = 1 + 1e-12
+"""Factor that rounds a mu up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +45,19 @@ class CorrelatedStrategy(ABC):
     Parameters
     ----------
     topology
-        The network of the run, which is public; None where a server adds up what arrives.
+        The public network of the run; None where a server adds up the messages.
     rounds
-        Those of the longest run. On a network the first one sends a start that no data has touched,
-        without noise, so there are ``rounds - 1`` rows of noise; a server has a row in each. A run
-        that stops early is charged for what it released.
+        Number of rounds of the longest run. On a network the first round sends a public start
+        without noise, so there are ``rounds - 1`` rows of noise; a server has a row in each round.
+        A run that stops early counts only the rounds that it released.
     mixings
-        How often a round's messages travel over the network before the next step: several mixings
-        cost traffic and no privacy.
+        Number of times that a round's messages are mixed before the next step. Several mixings cost
+        traffic and no privacy.
     grid
         If given, a power of 2, small beside ``1 / sqrt(dim)``, such as 2**-16, in units of a row's
         noise over the noise ratio: messages are rounded to multiples of it, and all noise is
-        discrete Gaussian, a little larger, so that the guarantee does not rest on the last bits of
-        floating-point sums. Secrets must be shared along the same graph in every round.
+        discrete Gaussian, a little larger. The guarantee then does not depend on the low-order bits
+        of floating-point sums. Secrets must be shared along the same graph in every round.
 
     Raises
     ------
@@ -94,11 +96,25 @@ class CorrelatedStrategy(ABC):
         """True if later noise cancels part of earlier noise."""
 
     def secrets(self, sensitivities: tuple[float, ...]) -> Shared:
-        """Return what partners share, in all rounds or in each."""
+        """Return the secrets of partners: none here.
+
+        Parameters
+        ----------
+        sensitivities
+            Sensitivity of each row relative to the largest, shape (rows,).
+        """
         return None
 
     def factorization(self, sensitivities: tuple[float, ...], use: Participation) -> Factorization:
-        """Return C of sensitivity 1; here one that correlates nothing."""
+        """Return the matrix C, of sensitivity 1: here a diagonal one, which correlates no rounds.
+
+        Parameters
+        ----------
+        sensitivities
+            Sensitivity of each row relative to the largest, shape (rows,).
+        use
+            Rows that may use one record.
+        """
         rows = len(sensitivities)
         bands = np.full((rows, 1), 1 / np.sqrt(use.most(rows)))
         return Factorization(bands=bands, kind="diagonal", participation=use)
@@ -106,14 +122,23 @@ class CorrelatedStrategy(ABC):
     def objective(
         self, sensitivities: tuple[float, ...], covariance: Array | None = None
     ) -> Objective | Array:
-        """Return the noise in the mixed points by rounds (G), as `factorize` takes it."""
+        """Return the objective of `factorize`: the noise in the mixed points, by rounds.
+
+        Parameters
+        ----------
+        sensitivities
+            Sensitivity of each row relative to the largest, shape (rows,).
+        covariance
+            Covariance of one round's noise between nodes, or of each round's; None for independent
+            nodes.
+        """
         rows = len(sensitivities)
         if self.topology is None:
             return server(rows, sensitivities=sensitivities)
-        constant = _constant(self.topology)
-        if constant is not None:
+        mixing_matrix = _constant(self.topology)
+        if mixing_matrix is not None:
             return gossip(
-                constant,
+                mixing_matrix,
                 rows,
                 mixings=self.mixings,
                 sensitivities=sensitivities,
@@ -133,26 +158,28 @@ class CorrelatedStrategy(ABC):
         separation: int = 1,
         memory: npt.ArrayLike = 0.0,
     ) -> CorrelatedGaussian:
-        """Return the noise of the run, with mu = 1 / `noise_to_sensitivity` against `claim`.
+        """Return the noise of the run, with mu = 1 / `noise_to_sensitivity` for the claim.
 
         Parameters
         ----------
         noise_to_sensitivity
             Standard deviation over the sensitivity of the whole run.
         sensitivities
-            Of each row, shape (rows,).
-        uses, separation
-            How many rows use a record, and how many rows these are apart: in epochs, if several.
+            L2 sensitivity of each row, shape (rows,).
+        uses
+            Largest number of rows that use one record.
+        separation
+            Number of rows between two uses of a record; above 1, uses are exactly so far apart.
         memory
             As in `CorrelatedGaussian`.
         """
-        s = np.asarray(sensitivities, dtype=np.float64)
-        relative = tuple((s / s.max()).tolist())
+        row_sensitivities = np.asarray(sensitivities, dtype=np.float64)
+        relative = tuple((row_sensitivities / row_sensitivities.max()).tolist())
         factorization, secrets = _planned(self, relative, _epochs(uses, separation))
         return CorrelatedGaussian(
             noise_to_sensitivity=noise_to_sensitivity,
             factorization=factorization,
-            sensitivities=s,
+            sensitivities=row_sensitivities,
             secrets=secrets,
             memory=memory,
             grid=self.grid,
@@ -161,25 +188,28 @@ class CorrelatedStrategy(ABC):
     def release_of_size(
         self, noise_stds: npt.ArrayLike, sensitivities: npt.ArrayLike
     ) -> CorrelatedGaussian:
-        """Return noise that protects as much as independent noise of these standard deviations.
+        """Return noise with the guarantee of independent noise of these standard deviations.
 
         Every row uses all records, and no noise is correlated in time.
 
         Parameters
         ----------
-        noise_stds, sensitivities
-            Of each row, shape (rows,).
+        noise_stds
+            Standard deviation of the independent noise of each row, shape (rows,).
+        sensitivities
+            L2 sensitivity of each row, shape (rows,).
         """
-        s = np.asarray(sensitivities, np.float64)
+        row_sensitivities = np.asarray(sensitivities, np.float64)
         stds = np.asarray(noise_stds, np.float64)
-        every = Participation(uses=self.rows)
-        bands = (s / stds)[:, None]
-        factorization = Factorization(bands=bands, kind="diagonal", participation=every)
+        every_row = Participation(uses=self.rows)
+        bands = (row_sensitivities / stds)[:, None]
+        factorization = Factorization(bands=bands, kind="diagonal", participation=every_row)
+        relative = tuple((row_sensitivities / row_sensitivities.max()).tolist())
         return CorrelatedGaussian(
             noise_to_sensitivity=1.0,
             factorization=factorization,
-            sensitivities=s,
-            secrets=_scaled(self.secrets(tuple((s / s.max()).tolist())), factorization),
+            sensitivities=row_sensitivities,
+            secrets=_scaled(self.secrets(relative), factorization),
             grid=self.grid,
         )
 
@@ -195,44 +225,46 @@ class CorrelatedStrategy(ABC):
         uses: int = 1,
         separation: int = 1,
     ) -> float:
-        """Return a constant step by a rule over public numbers.
+        """Return a constant step size (learning rate) by a rule over public numbers.
 
-        It is as long as the noise of a mixed point allows, whose root mean square over nodes and
-        rounds may be half of `radius`, and at most 4: up to there a step along softmax gradients of
-        records of norm 1 moves no two models apart.
+        It is the largest with which the noise of a mixed point, as a root mean square over nodes
+        and rounds, is at most half of `radius`; and at most 4, up to which a step along softmax
+        gradients of records of norm 1 moves no two models apart.
 
         Parameters
         ----------
         epsilon, delta
-            Of the run, for replacing one record.
+            Guarantee of the run for replacing one record.
         records
             Number of records in a node's gradient.
         dim
             Length of the model.
         radius
-            Of the ball that holds the models.
+            L2 radius of the ball that contains the models.
         clipping_norm
-            Of a record's gradient.
+            Largest L2 norm of a record's gradient.
         uses, separation
             As in `release`.
         """
-        multiplier = analytic_gaussian_noise_to_sensitivity(
+        noise_ratio = analytic_gaussian_noise_to_sensitivity(
             target_epsilon=epsilon, target_delta=delta
         )
-        per_step = 2 * positive("clipping_norm", clipping_norm) * multiplier / records
-        noise = per_step * sqrt(dim) * self.mixed_noise(uses=uses, separation=separation)
-        return min(_LONGEST, positive("radius", radius) / 2 / noise)
+        gradient_std = 2 * positive("clipping_norm", clipping_norm) * noise_ratio / records
+        noise = gradient_std * sqrt(dim) * self.mixed_noise(uses=uses, separation=separation)
+        return min(_LONGEST_STEP, positive("radius", radius) / 2 / noise)
 
     def mixed_noise(self, *, uses: int = 1, separation: int = 1) -> float:
         """Return the noise of a mixed point at mu = 1 and sensitivity 1 in every round.
 
-        The standard deviation of one coordinate: the root of its mean square over nodes and rounds.
+        It is the standard deviation of one coordinate, as a root mean square over nodes and rounds.
+        Parameters are as in `release`.
         """
         ones = (1.0,) * self.rows
         factorization, secrets = _planned(self, ones, _epochs(uses, separation))
         objective = self.objective(ones, _covariance(secrets))
-        gram = objective.matrix() if isinstance(objective, Objective) else objective
-        return float(np.sqrt(factorization.objective(gram) / len(ones)))
+        if isinstance(objective, Objective):
+            objective = objective.matrix()
+        return float(np.sqrt(factorization.objective(objective) / len(ones)))
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -242,17 +274,17 @@ class CorrelatedStrategy(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class InTime(CorrelatedStrategy):
-    """Later noise takes back part of what earlier noise added. Nobody needs to be trusted.
+    """Temporally correlated noise: later noise cancels part of earlier noise.
 
-    For records that are used once, or in a few separated rounds. It cannot help where every round
-    uses all records.
+    It assumes no trusted party. It is for records that are used once, or in a few separated rounds,
+    and cannot help where every round uses all records.
 
     Parameters
     ----------
     topology, rounds, mixings, grid
         As in `CorrelatedStrategy`.
     bands
-        Diagonals of C: ``bands - 1`` earlier rows of noise stay in memory; None for all.
+        Number of diagonals of C: ``bands - 1`` earlier rows of noise stay in memory; None for all.
     method
         As in `factorize`: ``"optimal"`` up to 2,000 rounds, ``"toeplitz"`` for more.
 
@@ -278,9 +310,10 @@ class InTime(CorrelatedStrategy):
         return True
 
     def factorization(self, sensitivities: tuple[float, ...], use: Participation) -> Factorization:
-        """Return the C that leaves least of the nodes' own noise in the mixed points.
+        """Return the C that leaves least of the nodes' local noise in the mixed points.
 
-        Secrets are left out: they cancel in the network's average, where own noise adds up.
+        Secrets are left out: they cancel in the network's average, where local noise adds up.
+        Parameters are as in `CorrelatedStrategy.factorization`.
         """
         bands = self.bands
         if self.method == "optimal" and bands is None and use.most(len(sensitivities)) > 1:
@@ -291,25 +324,25 @@ class InTime(CorrelatedStrategy):
 
 @dataclass(frozen=True, kw_only=True)
 class BetweenPartners(CorrelatedStrategy):
-    """The two ends of a link add and subtract the same secret noise, fresh in every round.
+    """Pairwise-cancelling noise: the ends of a link add and subtract a secret, fresh every round.
 
-    The guarantee is against everybody who sees all messages, except link partners, and any
-    `coalition` nodes inside; against all other nodes together secrets hide nothing. Where the
-    network changes, the links of a round share secrets in that round.
+    The guarantee is against an adversary who sees all messages and knows the secrets of any
+    `coalition` nodes, but of no other link partner. Against all other nodes together, secrets hide
+    nothing. Where the network changes, the links of a round share secrets in that round.
 
     Parameters
     ----------
     topology, rounds, mixings, grid
-        As in `CorrelatedStrategy`. Take several mixings: after a single one much of the secrets is
-        left.
+        As in `CorrelatedStrategy`. Use several mixings: after one, much of the secrets remains.
     coalition
-        The largest number of nodes, whichever they are, that collude with the observer.
+        Largest number of nodes, in the worst choice of them, that collude with the observer.
     partners
-        Whose links share secrets; None for `topology`. A network with more links withstands larger
-        coalitions.
+        Network whose links share secrets; None for `topology`. One with more links withstands
+        larger coalitions.
     star
-        Whether the guarantee counts a node's own partners alone, so that it holds whatever others
-        do or leave out: so it is between parties of a contract. On complete graphs that is free.
+        True if the guarantee counts only the node's direct partners, so that it does not depend on
+        the behaviour of other nodes, as between parties of a contract. On complete graphs that
+        costs nothing.
 
     Examples
     --------
@@ -349,13 +382,17 @@ class BetweenPartners(CorrelatedStrategy):
     def secrets(self, sensitivities: tuple[float, ...]) -> Shared:
         """Return the secrets with mu = 1 that leave least noise in the mixed points.
 
-        Where the network changes, those of each round by the rule of `changing_secrets`.
+        Where the network changes, `changing_secrets` chooses the secrets of each round. Parameters
+        are as in `CorrelatedStrategy.secrets`.
         """
         assert self.topology is not None
-        who = self.topology if self.partners is None else self.partners
-        mixing, sharing = _constant(self.topology), _constant(who)
+        partners = self.topology
+        if self.partners is not None:
+            partners = self.partners
+        mixing = _constant(self.topology)
+        sharing = _constant(partners)
         if mixing is None or sharing is None:
-            graphs = [links(who.matrix(t)) for t in range(1, len(sensitivities) + 1)]
+            graphs = [links(partners.matrix(t)) for t in range(1, len(sensitivities) + 1)]
             nodes = self.topology.nodes
             coalition = self.coalition
             return changing_secrets(graphs, nodes, coalition=coalition, star=self.star)
@@ -372,16 +409,18 @@ class BetweenPartners(CorrelatedStrategy):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """The assumption that link partners do not collude."""
-        beyond = f", except for {self.coalition} of them" if self.coalition else ""
+        exception = ""
+        if self.coalition:
+            exception = f", except for {self.coalition} of them"
         return (
             "link partners keep the noise that they share secret from whoever sees messages"
-            f"{beyond} (in a simulation one process draws it for both)",
+            f"{exception} (in a simulation one process draws it for both)",
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Both(InTime, BetweenPartners):
-    """In time and between partners: the guarantee of `BetweenPartners`.
+    """Noise correlated in time and between partners, with the guarantee of `BetweenPartners`.
 
     Parameters
     ----------
@@ -402,8 +441,9 @@ class Both(InTime, BetweenPartners):
 
 
 def _epochs(uses: int, separation: int) -> Participation:
-    several = uses > 1 and separation > 1
-    return Participation(uses=uses, separation=separation, epochs=several)
+    """Return the participation of records in fixed batches, if `separation` is above 1."""
+    has_epochs = uses > 1 and separation > 1
+    return Participation(uses=uses, separation=separation, epochs=has_epochs)
 
 
 @lru_cache(maxsize=64)
@@ -412,34 +452,40 @@ def _planned(
 ) -> tuple[Factorization, Shared]:
     """Return C and the secrets for sensitivities of which the largest is 1."""
     factorization = strategy.factorization(sensitivities, use)
-    return factorization, _scaled(strategy.secrets(sensitivities), factorization)
+    secrets = strategy.secrets(sensitivities)
+    return factorization, _scaled(secrets, factorization)
 
 
 def _scaled(secrets: Shared, factorization: Factorization) -> Shared:
-    """Return secrets with the mu of independent noise: a record's rounds seldom are all worst."""
+    """Scale secrets that change by round to the mu of independent noise.
+
+    Each round's secrets have mu = 1 for the worst node; a record is seldom worst in all its rounds.
+    """
     if secrets is None or isinstance(secrets, Secrets):
         return secrets
-    distinct = {id(of_round): of_round for of_round in secrets}
+    distinct = {id(round_secrets): round_secrets for round_secrets in secrets}
     worst = ChangingSecrets(secrets).worst(factorization, secrets[0].coalition)
     mu = worst / factorization.sensitivity * _UP
     scaled = {
-        name: replace(of_round, own=of_round.own * mu, shared=of_round.shared * mu)
-        for name, of_round in distinct.items()
+        identity: replace(
+            round_secrets, own=round_secrets.own * mu, shared=round_secrets.shared * mu
+        )
+        for identity, round_secrets in distinct.items()
     }
-    return tuple(scaled[id(of_round)] for of_round in secrets)
+    return tuple(scaled[id(round_secrets)] for round_secrets in secrets)
 
 
 def _constant(topology: Topology) -> MixingMatrix | None:
-    """Return the weights of all rounds, if they are the same and symmetric."""
+    """Return the weights of all rounds if they are constant and symmetric, else None."""
     if isinstance(topology, Static) and topology.mixing_matrix.is_symmetric:
         return topology.mixing_matrix
     return None
 
 
 def _covariance(secrets: Shared) -> Array | None:
-    """Return that of one round's noise between nodes, or of each round's."""
-    if secrets is None or isinstance(secrets, Secrets):
-        if secrets is None:
-            return None
+    """Return the covariance of noise between nodes: one, or one for each round; else None."""
+    if secrets is None:
+        return None
+    if isinstance(secrets, Secrets):
         return secrets.covariance
-    return np.stack([of_round.covariance for of_round in secrets])
+    return np.stack([round_secrets.covariance for round_secrets in secrets])

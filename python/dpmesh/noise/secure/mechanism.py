@@ -1,7 +1,7 @@
 """The distributed discrete Gaussian mechanism: all rows together make one release, their sums.
 
-It is made of two halves, between which the sum travels: each node has a `Masked` part, integers
-with its share of the noise, and whoever gets the totals of all parts opens them.
+It has two halves, between which the sum travels: each node contributes a `Masked` part, integers
+with its share of the noise, and the receiver of the totals of all parts opens them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def encode(sizes: SecureSum | NeighborSums, sums: Floats, rows: int | None = Non
     Parameters
     ----------
     sizes
-        The public numbers.
+        Public numbers of the sums.
     sums
-        Shape (sites, dim), float64: sums of vectors of norm at most `clipping_norm`.
+        Sums of vectors of norm at most `clipping_norm`, shape (sites, dim), float64.
     rows
-        How many sites there must be; None for any number.
+        Required number of sites; None for any number.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def encode(sizes: SecureSum | NeighborSums, sums: Floats, rows: int | None = Non
 
 
 def wrapped(sizes: SecureSum | NeighborSums, total: Integers) -> Integers:
-    """Return integers modulo ``2**bits``, from ``-2**(bits - 1)`` on."""
+    """Return integers modulo ``2**bits``, in the range from ``-2**(bits - 1)``."""
     unused = 64 - sizes.modulus_bits
     return total << unused >> unused
 
@@ -86,23 +86,33 @@ class Masked:
     stream: Stream
 
     def part(self, receiver: int = 0) -> Integers:
-        """Return what the nodes here add to the sum of a receiver, a row for each that does.
+        """Return the contributions of these nodes to the sum of one receiver.
 
-        Shape (rows, dim): integers with the shares of noise of these nodes alone.
+        Returns
+        -------
+        Integers with the shares of noise of these nodes alone, shape (contributors, dim): a row for
+        each of these nodes that contributes to the sum.
         """
-        to_it = np.zeros(self.numbers.nodes, np.bool_)
-        to_it[[*self.numbers.receivers[receiver]]] = True
-        adds = to_it[self.nodes]
-        if not adds.any():
+        is_contributor = np.zeros(self.numbers.nodes, np.bool_)
+        is_contributor[[*self.numbers.receivers[receiver]]] = True
+        contributes = is_contributor[self.nodes]
+        if not contributes.any():
             return self.steps[:0]
-        noise = self.numbers.noise(receiver, self.nodes[adds], self.stream)
-        return np.add(self.steps if adds.all() else self.steps[adds], noise, out=noise)
+        noise = self.numbers.noise(receiver, self.nodes[contributes], self.stream)
+        steps = self.steps
+        if not contributes.all():
+            steps = steps[contributes]
+        return np.add(steps, noise, out=noise)
 
     def totals(self) -> Integers:
-        """Return what the nodes here add to all sums together, modulo ``2**64``.
+        """Return the total contribution of these nodes to each sum, modulo ``2**64``.
 
-        Shape (receivers, dim). The totals of all nodes are what they release; those of some are for
-        whoever may see the rows of these nodes.
+        The totals of all nodes are released. The totals of some nodes are secret to everyone but a
+        holder of the rows of these nodes.
+
+        Returns
+        -------
+        Shape (receivers, dim).
         """
         receivers = range(len(self.numbers.receivers))
         return np.stack([self.part(receiver).sum(axis=0) for receiver in receivers])
@@ -160,7 +170,7 @@ class DistributedDiscreteGaussian(Mechanism):
 
     @property
     def integer_rows(self) -> int:
-        """None: a sum is charged for the numbers that its sites draw."""
+        """0, since the cost of a sum already includes the noise that each of its sites draws."""
         return 0
 
     @property
@@ -174,16 +184,16 @@ class DistributedDiscreteGaussian(Mechanism):
         return self.numbers.sensitivity * self.numbers.grid
 
     def part(self, values: Sensitive, nodes: Indices, stream: Stream) -> Masked:
-        """Return what some nodes add to the sums, before the sums travel.
+        """Return the contributions of some nodes to the sums, before the sums travel.
 
         Parameters
         ----------
         values
             Shape (rows, dim), float64.
         nodes
-            The number of the node of each row, among all nodes.
+            The node of each row, shape (rows,).
         stream
-            The noise's randomness, of this release alone, for all nodes.
+            Randomness of the noise of this release alone, for all nodes.
 
         Raises
         ------
@@ -197,21 +207,24 @@ class DistributedDiscreteGaussian(Mechanism):
         return Released(wrapped(self.numbers, totals) * self.numbers.grid)
 
     def prepared(self, values: Sensitive) -> Sensitive:
-        """Return what the noise is added to: sums of rounded rows, shape (receivers, dim)."""
-        receivers, nodes = self.numbers.receivers, self.numbers.nodes
-        steps = encode(self.numbers, values, nodes)
-        sums = np.stack([steps[[*senders]].sum(axis=0) for senders in receivers])
+        """Return the sums of rounded rows before the noise, shape (receivers, dim)."""
+        steps = encode(self.numbers, values, self.numbers.nodes)
+        receivers = self.numbers.receivers
+        sums = np.stack([steps[[*contributors]].sum(axis=0) for contributors in receivers])
         return Sensitive(sums * self.numbers.grid)
 
     def _noisy(self, values: Floats, sensitivity: Sensitivity, stream: Stream) -> Floats:
         sizes = self.numbers
-        nothing = np.broadcast_to(np.int64(0), (sizes.nodes, sizes.dim))
-        noise = Masked(sizes, nothing, np.arange(sizes.nodes), stream).totals()
-        return self.opened(np.rint(values / sizes.grid).astype(np.int64) + noise)
+        zeros = np.broadcast_to(np.int64(0), (sizes.nodes, sizes.dim))
+        noise = Masked(sizes, zeros, np.arange(sizes.nodes), stream).totals()
+        steps = np.rint(values / sizes.grid).astype(np.int64)
+        return self.opened(steps + noise)
 
 
 def is_summed(release: object) -> bool:
     """Return True if a release, or the first of several, is a sum of all nodes' rows."""
-    first = release[0] if isinstance(release, tuple) and release else release
+    first = release
+    if isinstance(release, tuple) and release:
+        first = release[0]
     mechanism = getattr(first, "mechanism", None)
     return isinstance(mechanism, Mechanism) and mechanism.sums is not None

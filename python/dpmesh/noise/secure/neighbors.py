@@ -18,15 +18,16 @@ from dpmesh.keys import Stream
 from dpmesh.noise.grid import MOST_STEPS
 
 BITS = 64
-"""Of a masked number, whose sums never wrap around."""
+"""Size of a masked number; sums of neighbours never wrap around it."""
 
 LONGEST = 2.0**40
-"""Numbers beyond so many steps of the grid are cut off there."""
+"""Clipping bound of a number, in steps of the grid."""
 
 MOST_NEIGHBORS = 2**13
-"""Sums of so many numbers below `LONGEST` are exact in float64."""
+"""Most neighbours of a node: sums of so many numbers below `LONGEST` are exact in float64."""
 
-_ROUNDED_ONCE = 1 + 2.0**-11  # of a step: a number in float64 below LONGEST, then to the grid
+_ROUNDED_ONCE = 1 + 2.0**-11
+"""Distance that rounding to float64 and to the grid adds between two numbers, in steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +42,14 @@ class NeighborSums:
     dim
         Length of the vectors y_j, d.
     neighbors
-        The neighbours of each node, the node itself left out; links go both ways.
+        Neighbours of each node, without the node itself; links go both ways.
     noise_to_sensitivity
         Scale of the noise in each sum that the adversary does not know, over the `sensitivity`.
     moves
-        Largest L2 distance by which one record moves all sums together, given all earlier ones and
-        before they are rounded: of a node with k neighbours, ``sqrt(k)`` times that of its vector.
+        L2 sensitivity of all sums together to one record, given all earlier sums and before
+        rounding: for a node with k neighbours, ``sqrt(k)`` times the sensitivity of its vector.
     colluding
-        The most neighbours of any node whose shares the adversary knows, c.
+        Largest number of neighbours of a node whose shares of noise the adversary knows, c.
 
     Raises
     ------
@@ -101,14 +102,15 @@ class NeighborSums:
     def _check_links(self) -> None:
         """Fail unless links go both ways between different nodes, each once."""
         nodes = len(self.neighbors)
-        v = np.repeat(np.arange(nodes), [len(node_neighbors) for node_neighbors in self.neighbors])
-        j = np.array(
-            [neighbor for node_neighbors in self.neighbors for neighbor in node_neighbors],
-            dtype=np.int64,
-        )
-        there, back = np.sort(v * nodes + j), np.sort(j * nodes + v)
-        within = ((j >= 0) & (j < nodes) & (j != v)).all()
-        if not within or (np.diff(there) == 0).any() or (there != back).any():
+        counts = [len(node_neighbors) for node_neighbors in self.neighbors]
+        flat = [neighbor for node_neighbors in self.neighbors for neighbor in node_neighbors]
+        receivers = np.repeat(np.arange(nodes), counts)
+        senders = np.array(flat, dtype=np.int64)
+        links = np.sort(receivers * nodes + senders)
+        reversed_links = np.sort(senders * nodes + receivers)
+        in_range = ((senders >= 0) & (senders < nodes) & (senders != receivers)).all()
+        repeated = (np.diff(links) == 0).any()
+        if not in_range or repeated or (links != reversed_links).any():
             expected = "links between different nodes, each once and in both directions"
             fail("topology", expected, "others; a weight may be 0 in one direction")
 
@@ -116,10 +118,10 @@ class NeighborSums:
         return self._hash
 
     @cached_property
-    def _hash(self) -> int:  # of many links, for each release of a plan
-        return hash(
-            (self.neighbors, self.dim, self.noise_to_sensitivity, self.moves, self.colluding)
-        )
+    def _hash(self) -> int:
+        """Hash of the fields, cached since a plan needs it for each release."""
+        numbers = (self.dim, self.noise_to_sensitivity, self.moves, self.colluding)
+        return hash((self.neighbors, *numbers))
 
     @property
     def nodes(self) -> int:
@@ -128,16 +130,16 @@ class NeighborSums:
 
     @property
     def receivers(self) -> tuple[tuple[int, ...], ...]:
-        """Contributors to the sum of each node: its neighbours."""
+        """Nodes that contribute to the sum of each node: its neighbours."""
         return self.neighbors
 
     @property
     def fewest(self) -> int:
-        """Parties without which a run waits: all of them."""
+        """Smallest number of parties with which a run goes on: all of them."""
         return self.nodes
 
     def is_cohort(self, parties: tuple[int, ...], receiver: int) -> bool:
-        """Return True if a node's sum may be opened with these parts: all its neighbours'."""
+        """Return True if these are all contributors to the sum of the node `receiver`."""
         return parties == tuple(sorted(self.neighbors[receiver]))
 
     @property
@@ -157,18 +159,19 @@ class NeighborSums:
 
     @cached_property
     def sites(self) -> int:
-        """Most shares of noise in a sum: the largest number of neighbours, k."""
+        """Largest number of shares of noise in a sum: the largest number of neighbours, k."""
         return max(map(len, self.neighbors))
 
     @property
     def numbers(self) -> int:
-        """Number of released scalars that one record moves: those of `sites` sums."""
+        """Largest number of released scalars that one record affects: k sums of d numbers."""
         return self.sites * self.dim
 
     @cached_property
     def grid(self) -> float:
-        """Width of a step: a power of 2, at most a ``2**-7 / sqrt(k d)`` of `moves`."""
-        return 2.0 ** floor(log2(self.moves / (2**7 * sqrt(self.numbers))))
+        """Width of a step: the largest power of 2 up to ``moves / (2**7 sqrt(k d))``."""
+        widest = self.moves / (2**7 * sqrt(self.numbers))
+        return 2.0 ** floor(log2(widest))
 
     @property
     def sensitivity(self) -> float:
@@ -176,17 +179,17 @@ class NeighborSums:
         return self.moves / self.grid + _ROUNDED_ONCE * sqrt(self.numbers)
 
     def share(self, neighbors: int) -> float:
-        """Scale of one neighbour's noise in the sum of a node with so many, in steps."""
+        """Return the scale of a neighbour's noise in the sum of a node with so many, in steps."""
         return self.noise_to_sensitivity * self.sensitivity / sqrt(neighbors - self.colluding)
 
     @property
     def smallest_share(self) -> float:
-        """The share of the node with most neighbours."""
+        """Scale of a neighbour's noise in the sum of the node with most neighbours, in steps."""
         return self.share(self.sites)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Assumptions, beside the proof, of a guarantee by these sums."""
+        """Assumptions of the guarantee that the proof does not cover, in words."""
         against = "whoever sees all sums"
         if self.colluding:
             against += f" together with {self.colluding} of the neighbours of each node"
@@ -198,22 +201,23 @@ class NeighborSums:
         )
 
     def steps_of(self, values: Floats) -> npt.NDArray[np.int64]:
-        """Return values in steps of the grid, rounded to the nearest integer, and cut off."""
-        near = np.clip(np.rint(values / self.grid), -LONGEST, LONGEST)
-        steps: npt.NDArray[np.int64] = near.astype(np.int64)
+        """Return values in steps of the grid, rounded to the nearest integer and clipped."""
+        rounded = np.rint(values / self.grid)
+        steps: npt.NDArray[np.int64] = np.clip(rounded, -LONGEST, LONGEST).astype(np.int64)
         return steps
 
     def noise(self, receiver: int, senders: Indices, stream: Stream) -> npt.NDArray[np.int64]:
-        """Return what some neighbours of a node add to its sum as noise, a row for each of them.
+        """Return the shares of noise of some neighbours of a node, shape (senders, dim), in steps.
 
         Parameters
         ----------
         receiver
             The node that learns the sum.
         senders
-            Neighbours of it.
+            Neighbours of the receiver, shape (senders,).
         stream
-            Of this release alone: neighbour j of node v draws from node ``v * nodes + j``.
+            Randomness of this release alone: neighbour j of node v draws from the stream of node
+            ``v * nodes + j``.
         """
         links = (receiver * self.nodes + senders).astype(np.uint32)
         share = self.share(len(self.neighbors[receiver]))

@@ -38,8 +38,8 @@ class SecureSum:
     """A sum of clipped vectors over sites, on an integer grid, with a share of noise from each.
 
     A site clips each record's vector to `clipping_norm`, sums them, rounds the sum to the grid,
-    adds discrete Gaussian noise of scale `share`, and masks the result modulo ``2**bits``. Whoever
-    adds up what all sites send learns the sum with the noise of all shares, and nothing else.
+    adds discrete Gaussian noise of scale `share`, and masks the result modulo ``2**bits``. The sum
+    of all masked vectors reveals the sum with the noise of all shares, and nothing else.
 
     Parameters
     ----------
@@ -55,10 +55,10 @@ class SecureSum:
     clipping_norm
         Largest L2 norm of a record's vector, C.
     colluding
-        Sites whose shares the adversary knows, c. At least 1 protects against another site, which
-        can subtract its own share; 0 protects against an outside server alone.
+        Number of sites whose shares the adversary knows, c. At least 1 protects against another
+        site, which can subtract its own share; 0 protects against an outside server alone.
     dropouts
-        Sites that may be lost for good, l. A new attempt without them is one more release.
+        Number of sites that may be lost for good, l. An attempt without them is one more release.
     rounds
         Number of sums that a run publishes.
     sampling_rate
@@ -66,20 +66,20 @@ class SecureSum:
     neighboring_relation
         ``"replace_one"``, or ``"add_remove"``, under which sampling amplifies privacy.
     records_per_site
-        Largest number of records of one site, B; by default `records`. It bounds how far
-        floating-point rounding moves a site's sum.
+        Largest number of records of one site, B; by default `records`. It bounds the
+        floating-point rounding of a site's sum.
     grid_steps
         Steps of the grid in a `clipping_norm`, S: a power of 2. By default the smallest of at least
-        ``2**7 sqrt(dim)`` for which the share is at least 4. So many records that float64 rounds
-        their sum by more than a step take a coarser grid, of at least ``2**5 sqrt(dim)`` steps:
+        ``2**7 sqrt(dim)`` for which the share is at least 4. If float64 would round the sum of the
+        records by more than a step, the grid is coarser, of at least ``2**5 sqrt(dim)`` steps:
         noise is then larger by up to 3%.
     bits
-        Bits of the modulus, k; by default the fewest that the rule needs.
+        Bits of the modulus, k; by default enough for a wrap-around probability of 2**-20.
     diameter
         Largest L2 distance between the vectors of two records, in clipping norms: 2, unless they
-        lie closer together, as vectors of numbers that are not negative do (sqrt(2)).
+        are closer together, as vectors of non-negative numbers are (sqrt(2)).
     reserve
-        Releases beside one for each sum, for attempts that fail. At least one for each of
+        Number of releases for attempts that fail, beside one release for each sum. At least
         `dropouts`, which is the default.
 
     Raises
@@ -163,10 +163,16 @@ class SecureSum:
             fail("bits", f"{expected} of at most 2**-20", f"{self.bits} (at most {wraps:.2g})")
 
     def assumptions_about(self, parties: str) -> tuple[str, ...]:
-        """Return what a guarantee by these sums rests on beside the proof: of sites, or clients."""
-        against = (
-            f"the server and {self.colluding} of the {parties}" if self.colluding else "the server"
-        )
+        """Return the assumptions of the guarantee that the proof does not cover, in words.
+
+        Parameters
+        ----------
+        parties
+            Plural noun for the parties, such as ``"sites"`` or ``"clients"``.
+        """
+        against = "the server"
+        if self.colluding:
+            against = f"the server and {self.colluding} of the {parties}"
         return (
             f"the guarantee is against {against}; if more collude it is weaker",
             f"all {parties} run this code; timing is not observed",
@@ -176,21 +182,21 @@ class SecureSum:
 
     @property
     def honest(self) -> int:
-        """Shares of noise that the adversary never knows, h = sites - colluding - dropouts."""
+        """Shares of noise that the adversary never knows: sites - colluding - dropouts."""
         return self.sites - self.colluding - self.dropouts
 
     @property
     def fewest(self) -> int:
-        """Sites without which a run waits."""
+        """Smallest number of sites with which a run goes on."""
         return self.sites - self.dropouts
 
     def is_cohort(self, parties: tuple[int, ...], receiver: int = 0) -> bool:
-        """Return True if the honest ones among these sites add enough shares of noise."""
+        """Return True if these sites are enough for the noise of the guarantee."""
         return len(parties) >= self.fewest
 
     @property
     def attempts(self) -> int:
-        """Releases that a run is charged for: its rounds, and the reserve."""
+        """Number of releases in the cost of a run: its rounds and the reserve."""
         return self.rounds + reserved(self.dropouts, self.reserve)
 
     @cached_property
@@ -201,13 +207,12 @@ class SecureSum:
         steps = 1 << max(0, ceil(log2(2**7 * sqrt(self.dim))))
         while self._share_at(steps) < SMALLEST_SHARE and steps < _MOST_GRID_STEPS:
             steps *= 2
-        coarsest = 2**5 * sqrt(self.dim)
-        while (
-            self._rounding_at(steps) > 1
-            and steps // 2 >= coarsest
-            and self._share_at(steps // 2) >= SMALLEST_SHARE
-        ):
-            steps //= 2
+        fewest_steps = 2**5 * sqrt(self.dim)
+        while self._rounding_at(steps) > 1:
+            fewer = steps // 2
+            if fewer < fewest_steps or self._share_at(fewer) < SMALLEST_SHARE:
+                break
+            steps = fewer
         return steps
 
     @property
@@ -218,15 +223,16 @@ class SecureSum:
     @property
     def moved(self) -> float:
         """L2 sensitivity of the sum to one record before rounding, in units of the vectors."""
-        replaced = self.neighboring_relation == "replace_one"
-        return (self.diameter if replaced else 1.0) * self.clipping_norm
+        if self.neighboring_relation == "replace_one":
+            return self.diameter * self.clipping_norm
+        return self.clipping_norm
 
     @cached_property
     def sensitivity(self) -> float:
         """L2 sensitivity of the rounded sum to one record, in steps of the grid.
 
-        Rounding to the nearest step moves two sums apart by at most 1 more in each coordinate in
-        which they differ, sqrt(dim) in all, to which the rounding of float64 is added.
+        Rounding to the nearest step moves two sums apart by at most 1 more in each coordinate, an
+        L2 distance of sqrt(dim). The rounding of float64 is added.
         """
         return self._sensitivity_at(self.steps)
 
@@ -247,7 +253,7 @@ class SecureSum:
 
     @property
     def numbers(self) -> int:
-        """Number of released scalars that one record moves."""
+        """Number of released scalars that one record affects: those of one sum."""
         return self.dim
 
     @property
@@ -270,18 +276,26 @@ class SecureSum:
             return 1.0
         scale = self.share * sqrt(self.sites)
         numbers = self.dim * self.attempts
-        rare_batches = 0.0 if self.sampling_rate == 1 else WRAP_PROBABILITY / 2
+        rare_batches = 0.0
+        if self.sampling_rate < 1:
+            rare_batches = WRAP_PROBABILITY / 2
         return min(1.0, rare_batches + numbers * wrap_bound(0.0, scale, room))
 
     def noise_to_sensitivity_against(self, unknown_shares: int) -> float:
-        """Return the noise ratio against an adversary that knows all but so many shares."""
+        """Return the noise ratio against an adversary that knows all but `unknown_shares` shares.
+
+        Raises
+        ------
+        ValueError
+            If it is not an integer from 0 to the number of sites.
+        """
         shares = integer("unknown_shares", unknown_shares, below=self.sites + 1)
         return self.share * sqrt(shares) / self.sensitivity
 
     def epsilon(self, delta: float) -> float:
-        """Return the proved epsilon of a run, all attempts included.
+        """Return the proved epsilon of a run at `delta`, all attempts included.
 
-        It holds against the server together with `colluding` sites; see
+        The adversary is the server together with `colluding` sites; see
         `accounting.shares.sum_of_shares_epsilon`.
         """
         return sum_of_shares_epsilon(
@@ -298,53 +312,67 @@ class SecureSum:
 
     @property
     def nodes(self) -> int:
-        """The sites: the nodes that add up."""
+        """Number of nodes that contribute: the sites."""
         return self.sites
 
     @cached_property
     def receivers(self) -> tuple[tuple[int, ...], ...]:
-        """Contributors to each sum: there is one sum, of all sites."""
+        """Sites that contribute to each sum: there is one sum, of all sites."""
         return (tuple(range(self.sites)),)
 
     def steps_of(self, sums: Floats) -> npt.NDArray[np.int64]:
         """Return sums in steps of the grid, rounded to the nearest integer."""
-        near = np.rint(sums * (self.steps / self.clipping_norm))
-        steps: npt.NDArray[np.int64] = near.astype(np.int64)
+        rounded = np.rint(sums * (self.steps / self.clipping_norm))
+        steps: npt.NDArray[np.int64] = rounded.astype(np.int64)
         return steps
 
     def noise(self, receiver: int, sites: Indices, stream: Stream) -> npt.NDArray[np.int64]:
-        """Return the shares of noise of some sites, shape (sites, dim): site i draws from node i.
+        """Return the shares of noise of some sites, shape (sites, dim), in steps.
 
-        The stream is of this release alone; `receiver` is 0, the only one.
+        Parameters
+        ----------
+        receiver
+            0, since there is one sum.
+        sites
+            Indices of the sites, shape (sites,).
+        stream
+            Randomness of this release alone: site i draws from the stream of node i.
         """
         nodes = np.asarray(sites, np.uint32)
         return kernels.discrete_gaussian((len(nodes), self.dim), self.share, stream, nodes=nodes)
 
     @property
     def _largest_site(self) -> int:
+        """Largest number of records of one site, B."""
         if self.records_per_site is None:
             return self.records
         return self.records_per_site
 
     @property
     def _rounding(self) -> float:
+        """Float64 error between two neighbouring sums, in steps of the grid."""
         return self._rounding_at(self.steps)
 
     def _rounding_at(self, steps: int) -> float:
-        """Return the float64 error between two neighbouring sums: additions, clipping, the grid."""
-        most = self._largest_site
-        return (2.0 * most * (most + 2) + 2 * self.dim) * 2.0**-53 * steps
+        """Return the float64 error between two neighbouring sums, for so many steps in C.
+
+        It bounds the rounding of additions, of clipping and of the division by the grid.
+        """
+        records = self._largest_site
+        return (2.0 * records * (records + 2) + 2 * self.dim) * 2.0**-53 * steps
 
     def _sensitivity_at(self, steps: int) -> float:
-        records = self.moved / self.clipping_norm
-        return records * steps + sqrt(self.dim) + self._rounding_at(steps)
+        """Return the sensitivity of the rounded sum, in steps, for so many steps in C."""
+        unrounded = self.moved / self.clipping_norm * steps
+        return unrounded + sqrt(self.dim) + self._rounding_at(steps)
 
     def _share_at(self, steps: int) -> float:
+        """Return the scale of one site's noise, in steps, for so many steps in C."""
         return self.noise_to_sensitivity * self._sensitivity_at(steps) / sqrt(self.honest)
 
     @cached_property
     def _largest_sum(self) -> float:
-        """Bound on a coordinate of the rounded sum, but for batches that are too rare to count."""
+        """Bound on a coordinate of the rounded sum in all but rare batches (`WRAP_PROBABILITY`)."""
         batch = float(self.records)
         if self.sampling_rate < 1:
             from scipy.stats import binom
@@ -355,13 +383,14 @@ class SecureSum:
 
     @cached_property
     def _bits_by_rule(self) -> int:
+        """Bits for which sums wrap around with a probability of at most `WRAP_PROBABILITY`."""
         numbers = 4 * self.dim * self.attempts / WRAP_PROBABILITY
         noise = self.share * sqrt(self.sites) * sqrt(2 * log(numbers))
         return ceil(log2(2 * (self._largest_sum + noise) + 2))
 
 
 def reserved(dropouts: int, reserve: int | None) -> int:
-    """Return the number of attempts beside the rounds: by default one for each dropout."""
+    """Return the number of releases for attempts that fail: by default one for each dropout."""
     if reserve is None:
         return dropouts
     return reserve
@@ -401,7 +430,7 @@ def calibrated_sum(*, epsilon: float, delta: float, **public: Any) -> SecureSum:
     """
     bits = public.pop("bits", None)
     trial = SecureSum(noise_to_sensitivity=1.0, **public)
-    multiplier = sum_of_shares_noise_to_sensitivity(
+    noise_ratio = sum_of_shares_noise_to_sensitivity(
         target_epsilon=epsilon,
         target_delta=delta,
         scale_per_multiplier=trial.sensitivity,
@@ -412,4 +441,4 @@ def calibrated_sum(*, epsilon: float, delta: float, **public: Any) -> SecureSum:
         sampling_rate=trial.sampling_rate,
         count=trial.attempts,
     )
-    return replace(trial, noise_to_sensitivity=multiplier, bits=bits)
+    return replace(trial, noise_to_sensitivity=noise_ratio, bits=bits)
