@@ -4,10 +4,10 @@ A compressor is a function of values that noise already protects and of coins th
 the data: post-processing, which costs no privacy and leaves the release's event as it is. Its mean
 over the coins is the value itself.
 
-The length of a message is that of its bytes, `Compressed.message`, from which `Compressor.decode`
-recovers exactly the numbers `Compressed.values` that the receivers compute with. Where one process
-sends many rows to another, they travel in one packet, `Compressed.together`, no longer than their
-bytes plus a few for the whole, from which `Compressor.apart` recovers them.
+The length of a message is that of its bytes, `Compressed.message`. `Compressor.decode` recovers
+from them exactly the numbers `Compressed.values` that the receivers compute with. Where one process
+sends many rows to another, they travel in one packet, `Compressed.together`, at most a few bytes
+longer than the messages. `Compressor.apart` recovers the rows from it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,18 @@ from dpmesh.kernels import Packed
 from dpmesh.keys import Stream
 
 Rows = npt.NDArray[np.int64]
+"""Indices of rows, shape (rows,)."""
 
 MOST_BITS = 32
+"""Most bits of a code."""
+
 NORM = struct.Struct("<d")
 LENGTH = struct.Struct("<Q")
-BITMAP, PLACES = b"\0", b"\1"
+BITMAP = b"\0"
+"""First byte of a sparse message whose places are a bitmap."""
+
+PLACES = b"\1"
+"""First byte of a sparse message whose places are 4-byte indices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +48,13 @@ class Compressed:
     Parameters
     ----------
     values
-        Shape (rows, dim): what receivers decode.
+        Numbers that receivers decode, shape (rows, dim).
     bits
-        Shape (rows,): their lengths.
+        Lengths of the messages in bits, shape (rows,).
     message
-        ``message(row)`` makes the bytes of one of them.
+        ``message(row)`` returns the bytes of one message.
     together
-        ``together(rows)`` makes one packet of these rows.
+        ``together(rows)`` returns one packet of these rows.
     compressor
         The compressor that can decode them.
     """
@@ -66,7 +73,9 @@ class Compressor(Protocol):
     """
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:
-        """Return the messages of `values`, shape (rows, dim), each row with coins of its own.
+        """Return the messages of `values`, shape (rows, dim).
+
+        Row r takes its random choices from the stream of node r of `coins`.
 
         Raises
         ------
@@ -95,7 +104,7 @@ class Compressor(Protocol):
 
 @dataclass(frozen=True)
 class Quantizer:
-    """Each number becomes one of the two nearest multiples of `step`, without bias.
+    """Unbiased rounding of each number to one of the two nearest multiples of `step`.
 
     A message is the number of bits per code, in one byte, and the codes packed as in
     `dpmesh.kernels.quantization`: a code that needs more bits is escaped, at 8 bytes more, and
@@ -107,8 +116,8 @@ class Quantizer:
         The quantized paper's quantizer parameter: the variance added to a number is at most
         ``step**2 / 4``.
     bits
-        Bits of a code, from 1 to 32. None: each node takes the number of bits that makes its
-        message shortest, a function of its codes alone.
+        Bits of a code, from 1 to 32. None: each message has the number of bits that makes it
+        shortest, a function of its codes alone.
 
     Examples
     --------
@@ -128,22 +137,25 @@ class Quantizer:
     def compress(self, values: Floats, coins: Stream) -> Compressed:
         """Quantize and pack; see `Compressor`."""
         largest = max(float(values.max()), -float(values.min())) / self.step
-        narrow = largest < 2**31 - 1  # half the memory to move
-        codes = kernels.quantize(values, self.step, coins, dtype=np.int32 if narrow else np.int64)
+        code_type: type[np.int32 | np.int64] = np.int64
+        if largest < 2**31 - 1:  # half the memory to move
+            code_type = np.int32
+        codes = kernels.quantize(values, self.step, coins, dtype=code_type)
         least = self.bits or 1
         most = self.bits or min(MOST_BITS, kernels.bits_needed(codes))
-        lengths = kernels.packed_sizes(codes, least, most)
-        chosen = least + lengths.argmin(axis=0)
+        lengths = kernels.packed_sizes(codes, least, most)  # bytes, by number of bits and row
+        widths = least + lengths.argmin(axis=0)
 
         def message(row: int) -> bytes:
-            bits = int(chosen[row])
+            bits = int(widths[row])
             return bytes([bits]) + kernels.pack(codes[row], bits).message
 
         def together(rows: Rows) -> bytes:
-            widths = chosen[rows].astype(np.uint8)
-            parts = [widths.tobytes()]
-            for bits in np.unique(widths).tolist():
-                packed = kernels.pack(codes[rows[widths == bits]], bits).message
+            row_widths = widths[rows].astype(np.uint8)
+            parts = [row_widths.tobytes()]
+            for bits in np.unique(row_widths).tolist():
+                rows_of_width = rows[row_widths == bits]
+                packed = kernels.pack(codes[rows_of_width], bits).message
                 parts += [LENGTH.pack(len(packed)), packed]
             return b"".join(parts)
 
@@ -158,9 +170,8 @@ class Quantizer:
         for row, message in enumerate(messages):
             if not message:
                 fail("messages", "a byte of bits and the codes", f"no bytes in message {row}")
-            codes[row] = kernels.unpack(
-                Packed(message=message[1:], bits=message[0], shape=(dim,), dtype=int64)
-            )
+            packed = Packed(message=message[1:], bits=message[0], shape=(dim,), dtype=int64)
+            codes[row] = kernels.unpack(packed)
         return kernels.dequantize(codes, self.step, dtype=dtype)
 
     def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
@@ -171,21 +182,21 @@ class Quantizer:
         widths = _first("bytes of bits", packet, rows, np.uint8)
         codes = np.empty((rows, dim), int64)
         for bits in np.unique(widths).tolist():
-            of_width = widths == bits
-            length = int(_first("length of codes", packet[offset:], 1, np.dtype("<u8"))[0])
-            message = packet[offset + LENGTH.size :][:length]
-            offset = offset + LENGTH.size + length
-            shape = (int(of_width.sum()), dim)
-            codes[of_width] = kernels.unpack(
-                Packed(message=message, bits=bits, shape=shape, dtype=int64)
-            )
+            has_width = widths == bits
+            lengths = _first("length of codes", packet[offset:], 1, np.dtype("<u8"))
+            begin = offset + LENGTH.size
+            end = begin + int(lengths[0])
+            shape = (int(has_width.sum()), dim)
+            packed = Packed(message=packet[begin:end], bits=bits, shape=shape, dtype=int64)
+            codes[has_width] = kernels.unpack(packed)
+            offset = end
         _ends(packet, offset)
         return kernels.dequantize(codes, self.step, dtype=dtype)
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Each number becomes a multiple of its row's norm over `levels`, without bias: QSGD.
+    """QSGD: unbiased rounding of each number to a multiple of its row's norm over `levels`.
 
     A message is the norm, in 8 bytes, and the message of `Quantizer` for the row over its norm. The
     squared error of a row is at most ``min(dim / levels**2, sqrt(dim) / levels)`` of its squared
@@ -194,7 +205,7 @@ class Levels:
     Parameters
     ----------
     levels
-        Steps from 0 to a row's norm, at least 1; 1 leaves only signs and zeros.
+        Number of steps from 0 to a row's norm, at least 1; with 1 only signs and zeros remain.
 
     Examples
     --------
@@ -212,14 +223,15 @@ class Levels:
         """Divide by the norms and quantize; see `Compressor`."""
         exact = values.astype(np.float64)
         norms = np.linalg.norm(exact, axis=1, keepdims=True)
-        codes = self._codes.compress(exact / np.where(norms > 0, norms, 1), coins)
+        unit_rows = exact / np.where(norms > 0, norms, 1)
+        codes = self._codes.compress(unit_rows, coins)
 
         def message(row: int) -> bytes:
             return NORM.pack(norms[row, 0]) + codes.message(row)
 
         def together(rows: Rows) -> bytes:
-            before: bytes = norms[rows].astype("<f8").tobytes()
-            return before + codes.together(rows)
+            packed_norms: bytes = norms[rows].astype("<f8").tobytes()
+            return packed_norms + codes.together(rows)
 
         decoded = (norms * codes.values).astype(values.dtype)
         return Compressed(decoded, 8 * NORM.size + codes.bits, message, together, self)
@@ -231,7 +243,8 @@ class Levels:
                 fail("messages", "8 bytes of norm and the codes", f"{len(message)} in {row}")
         norms = np.array([NORM.unpack_from(message) for message in messages])
         codes = [message[NORM.size :] for message in messages]
-        decoded: Floats = (norms * self._codes.decode(codes, dim, np.float64)).astype(dtype)
+        unit_rows = self._codes.decode(codes, dim, np.float64)
+        decoded: Floats = (norms * unit_rows).astype(dtype)
         return decoded
 
     def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
@@ -273,17 +286,17 @@ class RandomSparsifier:
         every(self, probability, "keep", zero=False)
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:
-        """Keep some; see `Compressor`."""
+        """Keep a random part of the numbers; see `Compressor`."""
         if not np.isfinite(values).all():
             fail("values", "finite values", "NaN or infinity")
         is_kept = kernels.uniform(values.shape, coins) < self.keep
         sparse = np.where(is_kept, values / values.dtype.type(self.keep), values.dtype.type(0))
         counts = is_kept.sum(axis=1)
-        bitmap = -(-values.shape[1] // 8)
-        lengths = 1 + np.minimum(bitmap, 4 * counts) + values.itemsize * counts
+        bitmap_size = _bitmap_size(values.shape[1])
+        lengths = 1 + np.minimum(bitmap_size, 4 * counts) + values.itemsize * counts
 
         def message(row: int) -> bytes:
-            if 4 * counts[row] < bitmap:
+            if 4 * counts[row] < bitmap_size:
                 places: bytes = PLACES + np.flatnonzero(is_kept[row]).astype("<u4").tobytes()
             else:
                 places = BITMAP + np.packbits(is_kept[row], bitorder="little").tobytes()
@@ -291,16 +304,16 @@ class RandomSparsifier:
             return places + numbers
 
         def together(rows: Rows) -> bytes:
-            dense = bitmap <= 4 * counts[rows]
+            dense = bitmap_size <= 4 * counts[rows]
+            bitmaps = np.packbits(is_kept[rows[dense]], axis=1, bitorder="little")
             _, places = np.nonzero(is_kept[rows[~dense]])
-            return b"".join(
-                (
-                    counts[rows].astype("<u4").tobytes(),
-                    np.packbits(is_kept[rows[dense]], axis=1, bitorder="little").tobytes(),
-                    places.astype("<u4").tobytes(),
-                    sparse[rows][is_kept[rows]].tobytes(),
-                )
+            parts = (
+                counts[rows].astype("<u4").tobytes(),
+                bitmaps.tobytes(),
+                places.astype("<u4").tobytes(),
+                sparse[rows][is_kept[rows]].tobytes(),
             )
+            return b"".join(parts)
 
         return Compressed(sparse, 8 * lengths, message, together, self)
 
@@ -308,22 +321,24 @@ class RandomSparsifier:
         """Put the numbers in their places; see `Compressor`."""
         dim = integer("dim", dim, at_least=1)
         size = np.dtype(dtype).itemsize
-        bitmap = -(-dim // 8)
+        bitmap_size = _bitmap_size(dim)
         decoded = np.zeros((len(messages), dim), dtype)
         for row, message in enumerate(messages):
-            kind, rest = message[:1], message[1:]
+            kind = message[:1]
+            rest = message[1:]
             if kind == PLACES and len(rest) % (4 + size) == 0:
-                ends = 4 * (len(rest) // (4 + size))
-                places = np.frombuffer(rest[:ends], "<u4")
-            elif kind == BITMAP and len(rest) >= bitmap:
-                ends = bitmap
-                bits = np.frombuffer(rest[:bitmap], np.uint8)
+                places_size = 4 * (len(rest) // (4 + size))
+                places = np.frombuffer(rest[:places_size], "<u4")
+            elif kind == BITMAP and len(rest) >= bitmap_size:
+                places_size = bitmap_size
+                bits = np.frombuffer(rest[:bitmap_size], np.uint8)
                 places = np.flatnonzero(np.unpackbits(bits, count=dim, bitorder="little"))
             else:
                 fail("messages", "a byte of kind, places and numbers", f"others in {row}")
-            if len(rest) - ends != size * len(places) or np.any(places >= dim):
+            numbers_size = len(rest) - places_size
+            if numbers_size != size * len(places) or np.any(places >= dim):
                 fail("messages", f"a number for each of {len(places)} places", f"others in {row}")
-            decoded[row, places] = np.frombuffer(rest[ends:], dtype)
+            decoded[row, places] = np.frombuffer(rest[places_size:], dtype)
         return decoded
 
     def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
@@ -332,20 +347,22 @@ class RandomSparsifier:
         The packet has the counts of kept numbers, the bitmaps, the places, and the kept numbers.
         """
         rows, dim = _lengths(rows, dim)
-        bitmap = -(-dim // 8)
+        bitmap_size = _bitmap_size(dim)
         is_kept = np.zeros((rows, dim), np.bool_)
         counts = _first("counts", packet, rows, np.dtype("<u4")).astype(np.int64)
-        dense = bitmap <= 4 * counts
+        dense = bitmap_size <= 4 * counts
         offset = 4 * rows
-        bits = _first("bitmaps", packet[offset:], int(dense.sum()) * bitmap, np.uint8)
-        offset += bits.nbytes
-        bits = bits.reshape(-1, bitmap)
-        is_kept[dense] = np.unpackbits(bits, axis=1, count=dim, bitorder="little").astype(np.bool_)
+        bitmaps = _first("bitmaps", packet[offset:], int(dense.sum()) * bitmap_size, np.uint8)
+        offset += bitmaps.nbytes
+        bitmaps = bitmaps.reshape(-1, bitmap_size)
+        bits = np.unpackbits(bitmaps, axis=1, count=dim, bitorder="little")
+        is_kept[dense] = bits.astype(np.bool_)
         places = _first("places", packet[offset:], int(counts[~dense].sum()), np.dtype("<u4"))
         offset += places.nbytes
         if np.any(places >= dim):
             fail("packet", f"places below {dim}", places.max())
-        is_kept[np.repeat(np.flatnonzero(~dense), counts[~dense]), places] = True
+        sparse_rows = np.repeat(np.flatnonzero(~dense), counts[~dense])
+        is_kept[sparse_rows, places] = True
         if not np.array_equal(is_kept.sum(axis=1), counts):
             fail("packet", "as many places as counted", "others")
         numbers = _first("numbers", packet[offset:], int(counts.sum()), np.dtype(dtype))
@@ -355,17 +372,24 @@ class RandomSparsifier:
         return decoded
 
 
+def _bitmap_size(dim: int) -> int:
+    """Return the bytes of a bitmap of `dim` bits."""
+    return -(-dim // 8)
+
+
 def _lengths(rows: int, dim: int) -> tuple[int, int]:
+    """Return both sizes; fail unless they are a number of rows and a length of rows."""
     return integer("rows", rows), integer("dim", dim, at_least=1)
 
 
 def _first(what: str, packet: bytes, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return the numbers at the beginning of a packet."""
+    """Return the first `count` numbers of a packet; `what` names them in an error."""
     if len(packet) < count * np.dtype(dtype).itemsize:
         fail("packet", f"{count} {what}", f"{len(packet)} bytes")
     return np.frombuffer(packet, dtype, count)
 
 
 def _ends(packet: bytes, length: int) -> None:
+    """Fail unless a packet has this length in bytes."""
     if len(packet) != length:
         fail("packet", f"{length} bytes", len(packet))

@@ -1,4 +1,4 @@
-"""Values on a grid of multiples of a power of 2: the last bits of noisy sums leak nothing."""
+"""Values on multiples of a power of 2, so that low-order bits of noisy sums reveal nothing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from dpmesh._privacy_types import Floats
 from dpmesh._validate import fail, positive
 
 MOST_STEPS = 2**25
-"""Largest scale of noise on the integers."""
+"""Largest scale of noise on a grid, in steps."""
 
 MOST_NUMBERS = 2**20
-"""The longest row of noise on a grid: plans, which do not know how long rows are, charge it."""
+"""Longest row of noise on a grid; the cost of a plan, which has no lengths, is for this length."""
 
 _FARTHEST = 2.0**52
+"""Largest number of steps from 0 to a value on a grid."""
 
 
 def power_of_two(argument: str, value: float) -> float:
-    """A power of 2 between 2**-100 and 2**100, by which dividing and multiplying is exact."""
+    """Return a power of 2 between 2**-100 and 2**100, by which division and product are exact.
+
+    Raises
+    ------
+    ValueError
+        If the value of `argument` is another number.
+    """
     mantissa, exponent = frexp(positive(argument, value))
     if mantissa != 0.5 or not -99 <= exponent <= 101:
         fail(argument, "a power of 2 between 2**-100 and 2**100, such as 2**-20", repr(value))
@@ -28,15 +35,16 @@ def power_of_two(argument: str, value: float) -> float:
 
 
 def check_length(dim: int) -> None:
-    """Fail if a row has more numbers on a grid than a plan is charged for."""
+    """Fail if a row on a grid is longer than `MOST_NUMBERS`."""
     if dim > MOST_NUMBERS:
         fail("grid", f"None for rows of more than {MOST_NUMBERS} numbers", f"rows of {dim}")
 
 
 def round_to_grid(values: Floats, grid: float) -> Floats:
-    """Return the nearest multiples of `grid`, of the same type, at most half of it away.
+    """Return values rounded to the nearest multiples of `grid`, in their type.
 
-    Values further than 2**52 steps from 0 are clamped to that, which moves no two further apart.
+    Values further than 2**52 steps from 0 are clamped to that, which never increases the distance
+    between two values.
     """
     grid = float(grid)  # products of integers wrap around
     with np.errstate(over="ignore"):

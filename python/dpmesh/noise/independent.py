@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from dpmesh.noise.correlated import CorrelatedStrategy
 
 _OF_ALGORITHM = frozenset({"noise_to_sensitivity", "clipping_norm", "roundings"})
-"""Fields of a mechanism that the algorithm sets."""
+"""Fields of a mechanism that the algorithm sets, not the user."""
 
 
 @dataclass(frozen=True)
 class Independent:
-    """Noise of each release by itself, of one kind; the algorithm says how much.
+    """Independent noise of one kind for each release; the algorithm sets its amount.
 
-    A class of mechanisms stands for this with all settings as by default.
+    Where this is accepted, a class of mechanisms stands for it with the default settings.
 
     Parameters
     ----------
     kind
-        A class of mechanisms, such as `Laplace`, or your own.
+        Class of mechanisms, such as `Laplace`, or a custom one.
     settings
-        Values of its other fields, such as ``(("grid", 2**-10),)``.
+        Names and values of further fields of the class, such as ``(("grid", 2**-10),)``.
 
     Raises
     ------
     ValueError
-        If `kind` is no class of mechanisms, or a setting is none of its fields.
+        If `kind` is not a class of mechanisms, or a setting is not one of its fields.
 
     Examples
     --------
@@ -55,9 +55,10 @@ class Independent:
         if self.kind.deviation == 0 or "noise_to_sensitivity" not in names:
             expected = "a class of independent noise (noise_multiplier=None runs without)"
             fail("noise", expected, self.kind.__name__)
+        settable = [name for name in names if name not in _OF_ALGORITHM]
         for name, _ in self.settings:
-            if name not in names or name in _OF_ALGORITHM:
-                choices = ", ".join(name for name in names if name not in _OF_ALGORITHM)
+            if name not in settable:
+                choices = ", ".join(settable)
                 fail("noise", f"settings of {self.kind.__name__}: {choices}", name)
 
     def __repr__(self) -> str:
@@ -65,21 +66,28 @@ class Independent:
         return f"Independent({self.kind.__name__}{settings})"
 
     def mechanism(self, noise_to_sensitivity: float) -> Mechanism:
-        """Return the mechanism with this noise over the sensitivity."""
+        """Return the mechanism with this ratio of noise to sensitivity."""
         return self.kind(noise_to_sensitivity, **dict(self.settings))
 
 
 NoiseKind: TypeAlias = "CorrelatedStrategy | type[Mechanism] | Independent | None"
-"""A parameter `noise`: a strategy, a class of mechanisms, or None for the algorithm's own."""
+"""Type of a parameter `noise`; None for the default noise of the algorithm."""
 
 
 def is_kind(value: object) -> TypeGuard[type[Mechanism]]:
-    """Return True if this is a class of mechanisms that release independent noise."""
+    """Return True if this is a class of mechanisms with independent noise."""
     return isinstance(value, type) and issubclass(value, Mechanism) and not value.is_joint
 
 
 def keep_noise(algorithm: Any) -> None:
-    """Replace a class of mechanisms in a frozen algorithm's `noise` by `Independent` noise."""
+    """Check a frozen algorithm's `noise`, and replace a class of mechanisms by `Independent`.
+
+    Raises
+    ------
+    ValueError
+        If it is neither a class of mechanisms, `Independent`, a strategy of correlated noise nor
+        None.
+    """
     noise = algorithm.noise
     if isinstance(noise, Mechanism):
         fail("noise", f"the class {type(noise).__name__}, whose amount the algorithm sets", noise)
@@ -91,7 +99,13 @@ def keep_noise(algorithm: Any) -> None:
 
 
 def keep_kind(algorithm: Any) -> None:
-    """Replace a class of mechanisms, and fail at anything else but `Independent` noise and None."""
+    """Check a frozen algorithm's `noise` as `keep_noise` does, and refuse correlated noise.
+
+    Raises
+    ------
+    ValueError
+        If it is neither a class of mechanisms, `Independent` nor None.
+    """
     keep_noise(algorithm)
     if strategy_of(algorithm.noise) is not None:
         fail("noise", "a class of mechanisms or None", algorithm.noise)
@@ -105,7 +119,7 @@ def strategy_of(noise: NoiseKind) -> CorrelatedStrategy | None:
 
 
 def mechanism_of(noise: NoiseKind, noise_to_sensitivity: float) -> Mechanism:
-    """Return the mechanism of a release by itself: Gaussian noise but for `Independent` noise."""
+    """Return the mechanism of one independent release: Gaussian unless `noise` is `Independent`."""
     if isinstance(noise, Independent):
         return noise.mechanism(noise_to_sensitivity)
     return Gaussian(noise_to_sensitivity)
@@ -113,7 +127,11 @@ def mechanism_of(noise: NoiseKind, noise_to_sensitivity: float) -> Mechanism:
 
 @cache
 def unscaled(kind: type[Mechanism]) -> Callable[..., Independent]:
-    """Return a function that makes `Independent` noise of a class from its other settings."""
+    """Return a function that makes `Independent` noise of a class from its settings.
+
+    Its signature has the fields of the class that a user sets, so that readers of files can check
+    them.
+    """
 
     def make(**settings: Any) -> Independent:
         return Independent(kind, tuple(sorted(settings.items())))

@@ -1,4 +1,4 @@
-"""Mechanisms: clip, add noise. Only `Mechanism.release` makes values of private data public.
+"""Mechanisms, which clip and add noise; `Mechanism.release` alone makes private values public.
 
 `Mechanism.release` turns a `Sensitive` array into a `Released` one. Algorithms do not call it: they
 yield their values with the `Release` that describes them, and the loop releases these.
@@ -43,15 +43,25 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """A stream of the nodes whose rows draw from it, and the norm that no noisy row may exceed."""
+    """Stream from which the nodes draw their rows of noise, and the largest norm of a noisy row."""
 
     stream: Stream
     longest: float
 
 
+def _defining_class(kind: type[Mechanism], attribute: str) -> type:
+    """Return the class among the bases of `kind` that defines an attribute."""
+    return next(base for base in kind.__mro__ if attribute in vars(base))
+
+
+def _is_ours(kind: type) -> bool:
+    """Return True if a class is of this package."""
+    return f"{kind.__module__}.".startswith("dpmesh.")
+
+
 @dataclass(frozen=True)
 class Mechanism(ABC):
-    """Noise added to every coordinate of every node's row, in proportion to the sensitivity.
+    """Noise on every coordinate of every node's row, in proportion to the sensitivity.
 
     The data of one unit affect only one row of a release.
 
@@ -63,14 +73,14 @@ class Mechanism(ABC):
         If given, each row is clipped to this norm before the noise.
     grid
         If given, values are rounded to multiples of it, and the noise is a whole number of them, so
-        that the digits of the sum do not reveal the value beneath the noise. Rounding may move
-        neighbouring rows apart by one `grid` in every coordinate, which the noise covers: choose it
+        that low-order digits of the sum do not reveal the value without noise. Rounding may move
+        neighbouring rows apart by one `grid` in every coordinate, which the noise covers. Choose it
         small beside sensitivity / dim for Laplace and sensitivity / sqrt(dim) for Gaussian noise,
-        and at least a 2**-25th of the noise. A power of 2, on which floating-point arithmetic is
-        exact.
+        and at least a 2**-25th of the noise. It is a power of 2, by which floating-point arithmetic
+        is exact.
     roundings
-        How often numbers as large as a row's were rounded to their type since they were last
-        released. The more, the shorter are the longest rows that are released.
+        Number of times that numbers as large as a row's were rounded to their type since their last
+        release. The larger it is, the shorter are the longest rows that can be released.
     """
 
     noise_to_sensitivity: float
@@ -80,13 +90,15 @@ class Mechanism(ABC):
     roundings: float = field(default=ROUNDINGS, repr=False, compare=False)
 
     distribution: ClassVar[str]
-    """Of the noise on the real numbers."""
+    """Distribution of the noise on the real numbers."""
+
     norm: ClassVar[Norm]
+    """Norm of the sensitivity in `noise_to_sensitivity`."""
 
     proof: ClassVar[str] = ""
-    """Why a release loses no more than `event` states, so that parties need not trust its author.
+    """Proof that `event` is correct, for parties who do not know the author of the class.
 
-    Empty if that is not proved. A subclass states it anew, since it may change what its base
+    Empty if that is not proved. A subclass must state it again, since it may change what its base
     proves: see `proof_of`.
     """
 
@@ -104,26 +116,27 @@ class Mechanism(ABC):
     composition: ClassVar[int | None] = None
     """Order of the norm in which shifts over scales of several releases add up.
 
-    1 where epsilons add up, 2 for Gaussian differential privacy, None if the class states its loss
-    by itself.
+    1 where epsilons add up, 2 for Gaussian differential privacy, None if the class states its own
+    privacy loss.
     """
 
     adds_noise: ClassVar[bool] = True
     """Whether it adds any noise."""
 
     is_joint: ClassVar[bool] = False
-    """Whether a release is part of one event, whose other releases were planned with it."""
+    """True if a release is one part of a joint event that was planned as a whole."""
 
     _has_kernel: ClassVar[bool]
-    """Whether a kernel adds real-valued noise, which refuses NaN and noisy rows too long."""
+    """True if a kernel adds real-valued noise; it refuses NaN and noisy rows that are too long."""
 
     _states_its_loss: ClassVar[bool]
-    """Whether a class outside of this package states what a release loses."""
+    """True if a class outside of this package states the privacy loss of a release."""
 
     def __init_subclass__(cls) -> None:
         cls._has_kernel = cls._add_noise is Mechanism._add_noise
-        stating = [next(b for b in cls.__mro__ if n in vars(b)) for n in ("event", "privacy_loss")]
-        cls._states_its_loss = any(not f"{b.__module__}.".startswith("dpmesh.") for b in stating)
+        event_class = _defining_class(cls, "event")
+        loss_class = _defining_class(cls, "privacy_loss")
+        cls._states_its_loss = not (_is_ours(event_class) and _is_ours(loss_class))
         if cls._states_its_loss and "composition" not in vars(cls):
             cls.composition = None
         if "distribution" in vars(cls) and "adds_noise" not in vars(cls):
@@ -143,23 +156,26 @@ class Mechanism(ABC):
 
     @property
     def name(self) -> str:
-        """The distribution of the noise, and whether it is on a grid.
+        """The distribution of the noise, after ``"discrete_"`` if it is on a grid.
 
-        After it the class, if it states its own loss: what goes by names then knows it as no other.
+        The name of a class follows if it states its own privacy loss, so that it is distinct from
+        the mechanisms of this package.
         """
-        name = self.distribution if self.grid is None else f"discrete_{self.distribution}"
+        name = self.distribution
+        if self.grid is not None:
+            name = f"discrete_{name}"
         if self._states_its_loss:
             return f"{name} of {type(self).__qualname__}"
         return name
 
     @property
     def spacing(self) -> float:
-        """Distance of neighbouring values that it can release; 0 for real-valued noise."""
+        """Distance between neighbouring values of a release; 0 for real-valued noise."""
         return self.grid or 0.0
 
     @property
     def law(self) -> str | None:
-        """The distribution, if the loss follows from it: None if the class states its loss."""
+        """The distribution if it determines the privacy loss; None if the class states its own."""
         if self._states_its_loss:
             return None
         return self.distribution
@@ -176,12 +192,12 @@ class Mechanism(ABC):
 
     @property
     def joint_event(self) -> CorrelatedGaussian | None:
-        """The correlated noise of a run of which this is a row; None for independent noise."""
+        """The correlated noise of a run that this row belongs to; None for independent noise."""
         return None
 
     @property
     def joint_row(self) -> int:
-        """Which row of the `joint_event` this is."""
+        """Index of this row in the `joint_event`, from 0."""
         raise ValueError(f"{type(self).__name__} is no row of correlated noise")
 
     @property
@@ -191,12 +207,10 @@ class Mechanism(ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The fields that the class has beside those of every mechanism, in plain types."""
+        """Values of the fields that the class adds to `Mechanism`, by name, in plain types."""
         common = {field.name for field in fields(Mechanism)}
-        stored = (field for field in fields(self) if field.init and field.compare)
-        return {
-            field.name: getattr(self, field.name) for field in stored if field.name not in common
-        }
+        stored = [field.name for field in fields(self) if field.init and field.compare]
+        return {name: getattr(self, name) for name in stored if name not in common}
 
     @property
     def pure_epsilon(self) -> float:
@@ -205,7 +219,7 @@ class Mechanism(ABC):
 
     @property
     def integer_rows(self) -> int:
-        """Number of rows of grid noise in a release on which a record's row depends."""
+        """Number of rows of grid noise in a release that one record affects; 0 without a grid."""
         if self.grid is None:
             return 0
         return 1
@@ -213,17 +227,18 @@ class Mechanism(ABC):
     @property
     @abstractmethod
     def event(self) -> DpEvent:
-        """One release as an event of the dp-accounting library: what is proved of it.
+        """Proved guarantee of one release, as an event of the dp-accounting library.
 
-        The cost of noise of one's own rests on it: of another `distribution` than this package's,
-        or of a subclass that states another event.
+        The epsilon of a custom mechanism follows from it: one with another `distribution` than this
+        package's, or a subclass that states another event.
         """
 
     @property
     def privacy_loss(self) -> PrivacyLossDistribution | None:
-        """The distribution of the loss of one release, by dp-accounting, where no event states it.
+        """Privacy loss distribution of one release, for a mechanism that no event describes.
 
-        On a grid of 1e-4, the library's default; it errs upwards. None if `event` states it all.
+        It is one of dp-accounting, with a discretization interval of 1e-4, the library's default,
+        and errs upwards. None if `event` describes the release.
         """
         return None
 
@@ -233,9 +248,9 @@ class Mechanism(ABC):
 
     @final
     def noise_scale(self, sensitivity: Sensitivity, dim: int) -> float:
-        """Return the scale of the noise for rows of `dim` coordinates.
+        """Return the scale of the noise for rows of `dim` coordinates, in the units of the values.
 
-        In float32 more is drawn, see `drawn_scale`.
+        In float32 the noise is 2% larger or more, see `drawn_scale`.
 
         Raises
         ------
@@ -249,39 +264,42 @@ class Mechanism(ABC):
 
     @final
     def drawn_scale(self, values: Floats, sensitivity: Sensitivity) -> float:
-        """Return the scale of the noise that rows of their type get.
+        """Return the scale of the noise for values of this type, in their units.
 
-        In float32 it is 2% larger than `noise_scale`: the noise ratio is its ratio to how far
-        a neighbouring dataset moves a row that was rounded, see `dpmesh.noise.rounding`.
+        In float32 it exceeds `noise_scale` by 2% or more, since rounding adds to the sensitivity of
+        a row: see `dpmesh.noise.rounding`.
         """
-        return self.noise_scale(sensitivity, values.shape[-1]) * self.rounding_factor(values)
+        scale = self.noise_scale(sensitivity, values.shape[-1])
+        return scale * self.rounding_factor(values)
 
     @final
     def rounding_factor(self, values: Floats) -> float:
-        """Return by how much `drawn_scale` exceeds `noise_scale`, to hide rounding."""
+        """Return the ratio of `drawn_scale` to `noise_scale`, at least 1, which covers rounding."""
         if PRECISION[values.itemsize] is DOUBLE:
             return DOUBLE.factor
         return single_factor(values.shape[-1], self._widest, self.norm, self.roundings)
 
     @property
     def _widest(self) -> float:
-        """The largest noise ratio of what is scaled together."""
+        """Largest noise ratio among the rows that get the same rounding factor."""
         return self.noise_to_sensitivity
 
     def with_rows(self, draw: Callable[[Any], Floats]) -> Mechanism:
-        """Return it with its row of noise if that depends on earlier ones, else as it is."""
+        """Return the mechanism with its row of noise; itself if that needs no earlier rows."""
         return self
 
     def prepared(self, values: Sensitive) -> Sensitive:
-        """Return rows as the noise finds them: clipped, and rounded to the grid if there is one."""
-        inside = _rows(values)
+        """Return rows before the noise: clipped, and rounded to the grid if there is one."""
+        rows = _rows(values)
         if self.clipping_norm is not None:
-            inside = kernels.clip_rows(inside, self.clipping_norm, norm=self.norm)
-        return Sensitive(inside if self.grid is None else round_to_grid(inside, self.grid))
+            rows = kernels.clip_rows(rows, self.clipping_norm, norm=self.norm)
+        if self.grid is not None:
+            rows = round_to_grid(rows, self.grid)
+        return Sensitive(rows)
 
     @final
     def release(self, values: Sensitive, sensitivity: Sensitivity, stream: Stream) -> Released:
-        """Release `values`, each node's row with noise of its own.
+        """Release `values`, each node's row with independent noise.
 
         Values of sensitivity 0 do not depend on the data and are released without noise.
 
@@ -290,37 +308,39 @@ class Mechanism(ABC):
         values
             Shape (nodes, dim).
         sensitivity
-            How far one neighbouring dataset moves a row, given all earlier releases.
+            Largest change of a row between neighbouring datasets, given all earlier releases.
         stream
-            The noise's randomness: row r draws from the stream of node r. Two releases under one
+            Randomness of the noise: row r draws from the stream of node r. Two releases under one
             stream have the same noise, and their difference has none: the loop of a run gives each
-            release a stream of its own.
+            release a new stream.
 
         Returns
         -------
-        The released values, which cannot be written to.
+        The released values, read-only, of the shape and type of `values`.
 
         Raises
         ------
         ValueError
             If an argument has the wrong type, a value is NaN or infinite, a noisy row is so long
-            that its type rounds it by more than the sensitivity, the noise is smaller than the
-            type's normal numbers or exceeds 2**25 times the grid.
+            that rounding to its type adds too much to the sensitivity, or the noise is smaller than
+            the type's normal numbers or exceeds 2**25 times the grid.
         """
         if not isinstance(sensitivity, Sensitivity):
             fail("sensitivity", A_SENSITIVITY, reprlib.repr(sensitivity))
-        noisy = sensitivity.bound > 0 and self.adds_noise
-        if not (noisy and self._has_kernel and self.grid is None and self.clipping_norm is None):
+        is_noisy = sensitivity.bound > 0 and self.adds_noise
+        is_plain = self.grid is None and self.clipping_norm is None
+        kernel_checks = is_noisy and is_plain and self._has_kernel
+        if not kernel_checks:
             _check_finite(_rows(values))
-        inside = self.prepared(values)
-        if not noisy:  # a copy: what a node does to its own values must not change what is public
-            return Released(read_only(inside.copy()))
+        prepared = self.prepared(values)
+        if not is_noisy:  # a copy, since a node may write to its own values afterwards
+            return Released(read_only(prepared.copy()))
         if not isinstance(stream, Stream):
             fail("stream", "one of the key's, as key.stream(purpose, round)", reprlib.repr(stream))
-        return Released(read_only(self._noisy(inside, sensitivity, stream)))
+        return Released(read_only(self._noisy(prepared, sensitivity, stream)))
 
     def _noisy(self, values: Floats, sensitivity: Sensitivity, stream: Stream) -> Floats:
-        """Return values plus noise, in an array of their own, unless a row is too long."""
+        """Return values plus noise, in a new array; fail if a noisy row is too long."""
         distance = self._distance(sensitivity, values.shape[-1])
         scale = self.noise_to_sensitivity * distance * self.rounding_factor(values)
         longest = longest_row(values, distance, scale, self.norm, self.roundings)
@@ -341,12 +361,12 @@ class Mechanism(ABC):
         return noisy
 
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
-        """Return values plus real-valued noise; what a mechanism of one's own replaces."""
-        law: Any = self.distribution
-        return kernels.add_noise(law, values, scale, source.stream, longest=source.longest)
+        """Return values plus real-valued noise; a custom mechanism overrides this."""
+        distribution: Any = self.distribution
+        return kernels.add_noise(distribution, values, scale, source.stream, longest=source.longest)
 
     def _on_grid(self, values: Floats, scale: float, grid: float, stream: Stream) -> Floats:
-        """Return multiples of `grid` plus a random whole number of them."""
+        """Return multiples of `grid` plus discrete noise of this scale, in the units of values."""
         check_length(values.shape[-1])
         if scale / grid > MOST_STEPS:
             fail("grid", f"at least a 2**-25th of the noise, {scale / MOST_STEPS:g}", grid)
@@ -360,15 +380,15 @@ class Mechanism(ABC):
 
 @dataclass(frozen=True)
 class Laplace(Mechanism):
-    """Laplace noise: epsilon = 1 / `noise_to_sensitivity` for each release, with no delta.
+    """Laplace noise: each release is epsilon-DP with epsilon = 1 / `noise_to_sensitivity`.
 
-    An L2 sensitivity is turned into an L1 one by the factor sqrt(dim).
+    An L2 sensitivity is converted to an L1 sensitivity by the factor sqrt(dim).
 
     Guarantee: pure epsilon-differential privacy of real-valued noise. The noise is drawn in
-    floating point from a 64-bit uniform: its tail ends at 43 scales (mass 2**-63), and the last
+    floating point from a 64-bit uniform: its tail ends at 43 scales (mass 2**-63), and low-order
     bits of the sum are not hidden, which alone may distinguish neighbours (Mironov 2012). With a
-    `grid`, pure epsilon-differential privacy of what is released, up to 2**-73 in total variation
-    for each number (see `dpmesh.kernels.noise`).
+    `grid`, the released numbers themselves have pure epsilon-differential privacy, up to 2**-73 in
+    total variation for each number (see `dpmesh.kernels.noise`).
 
     Examples
     --------
@@ -390,15 +410,17 @@ class Laplace(Mechanism):
         """A Laplace event; on a grid, the randomized response that dominates the noise."""
         import dp_accounting
 
-        z = self.noise_to_sensitivity
         if self.grid is None:
-            return dp_accounting.LaplaceDpEvent(z)
-        noise = 2 * exp(-1 / z) / (1 + exp(-1 / z))
-        return dp_accounting.RandomizedResponseDpEvent(noise, num_buckets=2)
+            return dp_accounting.LaplaceDpEvent(self.noise_to_sensitivity)
+        odds = exp(-1 / self.noise_to_sensitivity)
+        noise_parameter = 2 * odds / (1 + odds)
+        return dp_accounting.RandomizedResponseDpEvent(noise_parameter, num_buckets=2)
 
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
-        l1 = sensitivity.bound if sensitivity.norm == "l1" else sensitivity.bound * sqrt(dim)
-        return l1 + dim * (self.grid or 0.0)
+        l1_bound = sensitivity.bound
+        if sensitivity.norm == "l2":
+            l1_bound *= sqrt(dim)
+        return l1_bound + dim * (self.grid or 0.0)
 
     def _integer_noise(self, shape: tuple[int, ...], scale: float, stream: Stream) -> Indices:
         return kernels.discrete_laplace(shape, scale, stream)
@@ -408,13 +430,14 @@ class Laplace(Mechanism):
 class Gaussian(Mechanism):
     """Gaussian noise: each release is mu-Gaussian-DP with mu = 1 / `noise_to_sensitivity`.
 
-    An L1 sensitivity also bounds the L2 one.
+    An L1 sensitivity is also a bound on the L2 sensitivity.
 
-    Guarantee: as accounted for real-valued noise. The noise is drawn in floating point from a
-    64-bit radius: its tail ends at 9.4 standard deviations, and the last bits of the sum are not
-    hidden, as with `Laplace`. With a `grid`, each release is ``mu**2 / 2``-zCDP (Canonne, Kamath
-    and Steinke 2020, Theorem 14), up to 2**-73 in total variation for each number; noise of 6 steps
-    and more is also Gaussian-DP with a slightly larger mu (docs/privacy/accounting.md).
+    Guarantee: Gaussian differential privacy of real-valued noise. The noise is drawn in floating
+    point from a 64-bit radius: its tail ends at 9.4 standard deviations, and low-order bits of the
+    sum are not hidden, as with `Laplace`. With a `grid`, each release is ``mu**2 / 2``-zCDP
+    (Canonne, Kamath and Steinke 2020, Theorem 14), up to 2**-73 in total variation for each number.
+    Noise of 6 steps or more is also Gaussian-DP with a slightly larger mu
+    (docs/privacy/accounting.md).
 
     Examples
     --------
@@ -436,10 +459,9 @@ class Gaussian(Mechanism):
         """A Gaussian event; on a grid, its zero-concentrated differential privacy."""
         import dp_accounting
 
-        z = self.noise_to_sensitivity
         if self.grid is None:
-            return dp_accounting.GaussianDpEvent(z)
-        return dp_accounting.ZCDpEvent(1 / (2 * z**2))
+            return dp_accounting.GaussianDpEvent(self.noise_to_sensitivity)
+        return dp_accounting.ZCDpEvent(1 / (2 * self.noise_to_sensitivity**2))
 
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
         return sensitivity.bound + sqrt(dim) * (self.grid or 0.0)
@@ -450,7 +472,7 @@ class Gaussian(Mechanism):
 
 @dataclass(frozen=True)
 class NoNoise(Mechanism):
-    """Releases values as they are, and records that nothing protects them: for comparison only.
+    """NOT private: values without noise, recorded as unprotected; for comparison only.
 
     Examples
     --------
@@ -474,7 +496,7 @@ class NoNoise(Mechanism):
 
     @property
     def event(self) -> DpEvent:
-        """An event that nothing protects."""
+        """The non-private event, of infinite epsilon."""
         import dp_accounting
 
         return dp_accounting.NonPrivateDpEvent()
@@ -490,12 +512,23 @@ KINDS: tuple[type[Mechanism], ...] = (Gaussian, Laplace)
 def mechanism_named(
     name: str, noise_to_sensitivity: float, *, module: str | None = None, **settings: Any
 ) -> Mechanism:
-    """Return the mechanism with this name, as `Mechanism.name` gives it.
+    """Return the mechanism of this `Mechanism.name`.
+
+    Parameters
+    ----------
+    name
+        Name of the mechanism; after ``" of "`` a class of another module.
+    noise_to_sensitivity
+        Scale of the noise over the sensitivity.
+    module
+        Module of a class of another package, which must be imported.
+    settings
+        Further fields of the mechanism.
 
     Raises
     ------
     ValueError
-        If there is none.
+        If there is no mechanism of this name.
     """
     kinds: dict[str, type[Mechanism]] = {kind.distribution: kind for kind in KINDS}
     kinds[NoNoise.distribution] = NoNoise
@@ -510,11 +543,11 @@ def mechanism_named(
 def _imported_kind(
     distribution: str, qualified_name: str, module: str | None
 ) -> Callable[..., Mechanism]:
-    """Return the class of another module that a plan names; its module must be imported."""
+    """Return a class of another module, which must be imported, by its names in a plan."""
     imported: Callable[..., Mechanism] | None = None
     for kind in _subclasses(Mechanism):
-        named = (kind.__module__, kind.__qualname__, kind.distribution)
-        if named == (module, qualified_name, distribution):
+        identity = (kind.__module__, kind.__qualname__, kind.distribution)
+        if identity == (module, qualified_name, distribution):
             imported = kind
     if imported is None:
         expected = "noise of this package, or of a class whose module is imported"
@@ -523,23 +556,24 @@ def _imported_kind(
 
 
 def _subclasses(kind: Any) -> Iterator[type[Mechanism]]:
+    """Yield all subclasses of a class, depth first."""
     for derived in kind.__subclasses__():
         yield derived
         yield from _subclasses(derived)
 
 
 def proof_of(mechanism: Mechanism) -> str:
-    """Return why the loss that a mechanism states is proved; nothing if its class does not say."""
+    """Return the proof of its event that the class of a mechanism itself states, or nothing."""
     return str(vars(type(mechanism)).get("proof", ""))
 
 
 def pure_epsilon(event: DpEvent) -> float:
-    """Return the epsilon of an event of dp-accounting at delta 0; infinite where none is known."""
+    """Return the epsilon of an event of dp-accounting at delta 0; infinite if unknown."""
     from dp_accounting import ComposedDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent
 
     if isinstance(event, LaplaceDpEvent):
         return float(1 / event.noise_multiplier)
-    if isinstance(event, RandomizedResponseDpEvent):  # of replacing one, whatever it is
+    if isinstance(event, RandomizedResponseDpEvent):  # for replacing one record by any other
         probability = event.noise_parameter / event.num_buckets
         if probability > 0:
             return log1p((1 - event.noise_parameter) / probability)
@@ -550,10 +584,12 @@ def pure_epsilon(event: DpEvent) -> float:
 
 
 def _rows(values: Floats) -> Floats:
-    """Return values as the kernels take them; fail unless they are rows, without showing them."""
+    """Return values as an array for kernels; fail without showing them if they are not rows."""
     if getattr(values, "ndim", None) not in (1, 2):
-        of_shape = f" of shape {values.shape}" if hasattr(values, "shape") else ""
-        fail("values", "an array of shape (nodes, dim)", f"{type(values).__name__}{of_shape}")
+        description = type(values).__name__
+        if hasattr(values, "shape"):
+            description = f"{description} of shape {values.shape}"
+        fail("values", "an array of shape (nodes, dim)", description)
     if is_float_array(values):
         return values
     return floats("values", values)

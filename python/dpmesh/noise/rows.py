@@ -1,4 +1,4 @@
-"""Rows of correlated noise as the mechanism of a release: together they are one joint event."""
+"""Rows of correlated noise as mechanisms of releases, which together are one joint event."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ INDEPENDENT_ONLY = "views of single nodes are proved for independent noise only"
 
 
 def check_strategy(noise: object, algorithm: object) -> None:
-    """Fail unless an algorithm's noise is a strategy of `dpmesh.noise.correlated`."""
+    """Fail with a ValueError unless an algorithm's noise is a `CorrelatedStrategy`."""
     expected = "correlated.InTime(..), correlated.BetweenPartners(..), correlated.Both(..) or None"
     expected = f"{expected} for {type(algorithm).__name__}, for which no other noise is proved"
-    if isinstance(noise, (type, Mechanism)):  # which has such a method, too
+    if isinstance(noise, (type, Mechanism)):  # a mechanism also has a method `release`
         fail("noise", expected, noise)
     require_methods("noise", noise, expected, "release")
 
@@ -33,25 +33,25 @@ def check_strategy(noise: object, algorithm: object) -> None:
 class CorrelatedRow(Mechanism):
     """One row of the correlated noise of a run.
 
-    A row alone has no cost: a plan charges the joint event of all rows that a run releases, once.
-    The loop draws the rows in order, since each needs the noise of earlier ones, which is secret
-    state of the run.
+    A row alone has no epsilon: a plan counts the joint event of all released rows once. The loop of
+    a run draws the rows in order, since each needs the noise of earlier rows, which is secret state
+    of the run.
 
     Parameters
     ----------
     noise_to_sensitivity
-        Standard deviation of this row's noise over the sensitivity, of the node with most secrets.
+        Standard deviation of this row's noise over the sensitivity, at the node with most secrets.
     joint
-        The noise of the whole run.
+        Noise of the whole run.
     row
-        Which row of it, from 0.
+        Index of this row in it, from 0.
     """
 
     _: KW_ONLY
     joint: CorrelatedGaussian
     row: int
     noise: Floats | None = field(default=None, repr=False, compare=False)
-    """What the loop drew for this row, secret; on a grid, the noisy values; None in a plan."""
+    """Secret noise of this row, drawn by the loop; on a grid, the noisy values; None in a plan."""
 
     distribution = "gaussian"
     norm = "l2"
@@ -66,7 +66,7 @@ class CorrelatedRow(Mechanism):
         Raises
         ------
         ValueError
-            If there is no such row: a longer run needs noise that is planned for it.
+            If there is no such row; a longer run needs noise that is planned for it.
         """
         if not 0 <= row < joint.rounds:
             expected = f"no more than the {joint.rounds} rows that correlated noise is planned for"
@@ -75,34 +75,36 @@ class CorrelatedRow(Mechanism):
 
     @property
     def name(self) -> str:
-        """``"correlated_gaussian"``, or of discrete noise on a grid."""
-        discrete = "" if self.joint.grid is None else "discrete_"
-        return f"{discrete}correlated_gaussian"
+        """``"correlated_gaussian"``, or ``"discrete_correlated_gaussian"`` on a grid."""
+        if self.joint.grid is None:
+            return "correlated_gaussian"
+        return "discrete_correlated_gaussian"
 
     @property
     def spacing(self) -> float:
-        """The spacing of the row's grid."""
-        return (self.joint.grid or 0.0) / float(self.joint.recursion[self.row, 0])
+        """Distance between neighbouring values of the row; 0 for real-valued noise."""
+        grid = self.joint.grid or 0.0
+        return grid / float(self.joint.recursion[self.row, 0])
 
     @property
     def joint_event(self) -> CorrelatedGaussian:
-        """The noise of the whole run."""
+        """Noise of the whole run."""
         return self.joint
 
     @property
     def joint_row(self) -> int:
-        """Which row of it this is."""
+        """Index of this row in the `joint_event`, from 0."""
         return self.row
 
     @property
     def event(self) -> DpEvent:
-        """No event of its own; all rows together are one release, of a `Plan.event`."""
+        """The event without cost; all rows together are one event of the plan, `Plan.event`."""
         import dp_accounting
 
         return dp_accounting.NoOpDpEvent()
 
     def with_rows(self, draw: Callable[[CorrelatedRow], Floats]) -> CorrelatedRow:
-        """Return the mechanism with its row of noise, which the loop of a run draws."""
+        """Return the mechanism with its row of noise, which `draw` returns."""
         return replace(self, noise=draw(self))
 
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
@@ -110,7 +112,7 @@ class CorrelatedRow(Mechanism):
 
     @property
     def _widest(self) -> float:
-        """The multiplier of the row with most noise: rows keep the joint proportions."""
+        """Noise ratio of the row with most noise: rows have one factor, to keep their ratios."""
         return float(self.joint.spreads.max())
 
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:
