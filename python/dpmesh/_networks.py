@@ -1,4 +1,4 @@
-"""Networks in JAX that a user names: a function that makes one, or ``"module:function"``."""
+"""Neural networks in JAX, given as a function that returns one or as ``"module:function"``."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 
 MakeNetwork = Callable[[], Any]
-"""Returns a module with init(key, x) and apply(params, x), or functions (start, scores)."""
+"""A function that returns a module with init(key, x) and apply(params, x), or (start, scores)."""
 
 
 def named(network: str | MakeNetwork) -> MakeNetwork:
-    """Return the function that "module:function" names.
+    """Import the function that ``"module:function"`` names; return a function as it is.
 
     Raises
     ------
     ValueError
-        If there is none.
+        If there is no such module or function.
     """
     if callable(network):
         return network
     module, _, name = str(network).partition(":")
-    candidate: Any = getattr(imported(module), name, None) if name else None
+    candidate: Any = None
+    if name:
+        candidate = getattr(imported(module), name, None)
     if not callable(candidate):
         expected = 'a function as "module:function", with the module beside the file'
         fail("model", expected, repr(network))
@@ -36,30 +38,43 @@ def named(network: str | MakeNetwork) -> MakeNetwork:
 
 
 def imported(module: str) -> Any:
-    """Return a module by its name; None if there is none of this name."""
+    """Import a module by its name; return None if there is no such module."""
     if not all(part.isidentifier() for part in module.split(".")):
         return None
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):  # it is there, and misses another
+        if not f"{module}.".startswith(f"{error.name}."):  # an import within the module failed
             raise
         return None
 
 
 def name_of(network: MakeNetwork) -> str:
-    """Return "module:function" for a function, as `named` reads it."""
+    """Return ``"module:function"`` for a function, which `named` imports again."""
+    module = getattr(network, "__module__", "")
     name = getattr(network, "__qualname__", repr(network))
-    return f"{getattr(network, '__module__', '')}:{name}"
+    return f"{module}:{name}"
 
 
 def functions(network: MakeNetwork, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return how a network starts, start(key), and what it makes of a record, scores(params, x).
+    """Return the functions start(key) and scores(params, x) of a network.
+
+    Parameters
+    ----------
+    network
+        Returns the network.
+    shape
+        Shape of the features of one record.
+
+    Returns
+    -------
+    ``start(key)`` returns the first parameters, as a tree of arrays; ``scores(params, x)`` the
+    scores of a record, shape (outputs,).
 
     Raises
     ------
     ValueError
-        If it is no network.
+        If `network` returns neither a module nor a pair of functions.
     """
     with needed_by("a model in JAX"):
         import jax.numpy as jnp
@@ -74,7 +89,16 @@ def functions(network: MakeNetwork, shape: tuple[int, ...]) -> tuple[Any, Any]:
 def scores_of(
     network: MakeNetwork, params: npt.NDArray[np.float64], features: npt.NDArray[Any]
 ) -> npt.NDArray[np.float64]:
-    """Return the scores of records, shape (records, outputs), by released parameters, shape (dim,).
+    """Return the scores of records, shape (records, outputs).
+
+    Parameters
+    ----------
+    network
+        Returns the network.
+    params
+        Released parameters, flat, shape (dim,).
+    features
+        Shape (records, ..).
 
     Raises
     ------
@@ -86,10 +110,11 @@ def scores_of(
         from jax.flatten_util import ravel_pytree
 
     start, scores = functions(network, features.shape[1:])
-    flat, unravel = ravel_pytree(start(jax.random.key(0)))
+    example = start(jax.random.key(0))  # for its structure alone
+    flat, unravel = ravel_pytree(example)
     if flat.shape != params.shape:
         fail("network", f"one of {len(params)} parameters, as was trained", flat.size)
-    of_records = jax.jit(jax.vmap(scores, (None, 0)))
-    model = unravel(jax.numpy.asarray(params, flat.dtype))
-    scores_of_records: Any = of_records(model, np.asarray(features, np.float32))
-    return np.asarray(scores_of_records, np.float64)
+    batched_scores = jax.jit(jax.vmap(scores, (None, 0)))
+    model_params = unravel(jax.numpy.asarray(params, flat.dtype))
+    result: Any = batched_scores(model_params, np.asarray(features, np.float32))
+    return np.asarray(result, np.float64)

@@ -1,16 +1,16 @@
-"""Tables of records, public ranges of their columns, and the numbers that a model makes of them.
+"""Tables of records, public ranges of their columns, and their encoding as features.
 
-Tables are pandas, pyarrow, arrays, and files of them.
+Tables are those of pandas or pyarrow, arrays, and files.
 
-What a column may hold is public knowledge, stated by the user and never read off the data: the
-smallest and largest number or date, a flag, or the list of categories. Each cell is then read by
-itself, with public numbers alone, which costs no privacy:
+The values that a column may have are public knowledge, stated by the user and never taken from the
+data: the smallest and largest number or date, a flag, or the list of categories. Each cell is then
+encoded by itself, with public numbers alone, which costs no privacy:
 
 - a number or a date is clipped to its range and mapped linearly onto [-1, 1];
 - a flag is 0 or 1;
-- a category becomes one 0 or 1 for each category; one that is missing or not listed, only zeros;
-- a missing number, date or flag becomes 0, and a 1 in a column of its own;
-- of these numbers others are made, if `features` says so, see `dpmesh.tables.features`;
+- a category becomes one 0 or 1 for each listed category, all 0 if it is missing or not listed;
+- a missing number, date or flag becomes 0, with a 1 in a separate column;
+- `features` may map these numbers to others, see `dpmesh.tables.features`;
 - a constant 1 is the intercept;
 - the record is divided by its L2 norm, so that no record weighs more than another.
 """

@@ -1,4 +1,4 @@
-"""A linear map of a regression's predictions that mends their mean and their slope."""
+"""Calibration of a regression: a linear map that corrects the mean and slope of predictions."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ __all__ = ["MOMENTS", "Calibration", "moments_of", "predictions_of", "scores_of_
 Floats = npt.NDArray[np.float64]
 
 MOMENTS = 5
-"""Second moments of (1, prediction, target), without that of the constant."""
+"""Number of second moments of (1, prediction, target), without the constant's."""
 
 STEEPEST = 3.0
-"""Largest slope."""
+"""Largest slope of a calibration."""
 
 LEAST_SHARE = 1e-12
-"""Smallest expected count over its bound, whose logarithm is a score."""
+"""Smallest expected count over its bound; scores are logarithms of this share."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
     """A map of predictions p in [-1, 1] to ``mean_target + slope * (p - mean_prediction)``.
 
-    All numbers were released with noise.
+    All numbers are released with noise.
 
     Parameters
     ----------
     slope
         In [0, 3].
     mean_prediction, mean_target
-        Noisy means over all records, in units in which the public range is [-1, 1].
+        Noisy means over all records, in units in which the public range of the target is [-1, 1].
     noise
         Standard deviation of the noise in each of these means; 0 without noise.
     records
@@ -71,30 +71,31 @@ class Calibration:
 
     @classmethod
     def of(cls, total: FloatArray, *, noise: float, records: int) -> Calibration:
-        """Return the map that noisy moments determine.
+        """Compute the map from noisy moments.
 
-        The slope is the covariance of prediction and target over the variance of predictions. The
-        less of that variance stands out of its noise, the closer it stays to 1, the slope without
-        calibration: ``1 + (covariance - variance) variance / (variance^2 + (4 noise)^2)``.
+        The slope is the covariance of prediction and target over the variance of predictions,
+        shrunk towards 1, the slope without calibration, where the noise is large beside that
+        variance: ``1 + (covariance - variance) variance / (variance^2 + (4 noise)^2)``.
 
         Parameters
         ----------
         total
-            The sum of `moments_of` over all records, with noise, shape (5,).
+            Noisy sum of `moments_of` over all records, shape (5,).
         noise
             Standard deviation of the noise in each number.
         records
             Number of records of all sites.
         """
-        predictions, targets, squares, products, _ = np.asarray(total, np.float64) / records
-        mean_prediction = predictions / sqrt(2)
-        mean_target = targets / sqrt(2)
-        variance = squares - mean_prediction**2
-        covariance = products / sqrt(2) - mean_prediction * mean_target
-        uncertain = variance**2 + (4 * noise / records) ** 2
+        means = np.asarray(total, np.float64) / records
+        scaled_prediction, scaled_target, mean_square, scaled_product, _ = means
+        mean_prediction = scaled_prediction / sqrt(2)
+        mean_target = scaled_target / sqrt(2)
+        variance = mean_square - mean_prediction**2
+        covariance = scaled_product / sqrt(2) - mean_prediction * mean_target
+        damped_square = variance**2 + (4 * noise / records) ** 2
         slope = 1.0
-        if variance > 0 and uncertain > 0:
-            slope += (covariance - variance) * variance / uncertain
+        if variance > 0 and damped_square > 0:
+            slope += (covariance - variance) * variance / damped_square
         return cls(
             slope=float(np.clip(slope, 0.0, STEEPEST)),
             mean_prediction=float(np.clip(mean_prediction, -1, 1)),
@@ -109,8 +110,12 @@ class Calibration:
         return np.asarray(np.clip(mapped, -1, 1))
 
     def of_scores(self, scores: FloatArray, target: Number | None) -> Floats:
-        """Return calibrated scores of a regression, shape as `scores`."""
-        return scores_of_predictions(self.of_predictions(predictions_of(scores, target)), target)
+        """Return calibrated scores of a regression, of the shape of `scores`.
+
+        `target` is the public range of the target.
+        """
+        predictions = predictions_of(scores, target)
+        return scores_of_predictions(self.of_predictions(predictions), target)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the map in plain types that JSON can hold."""
@@ -118,32 +123,36 @@ class Calibration:
 
 
 def predictions_of(scores: FloatArray, target: Number | None) -> Floats:
-    """Return predictions of scores in [-1, 1], the public range of the target."""
+    """Convert scores to predictions in units in which the target's public range is [-1, 1]."""
     if isinstance(target, Count):
         return np.asarray(2 * np.exp(np.minimum(scores, 0.0)) - 1)
     return np.asarray(np.clip(scores, -1, 1))
 
 
 def scores_of_predictions(predictions: FloatArray, target: Number | None) -> Floats:
-    """Return the scores whose predictions these are."""
+    """Convert predictions in [-1, 1] to scores, the inverse of `predictions_of`."""
     if isinstance(target, Count):
         return np.asarray(np.log(np.maximum((1 + predictions) / 2, LEAST_SHARE)))
     return np.asarray(predictions)
 
 
 def moments_of(predictions: Floats, targets: Floats) -> Floats:
-    """Return the moments of each record, shape (records, 5).
+    """Return the second moments of (1, p, y) of each record, shape (records, 5).
 
-    Products of two different numbers are times sqrt 2: lengths are then Frobenius norms of the
-    matrices of (1, p, y), of which the entry of the constant is left out.
+    They are p, y, p^2, p y and y^2. Products of two different numbers are multiplied by sqrt 2, so
+    that the L2 norm of a row is the Frobenius norm of the matrix of second moments without its
+    constant entry.
+
+    Parameters
+    ----------
+    predictions, targets
+        In [-1, 1], shape (records,).
     """
-    return np.stack(
-        [
-            sqrt(2) * predictions,
-            sqrt(2) * targets,
-            predictions**2,
-            sqrt(2) * predictions * targets,
-            targets**2,
-        ],
-        axis=1,
-    )
+    moments = [
+        sqrt(2) * predictions,
+        sqrt(2) * targets,
+        predictions**2,
+        sqrt(2) * predictions * targets,
+        targets**2,
+    ]
+    return np.stack(moments, axis=1)

@@ -35,36 +35,36 @@ Records: TypeAlias = npt.NDArray[np.float64]
 """Shape (records, features)."""
 
 CONSTANT = 0.3
-"""The intercept of a record that is centred, whose other features have norm 1."""
+"""Intercept of a centred record, beside other features of norm 1."""
 
 AXES = 16
-"""Axes along which records are shortened by a second moment; those of noise alone are 0."""
+"""Number of axes along which a private second moment shortens records; axes of noise are 0."""
 
 MOST_NUMBERS = 10
-"""Cosines of more numbers than these turn no faster."""
+"""Number of columns beyond which the frequencies of cosines do not fall further."""
 
 _IMAGES = 1 << 10
-"""Images whose coefficients are held at once."""
+"""Number of images whose wavelet coefficients are in memory at once."""
 
 BLOCK = 1 << 12
-"""Records whose features are made at once."""
+"""Number of records whose features are computed at once."""
 
 SINGLE_FROM = 1 << 28
-"""Bytes in float64 from which on features are stored in float32: by public sizes alone."""
+"""Size of features in float64, in bytes, from which they are stored in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Layout of encoded columns: which are numbers, and which say that a number is missing.
+    """Layout of the encoded columns: the places of numbers and of flags for missing numbers.
 
     Parameters
     ----------
     width
-        Their number.
+        Number of encoded columns.
     numbers
-        The places of numbers in [-1, 1].
+        Indices of the columns that are numbers in [-1, 1].
     absent
-        Of each of these, the place of the flag of missing values, or -1.
+        For each of `numbers`, the index of the column that is 1 if the number is missing, or -1.
     """
 
     width: int
@@ -89,7 +89,9 @@ class Plain:
 
 @dataclass(frozen=True, kw_only=True)
 class Hats:
-    """Piecewise linear functions of each number, 0 for one that is missing; the rest as it is.
+    """Piecewise-linear splines (hat functions) of each number; other columns as they are.
+
+    The functions of a missing number are 0.
 
     Parameters
     ----------
@@ -127,17 +129,17 @@ class Hats:
 
 @dataclass(frozen=True, kw_only=True)
 class Cosines:
-    """Cosines of the encoded columns along random directions.
+    """Random Fourier features: cosines of the encoded columns along random directions.
 
     Parameters
     ----------
     count
         Number of directions.
     turns
-        The standard deviation of the frequencies is ``turns / sqrt(numbers)``, of 10 numbers and
-        more ``turns / sqrt(10)``.
+        Scale of the frequencies: their standard deviation is ``turns / sqrt(numbers)``, and for
+        more than 10 numbers ``turns / sqrt(10)``.
     seed
-        Public: it alone determines the directions.
+        Public seed that determines the directions.
     """
 
     name: ClassVar[str] = "cosines"
@@ -175,7 +177,7 @@ class Scattering:
     count
         Number of random directions.
     seed
-        Public: it alone determines these.
+        Public seed that determines the random directions.
     """
 
     name: ClassVar[str] = "scattering"
@@ -237,7 +239,7 @@ class FeatureMap:
     Parameters
     ----------
     parts
-        One or several, each once.
+        Kinds of features, each at most once; they are concatenated.
     """
 
     parts: tuple[Part, ...] = (Plain(),)
@@ -249,7 +251,7 @@ class FeatureMap:
         Raises
         ------
         ValueError
-            If there are none of this name.
+            If the name is not made of known parts, each once.
         """
         expected = f"{', '.join(KINDS)}, or some of them with + between them, each once"
         if not isinstance(name, str):
@@ -262,7 +264,7 @@ class FeatureMap:
 
     @property
     def name(self) -> str:
-        """Such as ``"hats+cosines"``."""
+        """Name of the parts, such as ``"hats+cosines"``."""
         return "+".join(part.name for part in self.parts)
 
     def width(self, layout: Layout) -> int:
@@ -276,36 +278,46 @@ class FeatureMap:
         return sum(part.width(layout) for part in self.parts)
 
     def encode(self, records: Records, layout: Layout) -> Records:
-        """Return the features of encoded records: each part has norm 1, but for columns alone."""
+        """Return the features of encoded records, shape (records, width).
+
+        The features of each part have norm 1; the plain columns by themselves stay as they are.
+        """
         if self == COLUMNS:
             return records
-        return np.concatenate([unit(part.of(records, layout)) for part in self.parts], axis=1)
+        parts = [unit(part.of(records, layout)) for part in self.parts]
+        return np.concatenate(parts, axis=1)
 
     def as_dict(self) -> JsonObject:
-        """Return the map in plain types that JSON can hold: of each part all numbers."""
+        """Return the map in plain types that JSON can hold: all numbers of each part."""
         return {part.name: dict(vars(part)) for part in self.parts}
 
     @classmethod
     def from_dict(cls, saved: JsonObject) -> FeatureMap:
-        """Return the features that `as_dict` gave."""
+        """Return the map from the content that `as_dict` returned."""
         return cls(tuple(KINDS[name](**numbers) for name, numbers in saved.items()))
 
 
 COLUMNS = FeatureMap()
-"""The columns as they are."""
+"""Map that leaves the columns as they are."""
 
 SCATTERING = FeatureMap((Scattering(),))
-"""Of images."""
+"""Map from the pixels of images to scattering coefficients."""
 
 
 def unit(records: Records) -> Records:
-    """Return records divided by their L2 norm; those of norm 0 as they are."""
+    """Divide each record by its L2 norm; records of norm 0 stay as they are."""
     norms = np.sqrt(np.einsum("ij,ij->i", records, records))[:, np.newaxis]
     return records / np.where(norms > 0, norms, 1)
 
 
 def stored_type(records: int, dim: int) -> type[np.floating[Any]]:
-    """Return the type in which features of so many records are stored."""
+    """Return the type in which features are stored, by public sizes alone.
+
+    Parameters
+    ----------
+    records, dim
+        Number of records and of features of each.
+    """
     bytes_in_float64 = 8 * records * dim
     if bytes_in_float64 >= SINGLE_FROM:
         return np.float32
@@ -324,28 +336,28 @@ def within_unit(records: FloatArray) -> None:
         Shape (records, features), rows of norm 1 before they were rounded.
     """
     shrink = np.nextafter(np.float32(1), np.float32(0))
-    most = 1 - 1e-12  # which leaves room for rounding of the sums below
+    largest_norm = 1 - 1e-12  # leaves room for the rounding of the sums below
     rows = np.arange(len(records))
     while len(rows):
         vectors = records[rows]
         norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
-        rows = rows[norms > most]
+        rows = rows[norms > largest_norm]
         records[rows] *= shrink
 
 
 def centred(records: npt.NDArray[FloatT], centre: FloatArray) -> npt.NDArray[FloatT]:
-    """Return what is left of records without a public centre, at norm 1, with a constant.
+    """Subtract a public centre from records, normalize them, and append a constant.
 
-    The differences have norm 1, whatever is left of them, and a record with the constant `CONSTANT`
-    has norm 1 again: each is a function of itself and of the centre.
+    A difference is divided by its norm, the constant `CONSTANT` is appended, and the result is
+    divided by its norm again. Each record is a function of itself and of the centre alone.
 
     Parameters
     ----------
     records
         Shape (records, features).
     centre
-        Shape (features,); or longer, with axes a_1, a_2, .. of as many numbers after it, along
-        which differences are shortened: to ``v - sum_i a_i <a_i, v>``.
+        Centre, shape (features,). Axes a_1, a_2, .. of the same length may follow it in the same
+        array: a difference v is then shortened along them, to ``v - sum_i a_i <a_i, v>``.
 
     Returns
     -------
@@ -368,21 +380,21 @@ def centred(records: npt.NDArray[FloatT], centre: FloatArray) -> npt.NDArray[Flo
 
 
 def centred_in_place(memory: FloatArray, records: int, centre: FloatArray) -> FloatArray:
-    """Return what `centred` does, in the memory of the records themselves, which are lost.
+    """Centre records as `centred` does, in their own memory, which overwrites them.
 
     Parameters
     ----------
     memory
-        Begins with the records, row by row, and has room for one more feature of each: shape
-        (records * (features + 1),).
+        Flat array that begins with the records, row by row, and has room for one more feature of
+        each: shape (records * (features + 1),).
     records
         Number of records.
     centre
-        As for `centred`.
+        As in `centred`.
 
     Returns
     -------
-    All of the memory, shape (records, features + 1).
+    View of all the memory, shape (records, features + 1).
     """
     longer_rows = memory.reshape(records, -1)
     dim = longer_rows.shape[1] - 1

@@ -1,4 +1,4 @@
-"""Ranges as files and mappings have them."""
+"""Public ranges of columns, read from TOML files and mappings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dpmesh.tables.kinds import Category, Count, Dates, Flag, Kind, Number
 from dpmesh.tables.labels import MOST_LABELS, Label, Labels
 
 BLANK = "FILL IN"
-"""What a draft of ranges has where public knowledge is wanted."""
+"""Text in a draft of ranges that the user must replace by public knowledge."""
 
 RELEASED = "released by dpmesh"
-"""The key of the release in a file whose bounds were released from data."""
+"""Key, in a file of ranges, of the private release that its bounds come from."""
 
 _FORMS = (
     "[low, high] for numbers, a list of categories, {flag = true}, "
@@ -35,22 +35,22 @@ _LABELS = (
 def read_ranges(
     path: str | os.PathLike[str], *, released: list[JsonObject] | None = None, blanks: bool = False
 ) -> JsonObject:
-    """Return the content of a TOML file of ranges.
+    """Return the content of a TOML file of ranges, without the release of its bounds.
 
     Parameters
     ----------
     path
-        The file.
+        Path of the file.
     released
-        Receives the release that bounds in the file follow from, if there is one, for who charges
-        it. None refuses such a file.
+        List to which the private release of the bounds is appended, if the file has one, so that
+        the caller counts its epsilon. None refuses such a file.
     blanks
-        Whether it may have blanks.
+        True if the file may have blanks.
 
     Raises
     ------
     ValueError
-        If it is not TOML, or a draft with blanks.
+        If it is not TOML, or has blanks, or bounds that were released from data.
     OSError
         If it cannot be read.
     """
@@ -62,15 +62,15 @@ def read_ranges(
             fail(os.fspath(path), f"{expected}charge, those that were released from data", "such")
         with naming(path, "a release as dpmesh ranges writes it"):
             released.append(json.loads(str(release)))
-    drafted = [name for name, content in ranges.items() if _has_blank(content)]
-    if drafted and not blanks:
+    blank_names = [name for name, content in ranges.items() if _has_blank(content)]
+    if blank_names and not blanks:
         expected = f"public ranges in place of {BLANK!r}; delete the lines of columns not to use"
-        fail(os.fspath(path), expected, f"blanks for {', '.join(drafted)}")
+        fail(os.fspath(path), expected, f"blanks for {', '.join(blank_names)}")
     return ranges
 
 
 def _has_blank(content: object) -> bool:
-    """Return whether a blank is left in the content of a file."""
+    """Return True if a blank remains in the content of a file."""
     if isinstance(content, Mapping):
         return any(map(_has_blank, content.values()))
     if isinstance(content, list):
@@ -79,7 +79,14 @@ def _has_blank(content: object) -> bool:
 
 
 def as_range(name: str, form: object) -> Kind:
-    """Return the range of one column, from the form that a file or a mapping has.
+    """Return the range of one column from its form in a file or a mapping.
+
+    Parameters
+    ----------
+    name
+        Name of the column, for errors.
+    form
+        ``[low, high]``, a list of categories, a table such as ``{"flag": True}``, or a range.
 
     Raises
     ------
@@ -100,7 +107,7 @@ def as_range(name: str, form: object) -> Kind:
 
 
 def _kind_of_form(form: object) -> Kind | None:
-    """Return the kind that a table, two ends or a list of categories describes, else None."""
+    """Return the kind that a table, two ends or a list of categories describes; None for others."""
     if isinstance(form, Mapping):
         return _kind_of_table(dict(form))
     if are_ends(form):
@@ -131,21 +138,27 @@ def as_label(name: str, form: object) -> Number | Category:
 
 
 def as_labels(forms: Mapping[str, object]) -> Label:
-    """Return the range of a label, or of several labels of a record, from those of their columns.
+    """Return the range of a label, or of several labels of a record.
+
+    Parameters
+    ----------
+    forms
+        The form of the range of each label, by its column.
 
     Raises
     ------
     ValueError
-        If one has another form.
+        If a range has another form.
     """
     if len(forms) == 1:
-        return as_label(*next(iter(forms.items())))
+        ((name, form),) = forms.items()
+        return as_label(name, form)
     kinds: Any = tuple(as_range(name, form) for name, form in forms.items())
     return Labels(names=tuple(forms), kinds=kinds)
 
 
 def columns_of(label: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns of one label, of several or of none.
+    """Return the columns of one label, of several labels, or of none as a tuple.
 
     Raises
     ------
@@ -154,7 +167,9 @@ def columns_of(label: str | Sequence[str] | None) -> tuple[str, ...]:
     """
     if label is None:
         return ()
-    names = (label,) if isinstance(label, str) else tuple(label)
+    if isinstance(label, str):
+        label = [label]
+    names = tuple(label)
     repeated = len(set(names)) < len(names)
     if repeated or not names or not all(names):
         fail("label", "the column to predict, or several columns, each once", [*names])
@@ -194,7 +209,7 @@ def _number_of_table(table: JsonObject, *, missing: bool) -> Number:
 
 
 def are_ends(form: object) -> TypeGuard[Sequence[float]]:
-    """Return whether this is a list of two numbers."""
+    """Return True for a list or tuple of two numbers."""
     if not isinstance(form, (list, tuple)) or len(form) != 2:
         return False
     return all(isinstance(end, Real) and not isinstance(end, bool) for end in form)
