@@ -17,7 +17,12 @@ from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer
 
 _CSR = (sparse.csr_array, sparse.csr_matrix)
-_LARGE, _LINE = 2**17, 64  # bytes
+_LARGE = 2**17
+"""Size of an array, in bytes, from which it begins at a line of the cache."""
+
+_LINE = 64
+"""Length of a line of the cache, in bytes."""
+
 _TYPES = {
     kind: {size: np.dtype(f"{kind}{size}") for size in sizes}
     for kind, sizes in (("f", (4, 8)), ("i", (1, 2, 4, 8)))
@@ -34,7 +39,7 @@ CodeArray: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 
 def floats(argument: str, value: npt.ArrayLike, ndim: int | None = None) -> FloatArray:
-    """`value` as a non-empty C-contiguous array of float32 or float64.
+    """Convert to a non-empty C-contiguous array of float32 or float64.
 
     Integers and booleans become float64; float32 and float64 keep their type; a strided array
     is copied.
@@ -51,9 +56,13 @@ def floats(argument: str, value: npt.ArrayLike, ndim: int | None = None) -> Floa
 
 
 def unmasked(argument: str, value: Any) -> npt.NDArray[Any]:
-    """`value` as a plain numpy array; a masked one is refused, since the mask would be lost.
+    """Convert to a plain numpy array.
 
-    What numpy makes no array of is refused by name.
+    Raises
+    ------
+    ValueError
+        If the array is masked, since the mask would be lost, or numpy cannot convert the value. The
+        error names `argument`.
     """
     if isinstance(value, np.ndarray) and hasattr(value, "mask"):
         fail(argument, "an array without a mask, such as its records that are whole", "a mask")
@@ -64,14 +73,14 @@ def unmasked(argument: str, value: Any) -> npt.NDArray[Any]:
 
 
 def read_only(array: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
-    """A view of an array through which it cannot be written to."""
+    """Return a read-only view of an array."""
     view: npt.NDArray[ScalarT] = np.asarray(array)[...]
     view.setflags(write=False)  # in half the time of `flags.writeable`
     return view
 
 
 def readable(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """`array` as kernels read it: of this type, C-contiguous and aligned."""
+    """Return the array as kernels read it: of this type, C-contiguous and aligned."""
     flags = array.flags
     if flags.c_contiguous and flags.aligned and array.dtype == dtype:
         return array  # the usual case; asking numpy takes microseconds
@@ -79,20 +88,23 @@ def readable(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 def is_sparse(value: Any) -> bool:
-    """Return True if `value` is a matrix or an array of scipy."""
+    """Return True if `value` is a sparse matrix or array of scipy."""
     # The usual ones are found by their class: `issparse` asks an abstract one, which takes longer.
     kind = type(value)
     return kind is not np.ndarray and (kind in _CSR or sparse.issparse(value))
 
 
 def compressed(argument: str, rows: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """``indptr`` and ``indices`` of a CSR matrix as the kernels read them, in 32 bits."""
+    """Return ``indptr`` and ``indices`` of a CSR matrix in 32 bits, as kernels read them."""
     return _short(argument, rows.indptr), _short("indices", rows.indices, rows.shape[1])
 
 
 def _short(argument: str, places: npt.NDArray[Any], below: int = 2**31) -> npt.NDArray[np.int32]:
+    """Return indices in 32 bits; fail unless all are from 0 and less than `below`."""
     if places.dtype != np.int32 and places.size and not 0 <= places.min() <= places.max() < below:
-        expected = f"columns below {below}" if argument == "indices" else "fewer than 2**31 entries"
+        expected = "fewer than 2**31 entries"
+        if argument == "indices":
+            expected = f"columns below {below}"
         fail(argument, expected, places.max())
     return readable(places, np.int32)
 
@@ -100,7 +112,7 @@ def _short(argument: str, places: npt.NDArray[Any], below: int = 2**31) -> npt.N
 def whole(argument: str, value: Any) -> None:
     """Fail unless the arrays of a sparse matrix fit together.
 
-    scipy looks at the shape alone: an index out of range makes it read and write past the end.
+    scipy checks their shapes alone, and reads and writes past the end at an index out of range.
     """
     if hasattr(value, "check_format"):
         try:
@@ -110,7 +122,7 @@ def whole(argument: str, value: Any) -> None:
 
 
 def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> Indices:
-    """`value` as a C-contiguous array of int64 with `ndim` axes."""
+    """Convert to a C-contiguous array of int64 with `ndim` axes."""
     if _core.is_index_array(value) and value.ndim == ndim:
         return value
     array = unmasked(argument, value)
@@ -121,19 +133,20 @@ def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> Indices:
 
 
 def ragged(argument: str, value: Any) -> tuple[Indices, Indices]:
-    """`value` as rows of different lengths: ``(indptr, indices)``, integers with one axis each."""
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        got = f"{len(value)} arrays" if isinstance(value, (tuple, list)) else type(value).__name__
-        fail(argument, "(indptr, indices)", got)
+    """Convert to rows of different lengths: ``(indptr, indices)``, integers with one axis each."""
+    if not isinstance(value, (tuple, list)):
+        fail(argument, "(indptr, indices)", type(value).__name__)
+    if len(value) != 2:
+        fail(argument, "(indptr, indices)", f"{len(value)} arrays")
     indptr, indices = value
-    usual = _core.is_index_array(indptr) and _core.is_index_array(indices)
-    if usual and indptr.ndim == indices.ndim == 1:
+    are_arrays = _core.is_index_array(indptr) and _core.is_index_array(indices)
+    if are_arrays and indptr.ndim == indices.ndim == 1:
         return indptr, indices
     return integers(argument, indptr, ndim=1), integers(argument, indices, ndim=1)
 
 
 def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
-    """`value` as a non-empty C-contiguous array of signed integers; a strided one is copied."""
+    """Convert to a non-empty C-contiguous array of signed integers; copy a strided one."""
     if type(value) is np.ndarray and value.dtype in _CODES and value.size and value.flags.carray:
         return value  # the usual case
     array = unmasked(argument, value)
@@ -144,8 +157,15 @@ def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
 
 
 def _result_type(kind: str, dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
-    """The type of `out`, or else `dtype`, among those that kernels know."""
-    argument, requested = ("out", out.dtype) if isinstance(out, np.ndarray) else ("dtype", dtype)
+    """Return the type of `out`, or else `dtype`; fail unless kernels have it.
+
+    `kind` is numpy's letter of the family of types: ``"f"`` or ``"i"``.
+    """
+    argument = "dtype"
+    requested = dtype
+    if isinstance(out, np.ndarray):
+        argument = "out"
+        requested = out.dtype
     try:
         checked = np.dtype(requested)
     except TypeError:
@@ -164,14 +184,16 @@ code_type = partial(_result_type, "i")
 def shaped(argument: str, array: npt.NDArray[Any], *, ndim: int | None = None) -> None:
     """Fail unless `array` is not empty and has `ndim` axes (any number from 1 up if None)."""
     if array.ndim == 0 or (ndim is not None and array.ndim != ndim):
-        expected = f"{ndim} axes" if ndim is not None else "at least 1 axis"
+        expected = "at least 1 axis"
+        if ndim is not None:
+            expected = f"{ndim} axes"
         fail(argument, expected, f"shape {array.shape}")
     if array.size == 0:
         fail(argument, "at least 1 element", f"shape {array.shape}")
 
 
 def new(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return a new array of undefined values; a large one begins with a line of the cache."""
+    """Return a new array of undefined values; a large one is aligned to a line of the cache."""
     size = prod(shape) * np.dtype(dtype).itemsize
     try:
         if size < _LARGE:
@@ -186,28 +208,31 @@ def new(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 def filled(
     out: npt.NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
-    """The array that a kernel fills: `out` if it has this shape and type, or a new one."""
+    """Return the array that a kernel fills: `out`, if it has this shape and type, or a new one."""
     if out is None:
         return new(shape, dtype)
-    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype:
-        got = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
-        fail("out", f"an array of {dtype} and shape {shape}", got)
+    expected = f"an array of {dtype} and shape {shape}"
+    if not isinstance(out, np.ndarray):
+        fail("out", expected, type(out).__name__)
+    if out.shape != shape or out.dtype != dtype:
+        fail("out", expected, f"{out.dtype} {out.shape}")
     if not out.flags.carray:
         fail("out", "a writeable C-contiguous array", "one that is not")
     return out
 
 
 def row_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    """`shape` as (dim,) or (rows, dim)."""
-    sizes = shape if isinstance(shape, tuple) else (shape,)
-    checked = tuple([integer("shape", size, at_least=1) for size in sizes])
+    """Return a shape as (dim,) or (rows, dim); an integer stands for (dim,)."""
+    if not isinstance(shape, tuple):
+        shape = (shape,)
+    checked = tuple([integer("shape", size, at_least=1) for size in shape])
     if len(checked) not in (1, 2):
         fail("shape", "shape (dim,) or (rows, dim)", f"shape {checked}")
     return checked
 
 
 def per_row(argument: str, value: npt.ArrayLike) -> float | Numbers:
-    """`value`, a number or one for each row, as kernels take it."""
+    """Convert a number, or one number for each row, to the type that kernels accept."""
     if isinstance(value, float):
         return value
     rows = np.atleast_1d(unmasked(argument, value))
@@ -215,7 +240,7 @@ def per_row(argument: str, value: npt.ArrayLike) -> float | Numbers:
 
 
 def node_ids(nodes: npt.ArrayLike | None) -> npt.NDArray[np.uint32] | None:
-    """The node of each row, as kernels take them."""
+    """Convert the node of each row to uint32, as kernels accept them; None stays None."""
     if nodes is None:
         return None
     ids: npt.NDArray[Any] = np.atleast_1d(unmasked("nodes", nodes))

@@ -1,7 +1,7 @@
-"""Guarantees as they are printed: few digits, rounded so that they promise no more than holds.
+"""Printing of guarantees: few digits, rounded so that they never promise more than is proved.
 
-A number within floating-point error of a shorter one is printed as that one: the epsilon of noise
-that was calibrated to epsilon 1 is shown as 1, and a delta of 1e-5 as 1e-05.
+A number within floating-point error of a shorter one is printed as the shorter one: the epsilon of
+noise that was calibrated to epsilon 1 is printed as 1, and a delta of 1e-5 as 1e-05.
 """
 
 from __future__ import annotations
@@ -39,17 +39,23 @@ def rounded_up(value: float, digits: int = 6) -> str:
 
 
 def rounded_down(value: float, digits: int = 6) -> str:
-    """Return a lower bound, such as an audit's, to `digits` significant digits."""
+    """Return a lower bound, such as an audit's, to `digits` significant digits.
+
+    Raises
+    ------
+    ValueError
+        As `rounded_up`.
+    """
     return _rounded(_real(value) * (1 + ROUNDING), digits, ROUND_FLOOR)
 
 
 def as_given(value: float) -> str:
-    """Return a number as its user wrote it, such as a budget: up to 15 digits are kept."""
+    """Return a number as its user wrote it, such as a budget, with up to 15 digits."""
     return f"{float(value):.15g}"
 
 
 def _real(value: float) -> float:
-    """Return a real number, which may be infinite or NaN, as float."""
+    """Convert a real number, which may be infinite or NaN, to float."""
     try:
         if isinstance(value, Real):
             return float(value)
@@ -59,13 +65,18 @@ def _real(value: float) -> float:
 
 
 def _rounded(value: float, digits: int, direction: str) -> str:
+    """Return a number to so many significant digits, rounded in a direction of `decimal`."""
     digits = integer("digits", digits, at_least=1, below=18)
     value = float(Context(digits, direction).create_decimal(value))
     return f"{value:.{digits}g}"
 
 
 def but_partners(coalition: int) -> str:
-    """Name everybody except link partners, and how many nodes may collude."""
-    nodes = "node" if coalition == 1 else "nodes"
-    inside = f"up to {coalition} colluding {nodes}" if coalition else "no colluding node"
-    return f"everybody except link partners; {inside}"
+    """Describe the adversary: everybody but link partners, and so many colluding nodes."""
+    if coalition == 0:
+        colluding = "no colluding node"
+    elif coalition == 1:
+        colluding = "up to 1 colluding node"
+    else:
+        colluding = f"up to {coalition} colluding nodes"
+    return f"everybody except link partners; {colluding}"

@@ -20,23 +20,36 @@ EXTRAS = {
     "deploy": ("aiohttp",),
     "metrics": ("prometheus_client",),
 }
-"""Each extra, and the distributions that it installs."""
+"""Distributions that each extra installs."""
 
 _IMPORTED_AS = {"scikit-learn": "sklearn"}
 
-EXTRA_OF = {_IMPORTED_AS.get(name, name): extra for extra, of in EXTRAS.items() for name in of}
-"""The extra of each package that is imported when first needed."""
+EXTRA_OF = {
+    _IMPORTED_AS.get(name, name): extra
+    for extra, distributions in EXTRAS.items()
+    for name in distributions
+}
+"""The extra that installs each package, by the name that is imported."""
 
 
 @contextmanager
 def needed_by(purpose: str) -> Iterator[None]:
-    """If an import within the block fails, report what needs the package and how to get it."""
+    """Report, if an import within the block fails, what needs the package and how to install it.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        With the command that installs the extra.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRA_OF or isinstance(error.__cause__, ModuleNotFoundError):
             raise  # another error, or one that says so already
-        name = "scikit-learn" if package == "sklearn" else package
-        hint = f"{purpose} needs {name}: pip install {' '.join(EXTRAS[EXTRA_OF[package]])}"
+        name = package
+        if package == "sklearn":
+            name = "scikit-learn"
+        distributions = " ".join(EXTRAS[EXTRA_OF[package]])
+        hint = f"{purpose} needs {name}: pip install {distributions}"
         raise ModuleNotFoundError(hint, name=error.name) from error

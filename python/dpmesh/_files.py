@@ -1,4 +1,4 @@
-"""Files: read, perhaps compressed; written whole or not at all, in folders that are checked."""
+"""Reading of files, perhaps compressed, and atomic writing into folders that are checked first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import IO, Any, TypeAlias
 from dpmesh._untrusted import check_depth, check_size, shortened
 
 JsonObject: TypeAlias = dict[str, Any]
-"""A table of JSON or TOML: plain values by their keys."""
+"""Content of a JSON or TOML file: plain values by key."""
 
 
 def writable_folder(folder: Path) -> Path:
@@ -42,9 +42,14 @@ def writable_folder(folder: Path) -> Path:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a file, decompressed if its name is that of a compressed file."""
-    unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(Path(path).suffix.lower(), bytes)
-    return unpack(Path(path).read_bytes())
+    """Return the content of a file, decompressed if its name ends in ``.gz`` or ``.bz2``."""
+    content = Path(path).read_bytes()
+    suffix = Path(path).suffix.lower()
+    if suffix == ".gz":
+        return gzip.decompress(content)
+    if suffix == ".bz2":
+        return bz2.decompress(content)
+    return content
 
 
 def read_toml(path: str | os.PathLike[str]) -> tuple[JsonObject, str]:
@@ -103,7 +108,9 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     except OSError as error:
         if isinstance(error.__cause__, OSError):  # about another file, opened within the block
             raise
-        reassurance = " (the one from before is untouched)" if path.is_file() else ""
+        reassurance = ""
+        if path.is_file():
+            reassurance = " (the one from before is untouched)"
         message = f"cannot write this file: {error.strerror or error}{reassurance}"
         raise OSError(error.errno, message, str(path)) from error
 
@@ -137,7 +144,7 @@ def _beside(path: Path, mode: int) -> Iterator[IO[bytes]]:
 
 
 def _put(new: Path, path: Path) -> None:
-    """Give `new` the name `path`, unless another writer took it for a leftover and removed it."""
+    """Rename `new` to `path`; do nothing if another writer removed it as a leftover."""
     try:
         new.replace(path)
     except FileNotFoundError:
@@ -146,7 +153,7 @@ def _put(new: Path, path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Sync a file, or the names in a folder, to disk, on systems where folders can be opened."""
+    """Flush a file, or the names in a folder, to disk, on systems where folders can be opened."""
     if os.name == "posix":
         handle = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Tables of names and values: how a notebook shows a report."""
+"""Reports as HTML for notebooks: tables of names and values."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from html import escape
 from itertools import groupby
 
 _LINE = re.compile(r" *(not covered|by distance|\S.*?(?=  )) +(\S.*)")
-"""A name, then its value: two spaces lie between them, but after the two longest names."""
+"""A name and its value, separated by two spaces, or by one after the two longest names."""
 
 _COLUMNS = re.compile(" {2,}")
 
 
 class InNotebooks:
-    """Shows in a notebook what `print` shows, lines of names and values as tables."""
+    """Base of reports that a notebook shows as `print` does, names and values as tables."""
 
     def _repr_html_(self) -> str:
         return as_html(str(self))
 
 
 def as_html(text: str) -> str:
-    """Return lines of names and values as tables, other lines as paragraphs."""
+    """Convert a report to HTML: lines of names and values to tables, others to paragraphs."""
     lines = [(_LINE.fullmatch(line), line) for line in text.splitlines() if line]
     parts = []
     for is_row, group in groupby(lines, key=lambda one: one[0] is not None):

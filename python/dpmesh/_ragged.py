@@ -24,30 +24,39 @@ class Walks(NamedTuple):
 
 
 def slices(values: Indices, starts: Indices, lengths: Indices) -> Ragged:
-    """Return the rows ``values[start:start + length]``."""
+    """Return the rows ``values[start:start + length]``, for each start and its length.
+
+    `starts` and `lengths` have the shape (rows,).
+    """
     indptr = np.concatenate(([0], np.cumsum(lengths)))
-    offsets = np.repeat(starts - indptr[:-1], lengths)
-    return indptr, values[offsets + np.arange(indptr[-1])]
+    shifts = np.repeat(starts - indptr[:-1], lengths)  # from the place in the result to `values`
+    places = shifts + np.arange(indptr[-1])
+    return indptr, values[places]
 
 
 def rows(ragged: Ragged, chosen: Indices) -> Ragged:
-    """Return the chosen rows, in the order of `chosen`."""
+    """Return the rows with these indices, in the order of `chosen`."""
     indptr, values = ragged
     if np.array_equal(chosen, np.arange(len(indptr) - 1)):
         return ragged
-    return slices(values, indptr[chosen], indptr[chosen + 1] - indptr[chosen])
+    starts = indptr[chosen]
+    ends = indptr[chosen + 1]
+    return slices(values, starts, ends - starts)
 
 
 def rectangle(ragged: Ragged) -> tuple[Indices, npt.NDArray[np.float32]]:
-    """Return the rows as one array, each padded to the longest, and weights 1 or 0.
+    """Return the rows as one array, padded to the length of the longest, and weights 1 or 0.
 
-    A row is padded with its own first value, so that no node's records stand beside another's; an
-    empty one with 0.
+    A row is padded with its own first value, so that it never has a record of another node; an
+    empty row with 0. Both arrays have the shape (rows, longest), of which `longest` is at least 1.
     """
     indptr, values = ragged
     lengths = np.diff(indptr)
-    is_used = np.arange(max(1, lengths.max(initial=0))) < lengths[:, np.newaxis]
-    indices = np.zeros(is_used.shape, dtype=np.int64)
-    indices[lengths > 0] = values[indptr[:-1][lengths > 0], np.newaxis]
-    indices[is_used] = values
-    return indices, is_used.astype(np.float32)
+    longest = max(1, lengths.max(initial=0))
+    is_used = np.arange(longest) < lengths[:, np.newaxis]
+    is_filled = lengths > 0
+    starts = indptr[:-1]
+    padded = np.zeros(is_used.shape, dtype=np.int64)
+    padded[is_filled] = values[starts[is_filled], np.newaxis]
+    padded[is_used] = values
+    return padded, is_used.astype(np.float32)

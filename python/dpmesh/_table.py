@@ -1,4 +1,4 @@
-"""Tables that are shown: text, HTML in notebooks, LaTeX for a paper, CSV."""
+"""Tables for readers: as text, as HTML in notebooks, as LaTeX for a paper, as CSV."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ _ESCAPED = str.maketrans(
 
 
 class Table(NamedTuple):
-    """Heads of columns, and rows of cells."""
+    """A table for readers.
+
+    Parameters
+    ----------
+    heads
+        Heading of each column.
+    rows
+        Cells of each row, as many as there are headings.
+    """
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -29,7 +37,7 @@ class Table(NamedTuple):
         return self.aligned("l" * len(self.heads))
 
     def aligned(self, sides: str) -> str:
-        """Return lines of text, each column aligned to its side, ``"l"`` or ``"r"``."""
+        """Return lines of text; `sides` has the alignment of each column, ``"l"`` or ``"r"``."""
         lines = [self.heads, *self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         padded = (
@@ -60,7 +68,7 @@ class Table(NamedTuple):
         return "\n".join([begin, lines[0], r"\hline", *lines[1:], end])
 
     def to_csv(self) -> str:
-        """Return lines of values with commas between them."""
+        """Return the table as comma-separated values, a line for each row."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([self.heads, *self.rows])
         return text.getvalue()

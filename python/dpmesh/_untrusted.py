@@ -1,4 +1,4 @@
-"""Files that somebody else may have written: limits on what is read, and errors that stay short."""
+"""Limits on files that another party may have written, and short errors about them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-LONGEST_VALUE, LONGEST_TEXT = 200, 1000
-"""Most characters of a value in an error, and of all that an error says of it."""
+LONGEST_VALUE = 200
+"""Most characters of a value in an error."""
+
+LONGEST_TEXT = 1000
+"""Most characters of the whole description of a value in an error."""
+
 LARGEST_TEXT = 2**26
-"""Most bytes of a file of text, 64 MiB: as many as a contract of 65,535 parties needs, and more."""
+"""Most bytes of a text file, 64 MiB; a contract of 65,535 parties is smaller."""
+
 MOST_DEPTH = 64
-"""Most tables within each other."""
+"""Most levels of nested tables."""
+
 _KEY = re.compile(r"""\s*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')\s*""")
 
 
 def shortened(value: object, most: int = LONGEST_VALUE) -> str:
-    """Return a value as text of at most so many characters, with its middle left out."""
+    """Return a value as text; of a long one, both ends in at most `most` characters."""
     text = str(value)
     if len(text) <= most:
         return text
@@ -30,14 +36,14 @@ def shortened(value: object, most: int = LONGEST_VALUE) -> str:
 
 
 def check_size(path: str | os.PathLike[str]) -> None:
-    """Refuse a file of text that is larger than any that is wanted, before it is read.
+    """Refuse a text file of more than `LARGEST_TEXT` bytes before it is read.
 
     Raises
     ------
     ValueError
         If it is larger than 64 MiB.
     OSError
-        If there is none.
+        If the file does not exist.
     """
     size = Path(path).stat().st_size
     if size > LARGEST_TEXT:
@@ -56,13 +62,16 @@ def check_depth(text: str) -> None:
     """
     parts = 0
     for part in text.split("."):
-        parts = parts + 1 if _KEY.fullmatch(part) else 0
+        if _KEY.fullmatch(part):
+            parts += 1
+        else:
+            parts = 0
         if parts > MOST_DEPTH:
             raise ValueError(f"a key of more than {MOST_DEPTH} parts")
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Return what a JSON file holds.
+    """Return the content of a JSON file.
 
     Raises
     ------
@@ -78,9 +87,10 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 @contextmanager
 def naming(path: str | os.PathLike[str], expected: str) -> Iterator[None]:
-    """Say in one sentence that a file holds something else than what is wanted.
+    """Convert errors of the block to a `ValueError` that names the file and what is expected.
 
-    A deep file exhausts the stack, and an array whose header lies exhausts the memory.
+    They include the errors of a deeply nested file, which exhausts the stack, and of an array with
+    a false header, which exhausts the memory.
     """
     try:
         yield
@@ -94,14 +104,14 @@ def naming(path: str | os.PathLike[str], expected: str) -> Iterator[None]:
 
 
 def check_archive(file: IO[bytes]) -> None:
-    """Refuse an npz file whose arrays are much larger than the file: they would fill the memory.
+    """Refuse an npz file whose arrays are much larger than the file and would fill the memory.
 
     Raises
     ------
     ValueError
         If an array of more than 1 MiB is compressed by more than a factor of 10.
     zipfile.BadZipFile
-        If it is no archive.
+        If it is not an archive.
     """
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():

@@ -1,4 +1,4 @@
-"""Checks of arguments: a `ValueError` names the argument, what was wanted and what came."""
+"""Checks of arguments, whose `ValueError` names the argument, the requirement and the value."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from dpmesh._untrusted import LONGEST_TEXT, shortened
 T = TypeVar("T")
 
 BEYOND = 2**63
-"""Integers from here on do not fit into 64 bits."""
+"""Smallest positive integer that does not fit into 64 bits with a sign."""
 
 
 def fail(argument: str, expected: str, got: object) -> NoReturn:
-    """Raise the `ValueError` for an argument that does not fit; long values are cut."""
+    """Raise a `ValueError` about an argument; long values are shortened."""
     raise ValueError(
         f"{shortened(argument)}: wanted {expected}, got {shortened(got, LONGEST_TEXT)}"
     )
 
 
 def argument_of(error: ValueError) -> str:
-    """The argument that such an error names."""
+    """Return the argument that an error of `fail` names."""
     return str(error).partition(": ")[0]
 
 
 def require_methods(argument: str, value: object, expected: str, *methods: str) -> None:
-    """Fail unless an object that a user may have written has all required methods."""
+    """Fail unless an object, perhaps of a user's class, has all required methods."""
     missing = [method for method in methods if not callable(getattr(value, method, None))]
     if isinstance(value, type) or missing:
         got = reprlib.repr(value)
@@ -47,7 +47,7 @@ def instance(argument: str, value: object, expected: str, *kinds: type) -> None:
 
 
 def number(argument: str, value: float) -> float:
-    """A finite real number, as float."""
+    """Return a finite real number as float; fail for anything else."""
     if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         fail(argument, "a finite number", reprlib.repr(value))
     try:
@@ -60,7 +60,7 @@ def number(argument: str, value: float) -> float:
 
 
 def positive(argument: str, value: float) -> float:
-    """A finite number greater than 0."""
+    """Return a finite number greater than 0; fail for anything else."""
     if type(value) is float and 0 < value < math.inf:
         return value
     if number(argument, value) <= 0:
@@ -69,7 +69,7 @@ def positive(argument: str, value: float) -> float:
 
 
 def positive_or_infinite(argument: str, value: float) -> float:
-    """A number greater than 0, or infinity."""
+    """Return a number greater than 0, or infinity; fail for anything else."""
     if isinstance(value, Real) and not isinstance(value, bool) and value == math.inf:
         return math.inf
     try:
@@ -79,7 +79,7 @@ def positive_or_infinite(argument: str, value: float) -> float:
 
 
 def non_negative(argument: str, value: float) -> float:
-    """A finite number of at least 0."""
+    """Return a finite number of at least 0; fail for anything else."""
     if type(value) is float and 0 <= value < math.inf:
         return value
     if number(argument, value) < 0:
@@ -88,7 +88,7 @@ def non_negative(argument: str, value: float) -> float:
 
 
 def probability(argument: str, value: float, *, zero: bool = True, one: bool = True) -> float:
-    """A number between 0 and 1; `zero` and `one` state whether the ends are allowed."""
+    """Return a number between 0 and 1; `zero` and `one` allow the ends."""
     checked = number(argument, value)
     if not 0 <= checked <= 1 or (checked == 0 and not zero) or (checked == 1 and not one):
         ends = ("[" if zero else "(") + "0, 1" + ("]" if one else ")")
@@ -97,7 +97,7 @@ def probability(argument: str, value: float, *, zero: bool = True, one: bool = T
 
 
 def integer(argument: str, value: int, at_least: int = 0, below: int = BEYOND) -> int:
-    """An integer of at least `at_least` and below `below`, which 64 bits hold."""
+    """Return an integer of at least `at_least` and less than `below`; fail for anything else."""
     if type(value) is int and at_least <= value < below:
         return value
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
@@ -110,7 +110,7 @@ def integer(argument: str, value: int, at_least: int = 0, below: int = BEYOND) -
 
 
 def one_of(argument: str, value: T, choices: Collection[T]) -> T:
-    """One of the given choices."""
+    """Return a value that is one of the choices; fail for any other."""
     if type(value) is str and value in choices:
         return value
     if not isinstance(value, Hashable) or value not in choices:
@@ -120,7 +120,7 @@ def one_of(argument: str, value: T, choices: Collection[T]) -> T:
 
 
 def nearest(name: object, names: Iterable[object]) -> str:
-    """A hint at the name that was perhaps meant; empty if none is near."""
+    """Return a hint at the name that was perhaps meant; empty if no name is similar."""
     candidates = [candidate for candidate in names if isinstance(candidate, str)]
     close = difflib.get_close_matches(name, candidates, 1) if isinstance(name, str) else []
     if close:
@@ -129,10 +129,10 @@ def nearest(name: object, names: Iterable[object]) -> str:
 
 
 def in_python(value: Any) -> Any:
-    """A numpy scalar, or a tuple of some, as Python numbers.
+    """Convert a numpy scalar, or each one in a tuple, to a Python number.
 
-    Products of numpy scalars wrap around or have few digits. Other kinds of real numbers, such as
-    fractions and subclasses with an arithmetic of their own, become Python numbers, too.
+    Products of numpy scalars may wrap around or have few digits. Other real numbers, such as
+    fractions and subclasses with special arithmetic, are converted, too.
     """
     if type(value) in (float, int, bool, str):
         return value
@@ -149,20 +149,25 @@ def in_python(value: Any) -> Any:
 
 
 def every(record: Any, check: Callable[..., object], *names: str, **bounds: float | bool) -> None:
-    """Check fields of a frozen dataclass, each under its name; one that may be None if it is not.
+    """Check fields of a frozen dataclass by name; a field that may be None is valid as None.
 
-    First all its numbers become Python's, see `as_python_numbers`.
+    All numbers of the record are first converted to Python's, see `as_python_numbers`.
 
     Parameters
     ----------
     record
-        The dataclass, whose annotations state which fields may be None.
+        The dataclass. The annotation of a field states whether it may be None.
     check
         `positive`, `integer` or another check of an argument.
     names
-        The fields.
+        Names of the fields to check.
     bounds
-        What else the check takes, such as ``at_least=1``.
+        Further arguments of the check, such as ``at_least=1``.
+
+    Raises
+    ------
+    ValueError
+        If a field does not pass the check; the error names it.
     """
     as_python_numbers(record)
     kinds = {field.name: str(field.type) for field in fields(record)}

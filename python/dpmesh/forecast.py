@@ -1,9 +1,9 @@
 """Forecast of the accuracy of a federation, simulated on public data of its shape.
 
-The data are those that ship with scikit-learn. A training set of the wanted shape is drawn from
-three quarters of them, again and again where there are too few records; features become that many
-random projections, or are joined by columns of pure chance. So it is an estimate of what the noise
-costs, and no promise: how hard one's own task is, nobody knows before.
+The data are those that ship with scikit-learn. A training set of the requested shape is drawn from
+three quarters of them, repeatedly where there are too few records. Features are replaced by as many
+random projections as requested, or joined by columns of random numbers. It is an estimate of the
+effect of the noise, and no promise: the difficulty of the real task is unknown.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from dpmesh.tables import Columns
 __all__ = ["Forecast", "Level", "ReserveCost", "forecast", "public_data", "reserve_cost"]
 
 KEYS = LEAST
-"""Runs of each setting, each with its own noise and records."""
+"""Number of runs of each setting, each with fresh noise and records."""
 
 TESTED = 0.25
-"""Share of the public data that is for testing."""
+"""Share of the public data that is held out for testing."""
 
 FACTORS = (0.25, 1.0, 4.0)
-"""Numbers of records that are compared, as multiples of the one that is asked for."""
+"""Numbers of records that are compared, as multiples of the requested number."""
 
 MOST = 200_000
 """Most records of all sites together that are simulated."""
@@ -50,24 +50,24 @@ Labelled = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """Accuracy on one data set, of sites with so many records each; means of five runs.
+    """Accuracy on one data set at one number of records; means of five runs.
 
     Parameters
     ----------
     data
-        Its name.
+        Name of the data set.
     records
-        Of each site.
+        Number of records of each site.
     chance, alone, pooled
-        As in `dm.baselines.Baselines`; `alone` is the mean over the sites.
+        Baselines as in `dm.baselines.Baselines`; `alone` is the mean over the sites.
     federation, spread
-        Mean and standard deviation of the federation.
+        Mean and standard deviation of the federation's accuracy.
     claim
-        What `dpmesh.run.verdict.Verdict` says of it against single sites without privacy.
+        Claim of `dpmesh.run.verdict.Verdict` against single sites without privacy.
     own_gain
-        The 95% interval of what sites gain on test records like their own.
+        95% interval of the gain of sites on test records like their own.
     no_site_gains
-        Whether sites lose on these.
+        True if no site gains on test records like its own.
     """
 
     data: str
@@ -89,13 +89,13 @@ class Forecast:
     Parameters
     ----------
     sites, records, features, classes
-        Its shape; `records` of each site.
+        Shape of the federation; `records` is the number of each site.
     epsilon, delta
-        Its budget.
+        Privacy budget of one training.
     choice
-        What `dpmesh.defaults.choose` runs.
+        Algorithm that `dpmesh.defaults.choose` returns for this shape.
     levels
-        For each data set and number of records.
+        Accuracy for each data set and number of records.
     """
 
     sites: int
@@ -109,30 +109,36 @@ class Forecast:
 
     @property
     def asked(self) -> list[Level]:
-        """The levels for the records that were asked for."""
+        """Levels at the requested number of records, one for each data set."""
         return [level for level in self.levels if level.records == self.records]
 
     @property
     def sentence(self) -> str:
-        """The forecast in a sentence."""
+        """The forecast in one or two sentences."""
         accuracies = [level.federation for level in self.asked]
         low = f"{min(accuracies):.0%}"
         high = f"{max(accuracies):.0%}"
-        expected = low if low == high else f"{low} to {high}"
+        expected = low
+        if low != high:
+            expected = f"{low} to {high}"
         claims = [level.claim for level in self.asked]
-        on = [f"{claims.count(claim)} of {len(claims)}: {claim}" for claim in dict.fromkeys(claims)]
-        beside = "Against single sites without privacy, on the public data sets"
-        text = f"Expect about {expected}. {beside}, {'; '.join(on)}."
+        counts = [
+            f"{claims.count(claim)} of {len(claims)}: {claim}" for claim in dict.fromkeys(claims)
+        ]
+        comparison = "Against single sites without privacy, on the public data sets"
+        text = f"Expect about {expected}. {comparison}, {'; '.join(counts)}."
         losing = sum(level.no_site_gains for level in self.asked)
         if losing:
-            where = f"on {losing} of {len(claims)} data sets no site gains"
-            text = f"{text} On records like its own, {where}: do not join for these."
+            losses = f"on {losing} of {len(claims)} data sets no site gains"
+            text = f"{text} On records like its own, {losses}: do not join for these."
         return text
 
     def __str__(self) -> str:
         algorithm = self.choice.algorithm
         name = type(getattr(algorithm, "algorithm", algorithm)).__name__
-        aggregation = "secure aggregation" if self.choice.adds_up else "gossip"
+        aggregation = "gossip"
+        if self.choice.adds_up:
+            aggregation = "secure aggregation"
         lines = [
             f"{self.sites} sites of {self.records} records, {self.features} features, "
             f"{self.classes} classes, epsilon {as_given(self.epsilon)} at delta "
@@ -171,24 +177,24 @@ def forecast(
     sites
         Number of sites.
     records
-        Of each site.
+        Number of records of each site.
     features
-        Numbers of a record.
+        Number of features of a record.
     epsilon, delta
-        The budget of one training.
+        Privacy budget of one training.
     classes
-        From 2 to 10.
+        Number of classes, from 2 to 10.
     algorithm, noise, colluding
-        As for `dpmesh.defaults.choose`.
+        As in `dpmesh.defaults.choose`.
     key
-        Draws records and noise; by default a new one. Nothing here is private.
+        Key of the records and the noise, by default a new one. Nothing here is private.
 
     Raises
     ------
     ValueError
         If a number is out of its range.
     ModuleNotFoundError
-        Without scikit-learn (extra ``data``), which has the data.
+        If scikit-learn is not installed (extra ``data``), which has the data.
     """
     integer("classes", classes, at_least=1)
     _check_shape(sites, records, features)
@@ -213,9 +219,9 @@ def forecast(
             count = max(1, round(factor * records))
             if factor != 1 and (count == records or sites * count > MOST):
                 continue
-            # Seeds are those of other counts, so that levels differ by their records alone.
-            draws = [np.random.default_rng(seed) for seed in seeds]
-            problems = [_problem(data, sites, count, features, split) for split in draws]
+            # All counts have the same seeds, so that levels differ by their records alone.
+            generators = [np.random.default_rng(seed) for seed in seeds]
+            problems = [_problem(data, sites, count, features, split) for split in generators]
             levels.append(_level(name, count, problems, chosen, draw))
             if factor == 1:
                 choice = chosen(problems[0])
@@ -233,21 +239,21 @@ def forecast(
 
 
 PAIRS = 20
-"""Pairs of runs of a comparison: with them about half a point of accuracy is seen."""
+"""Pairs of runs of a comparison, enough to detect about half a point of accuracy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReserveCost:
-    """Accuracy on one public data set, with and without what a run bears of lost sites.
+    """Accuracy on one public data set, with and without a reserve for lost sites.
 
     Parameters
     ----------
     data
-        Its name.
+        Name of the data set.
     accuracy, without
-        Means over pairs of runs on the same records.
+        Mean accuracy with the reserve and without it, over pairs of runs on the same records.
     difference
-        Of a pair, with its 95% interval.
+        Difference within a pair, with its 95% interval.
     """
 
     data: str
@@ -279,16 +285,16 @@ def reserve_cost(
     Parameters
     ----------
     sites, records, features, epsilon, delta, classes, key
-        As for `forecast`.
+        As in `forecast`.
     colluding, dropouts, reserve
-        As for `dpmesh.defaults.choose`.
+        As in `dpmesh.defaults.choose`.
 
     Raises
     ------
     ValueError
         If a number is out of its range.
     ModuleNotFoundError
-        Without scikit-learn (extra ``data``), which has the data.
+        If scikit-learn is not installed (extra ``data``), which has the data.
     """
     _check_shape(sites, records, features)
     draw = generator(Key.generate() if key is None else key, Purpose.SPLIT)
@@ -324,7 +330,7 @@ def reserve_cost(
 
 
 def _check_shape(sites: int, records: int, features: int) -> None:
-    """Fail at a federation of another size than can be simulated."""
+    """Fail unless a federation of this shape can be simulated in reasonable time."""
     integer("sites", sites, at_least=1)
     integer("records", records, at_least=1)
     integer("features", features, at_least=1)
@@ -362,7 +368,7 @@ def public_data(classes: int) -> dict[str, Labelled]:
 def _problem(
     data: Labelled, sites: int, records: int, features: int, draw: np.random.Generator
 ) -> dm.LinearProblem:
-    """Return records of the wanted shape, all sites alike; a quarter of the data is for testing."""
+    """Return a problem of this shape with i.i.d. sites; a quarter of the data is for testing."""
     x, y = data
     x = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-9)
     if features < x.shape[1]:
@@ -391,6 +397,7 @@ def _level(
     chosen: Callable[[dm.LinearProblem], Choice],
     draw: np.random.Generator,
 ) -> Level:
+    """Run the chosen algorithm once on each problem, and compare it with the baselines."""
     choice = chosen(problems[0])
     runs = [_run(problem, choice, draw) for problem in problems]
     pairs = [*zip(problems, runs, strict=True)]
@@ -418,6 +425,7 @@ def _level(
 
 
 def _run(problem: dm.LinearProblem, choice: Choice, draw: np.random.Generator) -> dm.Run:
+    """Simulate one run with a new key."""
     key = Key.seeded(int(draw.integers(2**62)))
     return dm.simulate(
         choice.algorithm,

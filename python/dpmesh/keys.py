@@ -1,4 +1,4 @@
-"""Keys and streams: where every random number of this package comes from.
+"""Keys and streams, the source of all random numbers of this package.
 
 A `Key` is a secret of 256 bits. It opens a `Stream` for each purpose and round, and a stream holds
 one sequence of random words for each node, so that a number depends on (key, purpose, round, node,
@@ -112,8 +112,8 @@ def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.rando
 def fingerprint(key: Key) -> str:
     """Return 128 bits that identify this key; they reveal nothing else about it.
 
-    They are words of the key's own stream, so that nobody without the key can distinguish them from
-    random ones. The seed of a seeded key can be guessed and checked.
+    They are words of a stream of the key: without the key, they are indistinguishable from random
+    words. The seed of a seeded key can be guessed and checked.
 
     Examples
     --------

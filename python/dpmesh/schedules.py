@@ -1,9 +1,9 @@
 """Step sizes, noise scales and sample sizes over time, as public parameters of an algorithm.
 
-A schedule is a function of t, the paper's count of rounds that starts at 1: the simulator's rounds
-start at 0, so that round r has t = r + 1 unless the algorithm states otherwise. Schedules are
-frozen records: they can be compared, hashed and stored, and print as they are written in code. A
-plain number stands for a constant schedule.
+A schedule is a function of t, the papers' count of rounds from 1. The simulator counts rounds from
+0, so that round r has t = r + 1 unless the algorithm states otherwise. Schedules are frozen
+records: they can be compared, hashed and stored, and print as they are written in code. A plain
+number stands for a constant schedule.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class InverseTime:
-    """``scale / (t + offset)``; ``scale = 1 / lambda`` is 1 / (lambda t) of strong convexity.
+    """``scale / (t + offset)``; for strong convexity, ``scale = 1 / lambda`` is 1 / (lambda t).
 
     Examples
     --------
@@ -249,7 +249,7 @@ class Piecewise:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSize:
-    """``max(1, floor(scale * rounds ** exponent))``: how many records each round samples.
+    """``max(1, floor(scale * rounds ** exponent))``: the number of records that a round samples.
 
     The quantized paper's gamma_K is ``SampleSize(scale=a3, exponent=gamma, rounds=K + 1)``;
     ``SampleSize(scale=10)`` is 10 in runs of any length. A power within rounding of an integer
@@ -290,15 +290,18 @@ class SampleSize:
         size = self._power
         nearest = round(size)
         is_integer = math.isclose(size, nearest, rel_tol=1e-12, abs_tol=1e-9)
-        return max(1, nearest if is_integer else math.floor(size))
+        if not is_integer:
+            nearest = math.floor(size)
+        return max(1, nearest)
 
     @property
     def _power(self) -> float:
+        """``scale * rounds ** exponent``, before it is rounded down."""
         return _scaled_power(self.scale, self.rounds or 1, self.exponent)
 
 
 def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
-    """Return the value of an algorithm's setting at t, counted from 1.
+    """Return the value at t, counted from 1, of a schedule or of a plain number.
 
     Raises
     ------
@@ -311,7 +314,9 @@ def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
     >>> dm.schedules.at(0.1, 7), dm.schedules.at(lambda t: 1 / t, 4)
     (0.1, 0.25)
     """
-    value = schedule(t) if callable(schedule) else schedule
+    value = schedule
+    if callable(schedule):
+        value = schedule(t)
     if type(value) is float and 0 <= value < math.inf:
         return value
     number: NumberT = in_python(value)
@@ -322,14 +327,21 @@ def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
 
 
 def keep_schedules(algorithm: object, *names: str) -> None:
-    """Keep settings of an algorithm as schedules, also those given as plain numbers.
+    """Replace plain numbers among an algorithm's settings by constant schedules, and check all.
+
+    Parameters
+    ----------
+    algorithm
+        The frozen record whose settings are replaced.
+    names
+        Names of the settings.
 
     Raises
     ------
     ValueError
         If a setting is neither a finite number greater than 0 nor a schedule whose first value is a
-        finite number of at least 0; or if a schedule returns a different number when asked again,
-        so that the accounted step might not be the one taken.
+        finite number of at least 0; or if a schedule returns a different number when it is called
+        again, so that the accounted step might not be the one taken.
     """
     for name in names:
         value = getattr(algorithm, name)
@@ -347,13 +359,13 @@ def keep_schedules(algorithm: object, *names: str) -> None:
 
 
 def keep_sample_size(algorithm: object, name: str) -> None:
-    """Keep a setting of an algorithm as a `SampleSize`, also one given as an integer.
+    """Replace an integer among an algorithm's settings by a `SampleSize`, and check the setting.
 
     Raises
     ------
     ValueError
         If it is neither a schedule nor an integer of at least 1, or a schedule returns a different
-        number when asked again.
+        number when it is called again.
     """
     value = getattr(algorithm, name)
     if not callable(value):
@@ -366,6 +378,7 @@ def keep_sample_size(algorithm: object, name: str) -> None:
 
 
 def _same_again(name: str, schedule: Callable[[int], float], first: float) -> None:
+    """Fail unless a schedule returns `first` at t = 1 when it is called again."""
     second = schedule(1)
     if second != first:
         got = f"{reprlib.repr(first)} and then {reprlib.repr(second)} at t = 1"
@@ -373,6 +386,7 @@ def _same_again(name: str, schedule: Callable[[int], float], first: float) -> No
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
+    """Return True for a finite real number that is no boolean."""
     try:
         return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # an integer beyond the range of floats
@@ -380,23 +394,26 @@ def _is_finite(value: object) -> TypeGuard[float]:
 
 
 def _keep(schedule: object, **fields: object) -> None:
-    """Set fields of a frozen record to their checked values, in Python's own types."""
+    """Set fields of a frozen record to checked values."""
     for name, value in fields.items():
         object.__setattr__(schedule, name, value)
 
 
 def _counted(t: int) -> int:
+    """Return t; fail unless it is an integer of at least 1."""
     if type(t) is int and t > 0:
         return t
     return integer("t", t, at_least=1)
 
 
 def _within(schedule: HorizonPower | SampleSize, t: int) -> None:
+    """Fail if t is beyond the rounds of a schedule."""
     if schedule.rounds is not None and _counted(t) > schedule.rounds:
         fail(f"{schedule}", f"t of at most {schedule.rounds}, its rounds", t)
 
 
 def _scaled_power(scale: float, base: float, exponent: float) -> float:
+    """Return ``scale * base ** exponent``; infinity beyond the range of floats."""
     try:
         return scale * math.pow(base, exponent)
     except OverflowError:
@@ -404,7 +421,7 @@ def _scaled_power(scale: float, base: float, exponent: float) -> float:
 
 
 def _usable(schedule: object, t: int, value: float) -> float:
-    """Fail where a schedule has left the range of floating-point numbers."""
+    """Return the value of a schedule at t; fail if it is not finite and greater than 0."""
     if not 0 < value < math.inf:
         fail(f"{schedule}", f"a finite value greater than 0 at t = {t}", value)
     return value

@@ -22,7 +22,7 @@ from dpmesh.noise.correlated.participation import (
 Array = npt.NDArray[np.float64]
 Kind = Literal["dense", "banded", "toeplitz", "square_root", "diagonal", "given"]
 
-_ROUNDING = 4 * np.finfo(np.float64).eps
+_ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
