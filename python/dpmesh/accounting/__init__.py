@@ -1,12 +1,11 @@
-"""Accountants: what releases cost, from plain numbers, without data or state.
+"""Accountants: the epsilon and delta of releases, from plain numbers, without data or state.
 
-All of them take ``noise_to_sensitivity``, the scale of the noise over the sensitivity (the *noise
-ratio*), and the
-sensitivity is that of the neighbouring relation in use: a clipped sum moves by ``C`` when a record
-is added or removed and by ``2 C`` when one is replaced. `noise_to_sensitivity` converts a *noise
-multiplier*, the standard deviation over the clipping norm ``C``; no other function applies that
-factor. Where a bound holds under one relation only, ``neighboring_relation`` is an argument and the
-other is refused.
+Their argument ``noise_to_sensitivity`` is the scale of the noise over the sensitivity (the *noise
+ratio*). The sensitivity is that of the neighbouring relation in use: a clipped sum moves by ``C``
+when a record is added or removed and by ``2 C`` when one is replaced. `noise_to_sensitivity`
+converts a *noise multiplier*, the standard deviation over the clipping norm ``C``; no other
+function applies that factor. Where a bound is proved under one relation only,
+``neighboring_relation`` is an argument and the other is refused.
 """
 
 from dpmesh.accounting import papers

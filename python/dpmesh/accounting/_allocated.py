@@ -35,11 +35,11 @@ from dpmesh.accounting._compose import convolved, tilt_and_fold
 from dpmesh.accounting._loss import UNIT, LossDistribution
 from dpmesh.accounting._merge import Mixtures
 
-_ADDED = 1e-4  # what the lattice may add to the logarithm of the profile
-_SHARE = 5e-5  # of the variance that it may add
+_ADDED = 1e-4  # that the lattice may add to the logarithm of the profile
+_SHARE = 5e-5  # share of the variance that the lattice may add
 _WIDTH = 10.0  # of the window beyond the mean, in standard deviations
-_FEWEST = 2**14  # points of a transform
-_MOST = 2**18
+_FEWEST = 2**14  # fewest points of a transform
+_MOST = 2**18  # most points of a transform
 _MOST_OF_A_STEP = 2**20  # points of the lattice from 0 to the top of one step
 _MOST_WINDOWS = 12  # each half as wide again: with all of them the sum is hardly above 0
 _STEEPEST = 2**16  # a tilt, in units of 1 / top: steeper ones need a finer lattice than that
@@ -53,20 +53,23 @@ _DENSITY = np.exp(-(_Z**2) / 2) / np.sum(np.exp(-(_Z**2) / 2))
 
 
 class StepDistribution(Protocol):
-    """The distribution of D, of one step."""
+    """Distribution of the variable D of one step; see the module."""
 
     @property
     def p(self) -> float:
         """Probability that this step releases the record."""
 
     def calls(self, k: Floats) -> tuple[Floats, Floats]:
-        """Return ``E[(D - k)_+]`` at each k, and a bound of its rounding."""
+        """Return the mean excess ``E[(D - k)_+]`` at each k, and a bound of its rounding.
+
+        As the value of a call option with strike k.
+        """
 
     def puts(self, k: Floats) -> tuple[Floats, Floats]:
-        """Return ``E[(k - D)_+]`` at each k, and a bound of its rounding."""
+        """Return the mean shortfall ``E[(k - D)_+]`` at each k, and a bound of its rounding."""
 
     def points(self) -> tuple[Floats, Floats]:
-        """Return values of D and their weights, to guess by."""
+        """Return values of D and their weights, an approximation for the choice of the lattice."""
 
 
 @dataclass(frozen=True)
@@ -167,9 +170,9 @@ class PurePart:
 
 @dataclass(frozen=True)
 class EitherPart:
-    """A distribution that dominates D if a step has one of two kinds of noise, whichever that is.
+    """A distribution that dominates D if a step has one of two unknown kinds of noise.
 
-    Its calls are at each point the larger of theirs. Both have the same mean, so that these are the
+    Its `calls` at each point are the larger of both. Both have the same mean, so that these are the
     calls of a distribution, and it is larger in convex order than either.
     """
 
@@ -187,7 +190,7 @@ class EitherPart:
         return _larger(self.first.puts(k), self.second.puts(k))
 
     def points(self) -> tuple[Floats, Floats]:
-        """Return the points of the part that varies more: a window of them is only a guess."""
+        """Return the points of the part with the larger variance, which suffice for the window."""
         return max(self.first.points(), self.second.points(), key=_variance)
 
 

@@ -227,13 +227,13 @@ def _tilted_epsilon(
     losses, mixtures
         The losses of the nodes, and the kinds of rounds.
     moments
-        Their cumulants.
+        Cumulants of the losses.
     tilt
         Index of an order of the moments.
     delta
-        Without the mass of infinite losses.
+        Delta without the mass of infinite losses.
     interval
-        Of the grid.
+        Interval of the grid.
     """
     theta = float(moments.orders[tilt]) * interval
     window = _window(losses, mixtures, moments, tilt, delta, interval)

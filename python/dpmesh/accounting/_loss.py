@@ -20,7 +20,7 @@ UNIT = 2.0**-53
 
 
 class Grid(NamedTuple):
-    """The grid of losses: multiples of `interval`.
+    """Grid of privacy losses: multiples of `interval`.
 
     Tails of mass below `negligible` count as infinite loss.
     """
@@ -36,7 +36,7 @@ class Grid(NamedTuple):
 
 
 class PositiveMasses(NamedTuple):
-    """Masses at the losses h, 2h, ... and at infinity, and the sum of rounding added to them."""
+    """Masses at the losses h, 2h, ... and at infinity; `added` is the rounding included in them."""
 
     masses: Floats
     infinite: float
@@ -44,7 +44,10 @@ class PositiveMasses(NamedTuple):
 
 
 class LossDistribution(NamedTuple):
-    """A privacy loss: masses at ``(first + 0, 1, 2, ...) * interval``, and one at infinity."""
+    """Distribution of a privacy loss on a grid.
+
+    ``masses[i]`` is the mass at the loss ``(first + i) * interval``, `infinite` that at infinity.
+    """
 
     first: int
     masses: Floats
@@ -57,14 +60,14 @@ class LossDistribution(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """A hockey-stick profile at the losses 0, h, 2h, ..., and a bound of its rounding."""
+    """A hockey-stick profile at the losses 0, h, 2h, ..., and a bound of the rounding of each."""
 
     values: Floats
     errors: Floats
 
 
 def losses_of(profiles: Sequence[Profile], grid: Grid) -> tuple[LossDistribution, ...]:
-    """Return the loss in each direction from its profile at the losses 0, h, 2h, ..."""
+    """Return the loss distribution in each direction, from the profile in each."""
     directions = [_positive_masses(profile, grid) for profile in profiles]
     opposites = directions[::-1]
     pairs = zip(directions, opposites, strict=True)
@@ -76,8 +79,10 @@ def _positive_masses(profile: Profile, grid: Grid) -> PositiveMasses:
     values, errors = profile
     if values.size < 2:
         return PositiveMasses(np.zeros(0), float(np.sum(values + errors)), 0.0)
+    # The fall of the profile up to the loss k h is (1 - exp(-h)) times the mass there, plus exp(-h)
+    # times the next fall.
     falls = -np.diff(values)
-    step = -expm1(-grid.interval)
+    step = -expm1(-grid.interval)  # 1 - exp(-h)
     next_falls = np.append(falls[1:], 0)
     masses = np.maximum((falls - next_falls * (1 - step)) / step, 0)
     neighbour_errors = errors[:-1] + 2 * errors[1:]
@@ -108,10 +113,10 @@ def _joined(direction: PositiveMasses, opposite: PositiveMasses, grid: Grid) -> 
     masses, infinite, added = direction
     opposite_indices = np.arange(1, opposite.masses.size + 1)
     mirrored = opposite.masses * np.exp(-grid.interval * opposite_indices)
-    tails = _tail_sums(mirrored)  # what is cut off here goes to loss 0
+    tails = _tail_sums(mirrored)  # mass that is cut off here goes to loss 0
     mirrored = mirrored[: int(np.count_nonzero(tails > grid.negligible))]
     rest = 1 - infinite - float(np.sum(masses)) - float(np.sum(mirrored))
     at_zero = max(0.0, rest + added + opposite.added + 1e-15)
     all_masses = np.concatenate([mirrored[::-1], [at_zero], masses])
-    first = int(np.argmax(all_masses > 0))  # with next to no noise all of it is far above 0
+    first = int(np.argmax(all_masses > 0))  # with hardly any noise all losses are far above 0
     return LossDistribution(first - mirrored.size, all_masses[first:], infinite)

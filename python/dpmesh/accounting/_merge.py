@@ -29,7 +29,11 @@ _FINE = 1000  # points at which the variance of rounds is compared
 
 
 class RoundKinds(NamedTuple):
-    """Rounds of one pair: the sampling rate, noise ratio and count of each."""
+    """Kinds of rounds of one dominating pair.
+
+    `rate`, `noise_ratio` and `times` have the shape (kinds,): the sampling rate, the noise ratio
+    and the number of rounds of each kind.
+    """
 
     pair: DominatingPair
     rate: Floats
@@ -119,7 +123,7 @@ class Merged(NamedTuple):
 
 
 def merge(rounds: Sequence[RoundKinds]) -> list[Merged]:
-    """Return few nodes for many kinds of rounds; the rounds themselves where they are few."""
+    """Replace many kinds of rounds by mixtures of few nodes; leave few kinds as they are."""
     kinds = sum(group.times.size for group in rounds)
     if kinds <= _FEW:
         return [_unmerged(group) for group in rounds]

@@ -71,14 +71,14 @@ class Allocation(DominatingPair):
     Parameters
     ----------
     law
-        Of Gaussian noise, or of Laplace noise for all that is purely private.
+        Law of Gaussian noise, or of Laplace noise for all releases of pure differential privacy.
     shares
-        Of each step.
+        Kinds of steps: see `Shares`.
     relation
         The neighbouring relation.
     pure
-        Where releases of pure privacy are among Gaussian ones: their noise ratio, relative to
-        that of the latter; None if all are of one kind. Each step is charged as the worse of both.
+        Where releases of pure privacy are among Gaussian ones: their noise ratio, relative to that
+        of the Gaussian ones; None if all are of one kind. Each step counts as the worse of both.
     """
 
     shares: Shares = ()
@@ -337,7 +337,7 @@ def random_allocation_epsilon(
     noise_to_sensitivity, rounds, shares, neighboring_relation, noise
         As for `random_allocation_delta`.
     cycles
-        Number of such passes, each with a draw of its own.
+        Number of such passes, each with an independent draw.
 
     Raises
     ------
@@ -450,7 +450,7 @@ def _least_noise(log_delta: Callable[[float], float], target: float, guess: floa
 
 
 def _epsilon(pair: Allocation, delta: float, noise_ratio: float, cycles: int) -> float:
-    """Return the epsilon of several passes, each with a draw of its own."""
+    """Return the epsilon of several passes, each with an independent draw."""
     if cycles == 1:
         return allocated_epsilon(pair, delta, noise_ratio)
     passes = RoundKinds(pair, np.ones(1), np.array([noise_ratio]), np.array([float(cycles)]))

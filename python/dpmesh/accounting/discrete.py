@@ -129,7 +129,7 @@ def discrete_gaussian_epsilon(
         Scale of the noise over the L2 sensitivity of the rounded values: a number, or one for each
         round.
     neighboring_relation
-        That of the sensitivity.
+        Neighbouring relation of the sensitivity.
     sampling_rate
         In (0, 1]: a number, or one for each round.
     count

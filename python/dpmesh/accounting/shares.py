@@ -95,7 +95,7 @@ def sum_of_shares_epsilon(
     dim
         Length of the vectors, d.
     neighboring_relation
-        That of the sensitivity. Sampling amplifies under ``"add_remove"`` alone.
+        Neighbouring relation of the sensitivity. Sampling amplifies under ``"add_remove"`` alone.
     sampling_rate
         Probability in (0, 1] with which each record takes part in a sum, by secret coins.
     count

@@ -80,7 +80,7 @@ def with_decimal_comma(cell: str, *, stated: bool) -> str:
     cell
         The text.
     stated
-        Whether decimal commas are stated. If they are a default, 1,234 is ambiguous.
+        True if the user stated decimal commas. If they are a default, 1,234 is ambiguous.
     """
     if "," not in cell and "." not in cell:
         return cell
@@ -94,7 +94,7 @@ def with_decimal_comma(cell: str, *, stated: bool) -> str:
 
 
 def may_group_digits(cell: object) -> bool:
-    """Return whether a text that is no number may be one with a mark between groups of digits."""
+    """Return True for a text that may be a number with marks between groups of digits."""
     return isinstance(cell, str) and _GROUPED.fullmatch(cell) is not None
 
 
@@ -106,7 +106,7 @@ class TableError(ValueError):
     index
         The record that is wrong, from 0 on; None if the whole table is.
     description
-        What is wrong, and what to change.
+        Description of the problem, and of its remedy.
 
     Attributes
     ----------
@@ -246,7 +246,7 @@ def value_of(cell: object) -> int | float | None:
 
 
 def is_rounded(cell: object) -> bool:
-    """Return whether a cell is a float that stands for several whole numbers."""
+    """Return True for a float so large that it stands for several whole numbers."""
     return isinstance(cell, (float, np.floating)) and abs(cell) >= _INEXACT_FROM
 
 
@@ -257,12 +257,12 @@ def _with_decimal_point(text: str) -> str:
 
 
 def is_missing(cell: object) -> bool:
-    """Return whether a cell holds no value."""
+    """Return True if a cell has no value."""
     return name_of(cell) is None
 
 
 def usually_missing(cell: object) -> bool:
-    """Return whether a cell holds no value, or one of the words for it."""
+    """Return True if a cell has no value, or a word for a missing value."""
     if isinstance(cell, (int, np.integer)):
         return False
     name = name_of(cell)
@@ -307,8 +307,8 @@ def day_of(cell: object, form: str | None = None, zone: tzinfo = UTC) -> float:
     cell
         A date, a time, or a text: ``2024-12-31``, perhaps with a time as in ``2024-12-31 23:59``.
     form
-        How other texts write it, as `datetime.strptime` has it, such as ``%d.%m.%Y``. One that
-        begins with a year stands alone.
+        Format of other texts, as for `datetime.strptime`, such as ``%d.%m.%Y``. If it begins with
+        the year, no text is read in another way.
     zone
         Time zone in which an instant is a day; a time that states no zone is one of it already.
     """
@@ -332,7 +332,7 @@ def _in_zone(moment: datetime, zone: tzinfo) -> datetime:
 
 
 def states_zone(cell: object, form: str | None = None) -> bool:
-    """Return whether a date or a time states a time zone, so that it is an instant."""
+    """Return True if a date or a time states a time zone, so that it is an instant."""
     moment = _moment_of(cell, form)
     return isinstance(moment, datetime) and moment.tzinfo is not None
 

@@ -1,4 +1,4 @@
-"""The columns that a model reads, and the numbers that it makes of their cells."""
+"""The columns that a model reads, and their encoding as features."""
 
 from __future__ import annotations
 
@@ -29,28 +29,27 @@ from dpmesh.tables.ranges import are_ends, as_range, read_ranges
 from dpmesh.tables.table import Table, TableLike, as_table
 
 Ranges: TypeAlias = Mapping[Any, Any] | Sequence[Any] | str | os.PathLike[str] | None
-"""What `Columns.of` takes."""
+"""Public ranges, in each form that `Columns.of` accepts."""
 
 
 class Encoded(NamedTuple):
     """Encoded records: features, and facts about them that stay with the data's owner.
 
-    All but the features is computed from the data and covered by no epsilon: for the data's owner
-    alone.
+    All but the features is computed from the data without noise, for the data's owner alone.
 
     Attributes
     ----------
     features
-        Shape (records, dim), in [-1, 1], rows of norm 1.
+        Features in [-1, 1], shape (records, dim), rows of norm 1.
     outside
-        By column, how many numbers were outside of their public range, and are clipped.
+        Number of clipped values of each column, which were outside of its public range.
     unread
-        By column, the values that could not be read or are not listed, and count as missing.
+        Values of each column that cannot be read or are not listed, and count as missing.
     absent
         Columns that the table does not have; all their values are missing.
     memory
-        Flat array that begins with the features and has room for one more of each record; None if
-        there is no room.
+        Flat array that begins with the features and has room for one more feature of each record;
+        None if there is no room.
 
     Examples
     --------
@@ -101,16 +100,16 @@ class Columns:
     Parameters
     ----------
     names
-        One for each column.
+        Name of each column.
     kinds
         Public range of each column.
     intercept
-        Whether a constant 1 is added to each record.
+        True to add a constant 1 to each record.
     features
         Map from the encoded columns to the features of a model.
     centre
-        A released mean that is taken off these, perhaps with axes after it: see
-        `dpmesh.tables.features.centred`. None takes nothing off.
+        Released mean that is subtracted from the features, perhaps with axes after it: see
+        `dpmesh.tables.features.centred`. None subtracts nothing.
 
     Examples
     --------
@@ -146,11 +145,11 @@ class Columns:
             keys; or one such range for all columns; or a list with one for each. None stands for
             ``(-1, 1)``.
         names
-            Those of the table, in its order.
+            Names of the table's columns, in its order.
         intercept
-            As above.
+            True to add a constant 1 to each record.
         features
-            Their name, such as ``"hats+cosines"``; see `dpmesh.tables.features`.
+            Name of the features, such as ``"hats+cosines"``; see `dpmesh.tables.features`.
 
         Raises
         ------
@@ -174,14 +173,17 @@ class Columns:
 
     @property
     def layout(self) -> Layout:
-        """Layout of the encoded columns, before other features are made of them."""
+        """Layout of the encoded columns, which `features` maps to the features of a model."""
         numbers = []
         missing_flags = []
         place = 0
         for kind in self.kinds:
             if isinstance(kind, (Number, Dates)):
                 numbers.append(place)
-                missing_flags.append(place + 1 if kind.missing else -1)
+                missing_flag = -1
+                if kind.missing:
+                    missing_flag = place + 1
+                missing_flags.append(missing_flag)
             place += kind.width
         return Layout(width=place, numbers=tuple(numbers), absent=tuple(missing_flags))
 
@@ -191,7 +193,7 @@ class Columns:
         return self.intercept + self.features.width(self.layout) + (self.centre is not None)
 
     def less(self, centre: FloatArray) -> Columns:
-        """Return the columns less a released mean, with a constant: see `centre`."""
+        """Return the columns with a released mean subtracted: see `centre`."""
         return replace(self, centre=tuple(centre.ravel().tolist()))
 
     def encode(
@@ -208,10 +210,10 @@ class Columns:
         columns
             The values of each column, shape (records,), in the order of `names`.
         compact
-            Whether features of a large table are stored in float32, with room for one more. No
-            stored norm is above 1.
+            True to store features of a large table in float32, with room for one more. No stored
+            norm is above 1.
         dtype
-            Type in which features are stored, whatever their number. None leaves it to `compact`.
+            Type of the stored features at any size; None for the type by `compact`.
 
         Raises
         ------
@@ -236,7 +238,9 @@ class Columns:
         encoded = np.concatenate(parts, axis=1)
         records = len(encoded)
         if dtype is None:
-            dtype = stored_type(records, self.dim) if compact else np.float64
+            dtype = np.float64
+            if compact:
+                dtype = stored_type(records, self.dim)
         if dtype == np.float64 and records <= BLOCK:
             return Encoded(self._features_of(encoded), outside, unread)
         memory = np.empty(records * (self.dim + 1), dtype)
@@ -265,8 +269,8 @@ class Columns:
         Parameters
         ----------
         table
-            What `dpmesh.tables.as_table` takes, with these columns, in any order and among others;
-            or an array of shape (records, columns).
+            Table in any form that `dpmesh.tables.as_table` accepts, with these columns in any
+            order and among others; or an array of shape (records, columns).
 
         Raises
         ------
@@ -326,14 +330,14 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """Records that are numbers already, which a model takes as they are.
+    """Features that come as numbers, which a model uses as they are.
 
     Parameters
     ----------
     dim
         Number of features of a record.
     centre
-        As of `Columns`; the last one of the features is then a constant.
+        As for `Columns`; the last feature is then a constant.
 
     Examples
     --------
@@ -349,16 +353,16 @@ class Features:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names for the features, which have none of their own."""
+        """Names of the features: x0, x1, and so on."""
         return tuple(f"x{place}" for place in range(self._received))
 
     @property
     def _received(self) -> int:
-        """Number of features that a record comes with."""
+        """Number of features of a record before a constant is appended."""
         return self.dim - (self.centre is not None)
 
     def less(self, centre: FloatArray) -> Features:
-        """Return the features less a released mean, with a constant: see `Columns.less`."""
+        """Return the features with a released mean subtracted: see `Columns.less`."""
         return Features(dim=self.dim + 1, centre=tuple(centre.ravel().tolist()))
 
     def encode(self, records: Any) -> Any:

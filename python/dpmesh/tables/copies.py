@@ -87,11 +87,11 @@ class _Site(NamedTuple):
     Attributes
     ----------
     name
-        Of the site.
+        Name of the site.
     records
-        One for each record, in their order.
+        Fingerprint of each record, in their order.
     distinct
-        Each once, sorted.
+        Distinct fingerprints, sorted.
     """
 
     name: object

@@ -41,7 +41,7 @@ class EncodedColumn(NamedTuple):
     features
         Shape (records, width).
     clipped
-        How many numbers lie outside of their range.
+        Number of values outside of their range.
     unread
         The values that cannot be read, or are not listed, and count as missing.
     """
@@ -57,7 +57,7 @@ class _NumericColumn:
 
     missing: bool = False
     noun: ClassVar[str]
-    """What an error calls a cell that holds no such value."""
+    """Words of errors for a cell without such a value."""
 
     start: ClassVar[float] = -1.0
     """The feature of the low end; that of the high end is 1."""
@@ -151,7 +151,7 @@ class Number(_NumericColumn):
     low, high
         Public bounds; numbers beyond them are clipped.
     missing
-        Whether numbers may be missing.
+        True if numbers may be missing.
 
     Raises
     ------
@@ -241,7 +241,7 @@ class Flag(_NumericColumn):
     Parameters
     ----------
     missing
-        Whether it may be missing, or hold something else.
+        True if cells may be missing, or have another value.
 
     Examples
     --------
@@ -274,10 +274,10 @@ class Dates(_NumericColumn):
     dates
         The first and the last, as dates or as texts.
     format
-        How texts write them, as `datetime.strptime` has it, such as ``%d.%m.%Y``. None stands for
+        Format of dates in texts, as for `datetime.strptime`, such as ``%d.%m.%Y``. None stands for
         ``2024-12-31``, perhaps with a time as in ``2024-12-31 23:59:59``.
     missing
-        Whether dates may be missing.
+        True if dates may be missing.
     zone
         Time zone whose days are counted, such as ``Europe/Berlin`` or ``UTC``. A time that states
         a zone is converted to it, and refused if it is None; other times are of this zone.
@@ -388,7 +388,7 @@ class Category:
         another name is the category that is or writes the same number, if one alone does: "1.0"
         and true are 1, and 1 is "01". What is listed is never taken for a missing value.
     shares
-        Of a label: which share of all records each class has, from public knowledge, as for
+        For a label, the share of all records in each class, from public knowledge, as for
         `dpmesh.tables.models.Outline`.
 
     Raises

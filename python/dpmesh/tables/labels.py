@@ -1,4 +1,4 @@
-"""The labels of records, read by their public kind."""
+"""Labels of records, read by their public ranges."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dpmesh.tables.table import Table
 REMEDY = "fill it in, or leave such records out (dpmesh fit: --drop-missing-labels)"
 
 MOST_LABELS = 63
-"""Labels of a record, whose set is an int64."""
+"""Most labels of a record, so that their set fits into an int64."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Several labels of a record, each in a column of its own.
+    """Several labels of a record, each in a separate column.
 
     Parameters
     ----------
     names
-        The columns.
+        Columns of the labels.
     kinds
-        What each holds: a flag, or two categories, of which the second one is the label.
+        Public range of each: a flag, or two categories, of which the second means the label.
 
     Raises
     ------
@@ -48,14 +48,14 @@ class Labels:
 
 
 def _has_two_values(kind: Flag | Category) -> bool:
-    """Return whether a column holds flags, or one of two categories without shares."""
+    """Return True for a range of flags, or of two categories without shares."""
     if isinstance(kind, Category):
         return kind.width == 2 and kind.shares is None
     return kind == Flag()
 
 
 Label: TypeAlias = Number | Category | Labels
-"""What a model learns of a record."""
+"""Public range of the label of a record, or of several."""
 
 
 def read_labels(
@@ -66,13 +66,13 @@ def read_labels(
     Parameters
     ----------
     name
-        Of the label.
+        Name of the label, for errors.
     kind
-        What a label may be.
+        Public range of the label.
     cells
-        The labels as they came, shape (records,).
+        Cells of the column, shape (records,).
     drop
-        Whether a label may be missing: it is then -1, or NaN.
+        True to accept missing labels, as -1 or NaN.
 
     Raises
     ------
@@ -114,16 +114,16 @@ def labelled(
     names
         The columns of the label, or of several labels.
     kind
-        What they may be; None: all labels are 0.
+        Public range of the label, or of the labels; None for no label, where all are 0.
     table
         The records.
     drop
-        Whether records without a label are left out.
+        True to leave out records without a label.
 
     Returns
     -------
-    The labels as `read_labels` gives them, shape (records,); several are 0 and 1, shape (records,
-    labels).
+    The labels as `read_labels` returns them, shape (records,), or 0 and 1 for several labels, shape
+    (records, labels); and the records that have them.
 
     Raises
     ------
@@ -132,7 +132,11 @@ def labelled(
     """
     if kind is None:
         return np.zeros(table.records), table
-    kinds = kind.kinds if isinstance(kind, Labels) else (kind,)
+    kinds: tuple[Number | Flag | Category, ...]
+    if isinstance(kind, Labels):
+        kinds = kind.kinds
+    else:
+        kinds = (kind,)
     columns = table.select(names).columns
     labels = [
         read_labels(name, column_kind, cells, drop=drop)

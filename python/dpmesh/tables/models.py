@@ -1,4 +1,4 @@
-"""Released models: they predict, are saved and loaded, and go to scikit-learn or numpy."""
+"""Released models: prediction, saving and loading, and conversion to scikit-learn or numpy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _DAMAGED = (
     *(MemoryError, RecursionError, NotImplementedError),
     *(zipfile.BadZipFile, zlib.error, struct.error, io.UnsupportedOperation),
 )
-"""What a file raises that holds no model: its headers may lie, and its text may be deep."""
+"""Errors of a file without a model: its headers may be false, and its text deeply nested."""
 
 _CALIBRATED_FORMAT = 2
 """Format of a model with a calibration, which readers of format 1 would leave out."""
@@ -88,7 +88,7 @@ class Outline:
         The loss of a record then has the weight ``min(shares) / share`` of its class, so that all
         classes weigh the same. It is at most 1: what one record contributes stays bounded as it is.
     several
-        Whether a record may have several of the `classes`, or none: they are labels.
+        True if a record may have several of the `classes`, or none: they are then labels.
 
     Raises
     ------
@@ -162,7 +162,7 @@ class Outline:
         Parameters
         ----------
         labels
-            What `dpmesh.tables.labels.read_labels` returned.
+            Labels as `dpmesh.tables.labels.read_labels` returns them.
         """
         if self.target is not None:
             return self.target.encode("label", labels).features[:, 0]

@@ -21,7 +21,7 @@ _TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _BINARY = (".parquet", ".arrow", ".feather")
 _PACKED = (".gz", ".bz2")
 _INDEX = "__index_level_"
-"""How the names of columns begin in which pandas writes its index."""
+"""Prefix of the names of columns in which pandas writes its index."""
 
 
 def read_table(path: str | os.PathLike[str], text_format: TextFormat | None = None) -> TableLike:

@@ -38,13 +38,13 @@ class FileRecords(NamedTuple):
     table
         All columns of the records that have a label.
     labels
-        Of each record, as `dpmesh.tables.labels.labelled` gives them.
+        Label of each record, as `dpmesh.tables.labels.labelled` returns them.
     encoded
-        Their features.
+        Features of the records.
     sites
-        The name of each record's site.
+        Name of each record's site, shape (records,).
     notices
-        What the file's owner should know, in sentences that name the file.
+        Sentences for the file's owner, which name the file.
     """
 
     table: Table
@@ -116,7 +116,7 @@ def sites_of(name: str, cells: Cells) -> Cells:
 
 
 def has_no_site(cell: object) -> bool:
-    """Return whether a cell names no site. NA, the code of a country, is a name."""
+    """Return True if a cell names no site. NA, the code of a country, is a name."""
     name = name_of(cell)
     return name is None or not name.strip()
 
@@ -183,7 +183,7 @@ def read_sites(
     site
         The column that names the site; by default each file is one.
     drop
-        Whether records without a label or a site are left out.
+        True to leave out records without a label or a site.
 
     Raises
     ------
@@ -265,7 +265,7 @@ def doubts(files: Sequence[FileRecords], site: str | None) -> list[str]:
     Parameters
     ----------
     files
-        What `read_sites` returned.
+        Records of each file, as `read_sites` returns them.
     site
         The column that names the site, if there is one.
     """

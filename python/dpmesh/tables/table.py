@@ -25,9 +25,9 @@ class Table(NamedTuple):
     Attributes
     ----------
     names
-        Their names; None for an array, which has none.
+        Names of the columns; None for an array, whose columns have none.
     columns
-        The values of each, shape (records,).
+        Cells of each column, shape (records,).
 
     Examples
     --------
@@ -144,7 +144,7 @@ def rows(table: TableLike, chosen: npt.NDArray[np.int64]) -> TableLike:
 
 
 def is_arrow(value: TableLike) -> bool:
-    """Return whether a value has Arrow's interface for tables, as those of polars and pyarrow."""
+    """Return True if a value has Arrow's interface for tables, as those of polars and pyarrow."""
     if isinstance(value, np.ndarray) or not hasattr(value, "columns"):
         return hasattr(value, "column_names") and hasattr(value, "to_pylist")
     return hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")

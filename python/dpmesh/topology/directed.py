@@ -31,12 +31,12 @@ class PushMatrix(MixingMatrix):
     Parameters
     ----------
     weights
-        As of a `MixingMatrix`.
+        As for `MixingMatrix`.
 
     Raises
     ------
     ValueError
-        As of a `MixingMatrix`, but for the sums of rows.
+        As `MixingMatrix` does, but for the sums of rows.
 
     Examples
     --------

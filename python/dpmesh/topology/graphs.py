@@ -97,7 +97,7 @@ def links_of(nodes: int, i: Ends, j: Ends) -> sparse.csr_array:
 
 
 def torus_links(rows: int, columns: int) -> sparse.csr_array:
-    """Link each cell of a grid that wraps around to the next in its row and in its column."""
+    """Return the links of a grid that wraps around: each cell to the next in its row and column."""
     cells = np.arange(rows * columns).reshape(rows, columns)
     below = np.roll(cells, -1, axis=0).ravel()
     beside = np.roll(cells, -1, axis=1).ravel()

@@ -126,7 +126,7 @@ class Use(IntEnum):
 
 
 def public_generator(key: Key, use: Use, round: int = 0) -> np.random.Generator:
-    """Return the generator of one use in one round."""
+    """Return the generator of public random numbers for one use in one round."""
     return generator(key, Purpose.TOPOLOGY, round=round, node=use)
 
 
@@ -286,7 +286,7 @@ def paired(nodes: int, first: Indices, second: Indices) -> MixingMatrix:
 
 
 def halves(partner: Indices) -> MixingMatrix:
-    """Return the matrix in which node i averages with node ``partner[i]``."""
+    """Return the matrix in which node i averages with node ``partner[i]``; `partner`: (nodes,)."""
     nodes = len(partner)
     all_nodes = np.arange(nodes)
     rows = np.concatenate([all_nodes, all_nodes])
