@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._arrays import FloatArray
 from dpmesh._validate import every, integer, number
+from dpmesh.tables.cells import FloatArray
 from dpmesh.tables.kinds import Count, Number
 
 __all__ = ["MOMENTS", "Calibration", "moments_of", "predictions_of", "scores_of_predictions"]
