@@ -314,9 +314,10 @@ def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
     >>> dm.schedules.at(0.1, 7), dm.schedules.at(lambda t: 1 / t, 4)
     (0.1, 0.25)
     """
-    value = schedule
     if callable(schedule):
         value = schedule(t)
+    else:
+        value = schedule
     if type(value) is float and 0 <= value < math.inf:
         return value
     number: NumberT = in_python(value)
