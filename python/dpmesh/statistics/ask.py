@@ -488,11 +488,11 @@ def ask(
     if not table.records:
         fail("X", "at least 1 record", "none")
     table = named(table)
-    public = ranges
     if isinstance(ranges, (str, os.PathLike)):
-        public = read_ranges(ranges)
-    wanted = "a mapping of names to public ranges, or a TOML file of them"
-    instance("ranges", public, wanted, Mapping)
+        ranges = read_ranges(ranges)
+    instance(
+        "ranges", ranges, "a mapping of names to public ranges, or a TOML file of them", Mapping
+    )
     owners = site_of_each(groups, table.records)
     parts = tuple(np.flatnonzero(owners == site) for site in np.unique(owners))
     budget = Spending(
@@ -503,7 +503,7 @@ def ask(
         colluding=colluding,
         secure=method_for(len(parts), epsilon, colluding=colluding) == "secure",
     )
-    about, sums = budget.settle(asked, public, () if weights is None else tuple(weights))
+    about, sums = budget.settle(asked, ranges, () if weights is None else tuple(weights))
     columns, notices = read_columns(about, table)
     copies = copied(fingerprints(table), parts, np.unique(owners))
     if copies is not None:
