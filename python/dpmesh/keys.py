@@ -17,9 +17,9 @@ pickle ever sees the key.
 - ``Key.seeded(seed, cipher="aes")`` takes it from an integer below 2**256, for runs that others can
   repeat. Whoever knows the seed can subtract the noise: a seeded run is not a private release, and
   ``is_seeded`` of the key and of its streams states it.
-- ``key.for_nodes(nodes)`` is the same key for a process that holds some of the nodes: row r of its
-  draws is the row of node ``nodes[r]`` (distinct, uint32) of all, and ``nodes`` arguments of its
-  draws index into this list.
+- ``key.for_nodes(nodes)`` is the same key for a process that holds some of the nodes. ``nodes``
+  lists their numbers, which are distinct and uint32. Row r of a draw is what ``nodes[r]`` would
+  draw where all nodes are in one process. The argument ``nodes`` of a draw indexes into this list.
 - ``key.derive(data)`` is another key, which only those know who have this one and these bytes. Keys
   derived from different bytes are independent.
 - Two runs with the same noise have none in the difference of their releases. So a run mixes 256
@@ -49,7 +49,7 @@ A_KEY = "a Key, such as Key.generate() or Key.seeded(1)"
 class Purpose(IntEnum):
     """Purpose of a stream. Two uses of one key must differ in purpose, round or node.
 
-    Integers from 100 to 2**16 - 1 are free for other uses.
+    Streams of your own may take any integer from 100 to 2**32 - 1. Lower ones are this package's.
 
     Examples
     --------
@@ -60,20 +60,35 @@ class Purpose(IntEnum):
     """
 
     NOISE = 1
+    """Noise of releases."""
     QUANTIZE = 2
+    """Coins of quantization and compression."""
     SAMPLE = 3
+    """Who takes part, or which records are drawn."""
     INIT = 4
+    """Initial models, and further keys made of a seeded one."""
     SPLIT = 5
+    """Division of records into training, test, and nodes."""
     TOPOLOGY = 6
+    """Random networks."""
     CONTROLLER = 7
+    """Decisions of controllers."""
     NETWORK = 8
+    """Failures and delays of a simulated network."""
     AUDIT = 9
+    """Coins and canaries of audits."""
     METRIC = 10
+    """Draws of a metric."""
     BATCHES = 11
+    """Order of records in mini-batches."""
     CHECKPOINT = 12
+    """Identity of a run in its checkpoints."""
     SHARED = 13
+    """Draws that several nodes share."""
     PAIR = 14
+    """Noise or masks that two nodes share."""
     ALLOCATION = 15
+    """Steps to which random allocation assigns records."""
 
 
 def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.random.Generator:
@@ -87,7 +102,7 @@ def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.rando
     key
         The key of the run.
     purpose
-        A `Purpose` or another integer from 1 to 2**32 - 1, other than that of a stream in use.
+        A `Purpose`, or an integer of your own from 100 to 2**32 - 1 that no other stream has.
     round, node
         Integers from 0 to 2**32 - 1.
 

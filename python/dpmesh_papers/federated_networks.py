@@ -69,7 +69,7 @@ class Training:
     paper_clients, paper_rounds, sampling_rate, clipping_norm, step_size
         The paper's values; the first two determine its privacy.
     clients, rounds, batch_size, local_epochs
-        Our values; texts have as many clients as there are roles.
+        Our values. Shakespeare's texts have a client for each role.
     """
 
     paper_clients: int

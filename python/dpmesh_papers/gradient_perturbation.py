@@ -174,6 +174,7 @@ class ChocoSGD(GradientPerturbation):
         change = Sensitive(stepped - state.copy)
         compressed = yield Message(change, self.release_of(t)[1], sparsifier, travels=False)
         arrived = yield Relay()
+        # the sparsifier divides by `keep`, which is undone here
         copy = state.copy + self.keep * compressed
         mixed = state.mixed + self.keep * arrived
         x = stepped + self.consensus_step_size * (mixed - copy)

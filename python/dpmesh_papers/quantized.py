@@ -224,10 +224,14 @@ def _draw(rows: list[Row]) -> Figure:
 def figure5(folder: Path, *, iterations: int = 2000, progress: Progress = print) -> list[Path]:
     """Compute the budget over noise and sample-size exponents, by the paper's accounting and ours.
 
-    ``iterations`` is K, the paper's 2,000. ``paper`` is Theorem 1's epsilon, infinite if an
-    iteration's is 1 or more, when it proves nothing; ``exact`` that of the same sensitivities by
-    exact Gaussian accounting; ``safe`` the same for losses that need not be convex, with
-    smoothness 1. The last two say whether the budget stays bounded as the horizon grows.
+    ``iterations`` is K, the paper's 2,000. Columns of the result:
+
+    - ``paper``: Theorem 1's epsilon; infinite if that of an iteration is 1 or more, where the
+      theorem proves nothing.
+    - ``exact``: epsilon for the paper's sensitivities by exact Gaussian accounting.
+    - ``safe``: the same for losses that need not be convex, of smoothness 1.
+    - ``finite_in_paper`` and ``finite``: whether the budget stays bounded as K grows, by the
+      paper's sensitivities and by tight ones.
     """
     experiment = Experiment(folder, "quantized-figure5", progress)
     points = product(np.linspace(-0.2, 0.3, 11).tolist(), np.linspace(0.3, 1.0, 15).tolist())

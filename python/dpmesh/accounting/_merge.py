@@ -43,16 +43,17 @@ class RoundKinds(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures:
-    """Kinds of rounds as mixtures of nodes, each kind so many times.
+    """Kinds of rounds, each a mixture of a few nodes: points of a grid of rates and noise ratios.
 
     Parameters
     ----------
     nodes
-        Shape (kinds, corners): indices of nodes.
+        Indices of a kind's points in the grid, shape (kinds, corners).
     weights
-        Shape (kinds, corners): sum to 1, 0 for corners that are not used.
+        Weights of these points, which sum to 1; 0 for corners that are not used. Shape (kinds,
+        corners).
     times
-        Shape (kinds,).
+        Number of rounds of each kind, shape (kinds,).
     """
 
     nodes: Indices

@@ -268,7 +268,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         return super().plan(self.combination.attempts(rounds), problem)
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return clients, or records, that pull against one canary, and many canaries."""
+        """Return two problems: one canary that all others oppose, and one of many canaries."""
         return self.contribution.leaking_data(self, size)
 
     # A run

@@ -122,7 +122,7 @@ class Contribution(ABC, Generic[ProblemT]):
 
     @abstractmethod
     def check(self, problem: ProblemT) -> None:
-        """Fail unless these are the clients of a problem, which it can teach."""
+        """Fail unless the problem has these clients, and the methods that they call."""
 
     @abstractmethod
     def cohort(self, t: int, key: Key, local_clients: int | None) -> Indices:
@@ -133,10 +133,10 @@ class Contribution(ABC, Generic[ProblemT]):
         t
             The round.
         key
-            Of their coins.
-        here
-            How many clients draw a coin each of their own, as secure sums need it; None if the
-            server draws the cohort among all.
+            The key of the coins.
+        local_clients
+            Number of clients of this process, each of which draws a coin of its own, as secure
+            sums need it. None if the server draws the cohort among all.
         """
 
     @abstractmethod

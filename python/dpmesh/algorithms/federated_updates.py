@@ -230,13 +230,16 @@ class ClientUpdates(Contribution[ClientProblem]):
             fail("adaptive_clipping", expected, adaptive)
 
     def leaking_data(self, algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return clients that pull against one canary, and as many canaries as clients."""
+        """Return two problems: one canary that all clients oppose, and one of canaries alone."""
         return opposed_clients(algorithm, size)
 
     # What a client does
 
     def check(self, problem: ClientProblem) -> None:
-        """Fail unless a problem has local training, with the terms that are asked for."""
+        """Fail unless the problem has `local_training`.
+
+        It must take `proximal` and `correction` where these are asked for.
+        """
         require_problem(self, problem, "records_of", "local_training")
         terms = signature(problem.local_training).parameters
         for term, name in (("proximal", "proximal"), ("correction", "control_variates")):

@@ -188,9 +188,10 @@ def check_records(
 ) -> None:
     """Fail unless a problem of a user's own clips the gradient of each record by itself.
 
-    Of a few pairs of records of each node, the mean gradient must be the mean of those of one, at
-    the clipping norm and at a much smaller one that nearly all gradients exceed: a clipped mean is
-    another one. It is a sample; the proof is for the problem's author.
+    The gradient of a pair of records must be the mean of the clipped gradients of the two. A few
+    pairs of each node are tried, at the clipping norm and at a much smaller one, which nearly all
+    gradients exceed: there, clipping the mean instead would differ. It is a spot check; the proof
+    is for the problem's author.
 
     Parameters
     ----------

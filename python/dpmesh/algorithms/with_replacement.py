@@ -62,8 +62,8 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
     records
         Number of records of each node, which is public.
     noise_multiplier
-        Standard deviation of each model's noise over eta L / b, the norm of one record's clipped
-        step in it; None for no noise.
+        Standard deviation of each model's noise over eta L / b, by which one record's clipped
+        gradient moves it at most; None for no noise.
     models
         K: the problem's models, one per class (one-vs-all), or 1.
     batch_size
@@ -80,7 +80,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         L); None for losses whose gradients have a known bound, as a linear model's may.
     noise
         Kind of noise on one model: a class of mechanisms, such as `Laplace` or your own, whose
-        releases count as if of all data. None for Gaussian noise.
+        releases count without amplification by sampling. None for Gaussian noise.
 
     Guarantee
     ---------
@@ -178,11 +178,11 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         return 2 * at(self.step_size, t + 1) * self._gradient_bound(problem) / self.batch_size
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return one node whose other records oppose its canary, and one of orthogonal canaries.
+        """Return two problems of one node: one canary that all records oppose, and canaries alone.
 
-        For one node and one model. By default coupled runs take all turns of the node, the others
-        a single one, which may draw a canary, and the claim has a large delta, which needs fewer
-        runs. Mini-batches of the crowd keep the sampling rate.
+        For one node and one model. By default coupled runs take all turns of the node. Runs without
+        coupling take a single turn, which may draw a canary; the claim then has a large delta,
+        which needs fewer runs. Mini-batches of the crowd keep the sampling rate.
         """
         if (self.nodes, self.models) != (1, 1):
             fail("algorithm", "one of one node and one model", self)

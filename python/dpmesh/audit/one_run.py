@@ -56,6 +56,7 @@ def p_value(
     correct_guesses = stats.binom(guesses, special.expit(epsilon))
     value = correct_guesses.sf(correct - 1)
     if delta > 0 and correct > 0:
+        # Theorem 5.2: 2 canaries delta times the largest P(correct - i <= X < correct) / i
         missing = np.arange(1, correct + 1)
         nearly_correct = correct_guesses.cdf(correct - 1) - correct_guesses.cdf(
             correct - missing - 1

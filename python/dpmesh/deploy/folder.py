@@ -376,7 +376,7 @@ class Folder(Steps):
     def spent(self, contract: Agreement) -> Cost | None:
         """Return what one contract cost so far, at the budget's delta; None if nothing.
 
-        What was released outside of contracts is spent in whole.
+        A release outside of contracts, which is stored like one, counts in whole.
         """
         if self._is_outside(contract):
             return self.reserved(contract)

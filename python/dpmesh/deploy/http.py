@@ -2,9 +2,9 @@
 
 A node posts its last answer, and the response is the router's next question. The header of a post
 carries a signature over the contract, a number that grows with each post, and the length and the
-SHA-256 of the body; it is checked before the body is read. Nobody else reads the questions, answers
-in a party's name, or repeats what it said. Rows are signed by themselves; what posts are trusted
-with is liveness alone. TLS hides them from whoever listens in.
+SHA-256 of the body; it is checked before the body is read. So nobody else gets a party's questions,
+answers in its name, or repeats what it said. Each row has a signature of its own, too: posts are
+trusted with liveness alone. TLS hides questions and answers from whoever listens in.
 
 Client and server are those of aiohttp. Neither trusts the other side: sizes, headers, connections
 and durations are bounded, a node dials its router's address alone, and follows nobody elsewhere.
@@ -50,7 +50,7 @@ FAREWELL = 5.0
 TIMEOUT = 60.0
 """Seconds for a whole request and its response, both ways, many times `HOLD`."""
 RATE = 2**17
-"""Bytes a second that a long message may take beyond that."""
+"""Bytes a second of a long message, for which it has more time than `TIMEOUT`."""
 Peer: TypeAlias = tuple[str, int]
 """The address of a connection."""
 STRANGERS, STRANGER = 64, 10.0
@@ -64,7 +64,7 @@ WINDOW = 2**32
 NUMBER = "Dpmesh-Number"
 BODY = "Dpmesh-Body"
 SIGNATURE = "Dpmesh-Signature"
-"""Headers of a post; a response to one that is not signed has the number to count on from."""
+"""Headers of a post. The response to an unsigned post has the number from which to count."""
 WAITS = "Dpmesh-Waits"
 """Header of a response without a question: the numbers of the parties that the router waits for."""
 MOST_NAMED = 16

@@ -196,7 +196,7 @@ class Rows:
         return {j: group.between(j, at.round, process, other) for j, other in counted.items()}
 
     def resumed(self, base: Stored | None, steps: list[Stored]) -> RowChannel:
-        """Return the node's rounds: what it sent before is not drawn again.
+        """Return the channel of the node's rounds, from stored steps: no row is drawn twice.
 
         They go on from the state of the step `base`; the rounds before it are not run again.
         """

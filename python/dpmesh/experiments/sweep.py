@@ -58,7 +58,10 @@ class Cell:
 
 
 def cells(settings: Settings) -> list[Cell]:
-    """Return all combinations of the lists in the table ``[sweep]``; one without it."""
+    """Return all combinations of the lists in the table ``[sweep]``.
+
+    Without that table there is a single cell, which changes nothing.
+    """
     settings.known("sweep", settings.table("sweep"), ["seeds", "run", "data", *SECTIONS])
     grid = dict(_flat(settings.table("sweep")))
     for key, values in grid.items():

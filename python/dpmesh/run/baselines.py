@@ -60,7 +60,8 @@ class Baselines:
     metric
         ``"accuracy"`` or ``"R²"``, or of `others`: ``"balanced accuracy"``, ``"AUC"``.
     chance
-        Of the most frequent class of the training records, or of the mean of the test records.
+        Score of always predicting the most frequent class of the training records, or the mean of
+        the test records.
     alone
         Of a model that each node trains on its own records, without privacy, shape (nodes,).
     alone_private
@@ -70,7 +71,8 @@ class Baselines:
     epsilon, delta
         What `alone_private` costs.
     tested, held_out
-        Number of test records, and their share of all records; of results of earlier versions 0.
+        Number of test records, and their share of all records; 0 in results that an earlier version
+        saved.
     sampled
         Whether a baseline without privacy learned from a stratified sample of its records.
     others

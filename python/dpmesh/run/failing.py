@@ -356,7 +356,7 @@ class RealizedNetwork:
         return f"{self._topology} as it failed in a run"
 
     def matrix(self, round: int) -> MixingMatrix:
-        """Return the weights of a round if nothing failed."""
+        """Return the weights that a round would have had without failures."""
         return self._topology.matrix(round)
 
     def mixed(self, round: int) -> Iterator[tuple[int, sparse.csr_array]]:

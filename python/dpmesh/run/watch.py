@@ -15,8 +15,8 @@ from dpmesh.privacy.releases import Release
 class Passage(NamedTuple):
     """One release as an audit sees it, in units of its message: before and after the noise.
 
-    `values` are those that travel, after their compression if there is one, `bits` the lengths of
-    compressed rows, shape (rows,), and `rows` their numbers, if the message names some.
+    `values` are those that travel, after their compression if there is one. `bits` are the lengths
+    of compressed rows, shape (rows,). `rows` are indices of rows, if the message names them.
     """
 
     release: Release

@@ -84,9 +84,11 @@ def share(name: str, count: float, noise: float, records: float) -> Row:
     It holds all p for which ``abs(count - n p) <= Z sqrt(n p (1 - p) + noise^2)``.
     """
     inside = min(max(count, 0.0), records)
-    half, scale = inside + Z * Z / 2, 1 + Z * Z / records
-    root = sqrt(max(half**2 - scale * (inside**2 - (Z * noise) ** 2), 0.0))
-    low, high = np.clip([(half - root) / scale, (half + root) / scale], 0, records)
+    # the ends solve scale x^2 - 2 middle x + inside^2 - (Z noise)^2 = 0 for x = n p
+    middle = inside + Z * Z / 2
+    scale = 1 + Z * Z / records
+    root = sqrt(max(middle**2 - scale * (inside**2 - (Z * noise) ** 2), 0.0))
+    low, high = np.clip([(middle - root) / scale, (middle + root) / scale], 0, records)
     sampling = sqrt(max(inside * (1 - inside / records), 0.0))
     return Row(name, count, Z * noise, Z * sampling, float(low), float(high))
 
@@ -103,7 +105,7 @@ class Grid:
     Parameters
     ----------
     rows, columns
-        The names of the cells of both columns.
+        Names of the categories of the first and of the second of both columns of data.
     hidden
         A name whose row and column are not shown; None if all are.
     """
@@ -253,8 +255,8 @@ class Answer:
     explained
         Whether the notes say why there are no estimates.
     effects, effect_scale
-        Of a regression, its coefficients on one scale, as a picture needs them: those of numbers
-        over the whole range; and the scale in words.
+        Coefficients of a regression on one common scale, for a picture: that of a number is its
+        effect over the whole public range. `effect_scale` is this scale in words.
     column
         Whose bins the rows count, if `bars`; whose groups the curves compare.
 
@@ -351,7 +353,7 @@ class Answer:
     def _cells(self, row: Row) -> list[str]:
         if np.isnan(row.estimate):
             return [row.name, *"----"]
-        if row.noise == row.sampling == 0:
+        if row.noise == row.sampling == 0:  # public, as the number of all records is
             return [row.name, f"{row.estimate:.6g}", "0", "0", "public"]
         halves = (row.noise, row.sampling)
         decimals = _decimals(row)
@@ -396,13 +398,13 @@ class Answer:
 def _decimals(row: Row) -> int:
     """Return how many decimals a row is shown with: two digits of its errors.
 
-    A median that is not reached has none: its interval ends at an edge of a bin.
+    A median that is not reached has no errors: its interval ends at the edge of a bin.
     """
     known = [half for half in (row.noise, row.sampling) if half < inf]
     if not known:
         return 0 if row.low == round(row.low) else 2
-    finest = max(1e-9, *known) / 30
-    return int(np.clip(-np.floor(np.log10(finest)), 0, 8))
+    last_place = max(1e-9, *known) / 30  # so that the larger error has one or two digits
+    return int(np.clip(-np.floor(np.log10(last_place)), 0, 8))
 
 
 def _plain(row: Row) -> dict[str, Any]:
@@ -431,9 +433,10 @@ def quantile(q: float, counts: Floats, noise: float, absent: bool) -> Floats:
     q
         In (0, 1).
     counts
-        Noisy counts of the bins and, if `absent`, of the records without a value, `consistent`.
+        Noisy counts of the bins and, last, if `absent`, of the records without a value, already
+        made `consistent`.
     noise
-        Of a count before they were made to do so.
+        Standard deviation of the noise of a count, before counts were made `consistent`.
     absent
         Whether the last count is of records without a value.
 
@@ -443,13 +446,17 @@ def quantile(q: float, counts: Floats, noise: float, absent: bool) -> Floats:
     which are edges of bins, shape (5,); NaN if there are too few records.
     """
     present = counts[:-1] if absent else counts
-    bins, of = len(present), len(counts)
-    total, j = float(present.sum()), np.arange(bins + 1)
-    if absent and total < Z * noise * sqrt(bins * (1 - bins / of)):
+    bins = len(present)
+    cells = len(counts)
+    total = float(present.sum())
+    j = np.arange(bins + 1)
+    if absent and total < Z * noise * sqrt(bins * (1 - bins / cells)):
         return np.full(5, np.nan)
+    # at edge j: (1 - q) times the counts below it, less q times those above; 0 at the quantile
     above = np.concatenate(([0.0], np.cumsum(present))) - q * total
+    # `consistent` has taken the mean noise off each count; drift is the sum of the counts' weights
     drift = (1 - q) * j - q * (bins - j)
-    variance = noise**2 * ((1 - q) ** 2 * j + q**2 * (bins - j) - drift**2 / of)
+    variance = noise**2 * ((1 - q) ** 2 * j + q**2 * (bins - j) - drift**2 / cells)
     sampling = np.full(bins + 1, max(total, 1.0) * q * (1 - q))
 
     def region(spread: Floats) -> tuple[float, float]:

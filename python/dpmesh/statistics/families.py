@@ -7,8 +7,8 @@ Frobenius norms. A Newton step releases the sum of
 
     v = (g, H sqrt(kappa) / R, J sqrt(lam) / R)
 
-for counts in units of their bound M. Two such vectors are at most D R apart, for any coefficients:
-the proofs are in docs/privacy/regression.md.
+where a Poisson regression measures counts in units of their bound M. Two such vectors are at most
+D R apart, for any coefficients: the proofs are in docs/privacy/regression.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEWTON_SHARES = (0.03, 0.03, 0.04, 0.06, 0.10, 0.20, 0.54)
 """Of the budget of a logistic or Poisson regression, by round."""
 
 STEEPEST = 30.0
-"""Scores beyond these have probabilities that float64 cannot tell from 0 or 1."""
+"""Scores beyond these are taken for separation: their probability is within 1e-13 of 0 or 1."""
 
 
 class Family(ABC):
@@ -58,7 +58,10 @@ class Family(ABC):
     """Largest weight w of a record, in units of the target's bound."""
 
     skew_of_constant: ClassVar[float | None]
-    """Third derivative over second at the mean, of the constant; None if the release shows it."""
+    """Third over second derivative of the log likelihood by the constant, at the mean.
+
+    None if the release shows it.
+    """
 
     @abstractmethod
     def check(self, target: str, kind: Kind) -> None:

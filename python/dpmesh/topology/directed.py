@@ -26,7 +26,7 @@ from dpmesh.topology.topology import Static, Use, Varying, public_generator
 class PushMatrix(MixingMatrix):
     """A matrix P whose columns sum to 1: node j sends the share P[i, j] of its message to node i.
 
-    Rows need not sum to 1, so that mixing keeps the sum over the nodes and no node's mean.
+    Rows need not sum to 1. Mixing keeps the sum over the nodes, but what a node gets is no average.
 
     Parameters
     ----------

@@ -150,12 +150,12 @@ def _scored(schedule: Topology, rounds: int, gap: float) -> ScoredSchedule:
     """Solve for the worst pair of observer and target over all rounds of one schedule."""
     nodes = schedule.nodes
     movement = np.ones(rounds)
-    movement[0] = 0.0
+    movement[0] = 0.0  # all nodes start from the same public point
     mixings = [Mixing(t, t, schedule.matrix(t).weights) for t in range(rounds)]
     system = view_system(mixings, noise=np.ones(rounds), fresh=movement, nodes=nodes)
     observers = [(node,) for node in range(nodes)]
     pairs = all_pairs(observers, nodes)
-    worst = worst_pair(system, observers, pairs, rounds * nodes, gap=gap)
+    worst = worst_pair(system, observers, pairs, entries=rounds * nodes, gap=gap)
     if worst is None:
         return ScoredSchedule(schedule, 0.0, 0, 0)
     share = worst.mu / system.everybody(worst.target)

@@ -362,10 +362,15 @@ def _without_replacement(setting: Setting, sampling: Once = "arrival") -> Trial:
 def with_steps(
     algorithm: WithoutReplacement, problem: LinearProblem, rounds: int, share: float
 ) -> WithoutReplacement:
-    """Return the algorithm with the step of the rule, at most what Lemma 4 allows.
+    """Return the algorithm with the rule's step size, at most 1 / (2 smoothness) as in Lemma 4.
 
-    A release is the mean of the global model and the node's own, which keeps part of all noise; a
-    `share` of the updates is global.
+    A release averages the global model with the node's own, and so keeps part of the noise of
+    earlier releases. The rule is given both noises together.
+
+    Parameters
+    ----------
+    share
+        Part of the updates that are global.
     """
     constants = problem.model_constants()
     releases = share * problem.nodes * rounds

@@ -92,7 +92,7 @@ def splits_of(cells: Sequence[Cell], task: str) -> int:
 
 
 def paired(cell: Cell, *levels: Cell) -> Difference:
-    """Return the interval of a cell's accuracy less the highest of several others, by splits."""
+    """Return the interval, over splits, of a cell's accuracy minus that of the best of `levels`."""
     level = max(levels, key=lambda candidate: candidate.mean)
     pairs = zip(cell.accuracy, level.accuracy, strict=False)
     gains = [accuracy - level_accuracy for accuracy, level_accuracy in pairs]

@@ -93,7 +93,9 @@ _NEEDED = {
 
 
 def curvature_left(dim: int, smoothing: float) -> float:
-    """Return the smallest eigenvalue of A^-1, by which smoothing divides strong convexity.
+    """Return the smallest eigenvalue of A^-1, where A is the matrix of Laplacian smoothing.
+
+    Smoothing multiplies strong convexity by this factor, which is at most 1.
 
     Raises
     ------

@@ -15,11 +15,11 @@ def unnoised_regularizer_factors(step_sizes: npt.ArrayLike, regularization: floa
     """Return by how much Algorithm 2 as printed exceeds its epsilon, for an example of each round.
 
     Its step 6 adds ``phi w_t``, the iterate *before* noise. So a release depends on an example of
-    an earlier round not through releases alone, and round s repeats that example's privacy loss
-    times a product of ``phi alpha_r``. The factor is ``sum over s >= t of prod over t <= r < s of
-    phi alpha_r`` (exact, not only a bound). With the step sizes ``1 / (lambda t)`` and
-    ``phi = lambda`` the first example pays e times epsilon. With ``phi b_t``, computed from
-    released iterates, as in this package, the factor is 1.
+    an earlier round also directly, not only through earlier releases, and round s repeats that
+    example's privacy loss times a product of ``phi alpha_r``. The factor is ``sum over s >= t of
+    prod over t <= r < s of phi alpha_r`` (exact, not only a bound). With the step sizes ``1 /
+    (lambda t)`` and ``phi = lambda`` the first example pays e times epsilon. With ``phi b_t``,
+    computed from released iterates, as in this package, the factor is 1.
 
     Parameters
     ----------
