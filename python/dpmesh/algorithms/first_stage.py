@@ -371,7 +371,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         if record_count > self.mean.records:
             fail("mean", f"records={record_count}, those of all nodes", self.mean.records)
         centre = self.mean.init(problem, key).total
-        state = self.algorithm.init(problem.before_centring(), key)
+        state = self.algorithm.init(problem.centred_blank(), key)
         if self.moment is not None:
             centre = Released(np.pad(centre, ((0, 0), (0, AXES * self.mean.dim))))
         return FirstStageState(centre=centre, state=state)

@@ -258,7 +258,7 @@ class LinearProblem(PartitionedProblem):
             fail("test", "records to measure the accuracy on", None)
         rows = np.asarray(params, self.test.features.dtype)
         if self._holds_centre(rows):
-            split = map(self.without_centre, rows)
+            split = map(self.split_centre, rows)
             return np.concatenate([problem.accuracy(w[np.newaxis]) for problem, w in split])
         return self._tested.accuracy(rows)
 
@@ -287,7 +287,7 @@ class LinearProblem(PartitionedProblem):
             yield Sensitive(np.asarray(dense, np.float64))
 
     def centred(self, centre: FloatArray) -> LinearProblem:
-        """Return the problem of what is left of each record without a public centre, at norm 1.
+        """Return the problem of centred records: each less a public centre, then scaled to norm 1.
 
         Parameters
         ----------
@@ -296,7 +296,7 @@ class LinearProblem(PartitionedProblem):
 
         Returns
         -------
-        The problem with one more feature, a constant. The last one is kept.
+        The problem with one more feature, a constant. The problem of the last centre is cached.
         """
         centre_bytes = centre.tobytes()
         cached: tuple[bytes, LinearProblem] | None = self.__dict__.get("_centred")
@@ -330,8 +330,11 @@ class LinearProblem(PartitionedProblem):
         self.__dict__["_centred"] = centre_bytes, problem
         return problem
 
-    def before_centring(self) -> LinearProblem:
-        """Return a problem of the shape that `centred` gives, whose features are all 0."""
+    def centred_blank(self) -> LinearProblem:
+        """Return a stand-in for `centred`, of the same shape, whose features are all 0.
+
+        A first stage needs it to make initial models before the centre is known.
+        """
         assert self.outline is not None
         dim = self.train.dim + 1
 
@@ -350,10 +353,11 @@ class LinearProblem(PartitionedProblem):
         problem.__dict__["_part"] = self._part
         return problem
 
-    def without_centre(self, params: FloatArray) -> tuple[LinearProblem, FloatArray]:
-        """Return the problem that the parameters of one model are for, and its weights.
+    def split_centre(self, params: FloatArray) -> tuple[LinearProblem, FloatArray]:
+        """Return the problem that the parameters of one model are for, and the model's weights.
 
-        Those of `FirstStage` end with the centre that was taken off all records.
+        Parameters of a `FirstStage` end with the centre that was subtracted from all records: their
+        problem is that of the centred records, and their weights are those before the centre.
         """
         if not self._holds_centre(params):
             return self, params
@@ -391,7 +395,10 @@ class LinearProblem(PartitionedProblem):
         return scores
 
     def _holds_centre(self, params: FloatArray) -> bool:
-        """Return True if models end with a centre: they then have one more feature."""
+        """Return True if models end with a centre, or with a centre and its axes.
+
+        Such models have one more feature than this problem, the constant.
+        """
         ends = params.shape[-1] - self.dim - (self.classes or 1)
         return ends in (self.train.dim, (1 + AXES) * self.train.dim)
 
