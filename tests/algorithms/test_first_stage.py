@@ -268,3 +268,14 @@ def test_what_has_no_common_mean_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             refused()
+
+
+def test_two_sites_of_which_none_colludes_have_a_first_stage() -> None:
+    learns = dm.FederatedLearning(
+        dm.RecordGradients(clients=2, records=12),
+        noise_multiplier=6.0,
+        combination=SecureAggregation(dim=2 * (FEATURES + 1), rounds=ROUNDS, colluding=0),
+    )
+    built = FirstStage.before(learns, sites=2, records=12, features=FEATURES, mean_noise=2.0)
+    assert built.mean.secure
+    assert built.mean.colluding == 0

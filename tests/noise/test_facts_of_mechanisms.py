@@ -100,3 +100,23 @@ def test_only_a_class_that_says_so_adds_no_noise() -> None:
     assert not Same.adds_noise
     assert Real.adds_noise
     assert Gaussian.adds_noise
+
+
+def test_a_class_outside_of_this_package_may_not_add_no_noise() -> None:
+    with pytest.raises(ValueError, match=r"adds_noise: wanted True, or NoNoise as the base class"):
+
+        class Quiet(Gaussian):
+            adds_noise = False
+
+
+def test_noise_of_ones_own_does_not_take_the_grid_of_its_base() -> None:
+    class Wide(Gaussian):
+        """Gaussian noise of twice the scale."""
+
+        def _add_noise(self, values: Any, scale: float, source: Any) -> Any:
+            return super()._add_noise(values, 2 * scale, source)
+
+    sensitivity = Sensitivity(1.0, "l2", "numbers")
+    stream = Key.seeded(1).stream(Purpose.NOISE, 0)
+    with pytest.raises(ValueError, match="grid: wanted None: Wide draws no noise on a grid"):
+        Wide(1.0, grid=GRID).release(Sensitive(np.zeros((2, 3))), sensitivity, stream)

@@ -279,10 +279,11 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
             sites=sites,
             records=records,
             noise_to_sensitivity=mean_noise,
-            secure=secure_sum is not None,
+            secure=False,
         )
         if secure_sum is not None:
-            mean = replace(mean, colluding=secure_sum.colluding, dropouts=secure_sum.dropouts)
+            colluding, dropouts = secure_sum.colluding, secure_sum.dropouts
+            mean = replace(mean, secure=True, colluding=colluding, dropouts=dropouts)
         moment = None
         if moment_noise is not None:
             moment = SecondMoments(

@@ -139,8 +139,14 @@ class Mechanism(ABC):
         cls._states_its_loss = not (_is_ours(event_class) and _is_ours(loss_class))
         if cls._states_its_loss and "composition" not in vars(cls):
             cls.composition = None
+        states_its_noise = "distribution" in vars(cls) or "_add_noise" in vars(cls)
+        if states_its_noise and not _is_ours(cls) and "_integer_noise" not in vars(cls):
+            # not that of its base, which may be less than what the class is charged for
+            cls._integer_noise = Mechanism._integer_noise  # type: ignore[method-assign]
         if "distribution" in vars(cls) and "adds_noise" not in vars(cls):
             cls.adds_noise = True  # of a distribution of its own, whatever its base adds
+        if not cls.adds_noise and "adds_noise" in vars(cls) and not _is_ours(cls):
+            fail("adds_noise", "True, or NoNoise as the base class", f"False in {cls.__qualname__}")
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -418,7 +424,7 @@ class Laplace(Mechanism):
 
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
         l1_bound = sensitivity.bound
-        if sensitivity.norm == "l2":
+        if sensitivity.norm != "l1":
             l1_bound *= sqrt(dim)
         return l1_bound + dim * (self.grid or 0.0)
 
