@@ -81,8 +81,9 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     longest
         Largest L2 norm of a record's vector, C; longer ones are clipped.
     diameter
-        Largest L2 distance between the vectors of two records over `longest`, D: at most 2. Less
-        than 2 is for the problem to keep, by what its vectors are, and an assumption of the report.
+        D, the largest L2 distance between the vectors of two records over `longest`: at most 2. A
+        problem that states less must ensure it by how it makes its vectors; the report lists it as
+        an assumption.
     colluding
         Sites that may collude with the server of a secure sum.
     secure

@@ -55,8 +55,15 @@ class Node(Member):
 
     Parameters
     ----------
-    contract, folder, records, rehearsal
-        As of a `Member`.
+    contract
+        The contract, from the parties and not from the router.
+    folder
+        The party's folder. Its budget is charged for the whole contract now.
+    records
+        The party's own records, as `Tables.dataset` or a file of arrays gives them.
+    rehearsal
+        True if all randomness but masks comes from the contract's public key, see `Member`: a run
+        then has no privacy.
 
     Raises
     ------

@@ -79,8 +79,8 @@ class Mechanism(ABC):
         and at least a 2**-25th of the noise. It is a power of 2, by which floating-point arithmetic
         is exact.
     roundings
-        Number of times that numbers as large as a row's were rounded to their type since their last
-        release. The larger it is, the shorter are the longest rows that can be released.
+        Number of floating-point roundings that the numbers of a row went through since their last
+        release. The more there are, the shorter are the longest rows that can be released.
     """
 
     noise_to_sensitivity: float

@@ -49,9 +49,9 @@ class Budget:
         The ledgers or plans of earlier runs on the same data, as for `total_cost`: what they cost
         counts, too.
     view
-        Against whom, such as ``OneNode(topology=topology)`` of `dpmesh.privacy.views`; None for
-        somebody who sees every message. Where less than that is not proved, everybody's cost
-        counts.
+        The adversary, such as ``OneNode(topology=topology)`` of `dpmesh.privacy.views`; None for
+        one who sees every message. Where no lower cost is proved against this adversary, the cost
+        against one who sees every message counts.
 
     Raises
     ------

@@ -106,8 +106,8 @@ class Plan(InNotebooks):
     clipped
         The noise multiplier and the clipping norm, for reports; None for algorithms without.
     reaction
-        How messages react to a record and to each other, on which the cost against a view rests;
-        None if the plan was made without its problem.
+        How much a message changes with a record, and with messages before it: the cost against a
+        view needs this. None if the plan was made without its problem.
 
     Raises
     ------

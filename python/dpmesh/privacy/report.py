@@ -132,8 +132,8 @@ class Report(InNotebooks):
     by_node
         The epsilons of individual nodes; None if no release names its nodes.
     view
-        What it cost against less than everybody, in words, or why that is not proved; None if no
-        view was asked for.
+        The cost against an adversary who sees part of the messages, in words, or why it is not
+        proved; None if no view was asked for.
     view_proof
         What proves the cost against the view, and the worst observer and target of those searched.
     by_distance
@@ -333,8 +333,9 @@ def report(
         Number of records or users that the data hold. A `delta` above 1 over it is named; None if
         it is not known.
     view
-        Against whom the cost is reported, too; see `Plan.cost`. None for everybody alone, and where
-        partners share secrets, for everybody except link partners.
+        An adversary who sees part of the messages, against whom the cost is reported, too; see
+        `Plan.cost`. None reports the cost against one who sees all messages alone; where partners
+        share secrets, against all except link partners.
     not_covered
         What a run measured that is not covered, for its report.
 

@@ -49,8 +49,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         those of `y`, which then count as public. With labels: their names.
     class_shares
         The share of all records that each class has, such as ``{"no": 0.97, "yes": 0.03}``, from
-        public knowledge. Records then weigh so much less the more frequent their class is, and
-        verdicts are about balanced accuracy. None weighs all records alike.
+        public knowledge. A record's weight is then in inverse proportion to the share of its class,
+        and verdicts are about balanced accuracy. None gives all records the same weight.
     features
         What the model makes of each record's columns: ``"columns"``, ``"hats"``, ``"cosines"``,
         ``"scattering"`` for images, or a union such as ``"hats+cosines"``; see

@@ -99,9 +99,9 @@ def tune(
         A `PrivateClassifier` or `PrivateRegressor` with a finite epsilon; it is not fitted.
         Classes that are rare must be stated (``classes=``).
     candidates
-        What each sets, such as ``[{"rounds": 50}, {"rounds": 200}]`` or ``[{"algorithm":
-        "secure"}, {"algorithm": "gossip"}]``. More candidates leave less epsilon to each fit; one
-        that sets ``epsilon`` takes so much in proportion to the others.
+        Parameters that each candidate sets, such as ``[{"rounds": 50}, {"rounds": 200}]`` or
+        ``[{"algorithm": "secure"}, {"algorithm": "gossip"}]``. More candidates leave less epsilon
+        to each fit. If candidates set ``epsilon``, the budget is shared in proportion.
     X, y, groups
         As for its `fit`.
     test_size

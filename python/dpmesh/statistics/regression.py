@@ -63,7 +63,7 @@ ESTIMAND = "estimates what all records of the population would give under this m
 class Regression(Question):
     """Coefficients of a linear, logistic or Poisson regression, with standard errors and p-values.
 
-    Standard errors hold noise and sampling together. Records that lack a value count as none.
+    Standard errors hold noise and sampling together. A record that lacks a value adds 0.
 
     Parameters
     ----------
@@ -74,8 +74,9 @@ class Regression(Question):
     family
         ``"linear"``, ``"logistic"`` or ``"poisson"``; by default logistic for a flag, else linear.
     robust
-        Whether linear regressions release the outer products of residuals, too: without them the
-        errors assume an equal spread of residuals. The others always do, at no cost.
+        Whether a linear regression also releases the outer products of residuals. Without them its
+        standard errors assume that all residuals have the same spread. Logistic and Poisson
+        regressions always release them, at no further cost.
 
     Guarantee
     ---------

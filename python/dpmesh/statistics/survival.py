@@ -47,7 +47,7 @@ SIMULATIONS = 999
 
 @dataclass(frozen=True)
 class Survival(questions.OneHot):
-    """A Kaplan-Meier curve of each group with its median and numbers at risk; how groups differ.
+    """A Kaplan-Meier curve of each group, with its median and numbers at risk.
 
     With groups there are the log-rank test and hazard ratios against the first group.
 

@@ -277,7 +277,7 @@ class Model(Outline):
     Parameters
     ----------
     columns, classes, target, network, shares, several
-        As of `Outline`.
+        The public facts about the model, each as in `Outline`.
     weights
         Shape (outputs, ``columns.dim``): one row for each class, or one for a regression. Of a
         network, all its parameters: shape (1, parameters).
