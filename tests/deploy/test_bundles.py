@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 from mesh_parties import Parties
 
-from dpmesh.deploy import Router
-from dpmesh.deploy.bundles import BUNDLE, SIGNATURE_BYTES, bits_of, bundled, parties_in, unbundled
+from dpmesh.deploy import Position, Router
+from dpmesh.deploy.bundles import (
+    BUNDLE,
+    MOST_COMMON,
+    SIGNATURE_BYTES,
+    bits_of,
+    bundled,
+    parties_in,
+    unbundled,
+)
 from dpmesh.deploy.signing import pack
 from dpmesh.deploy.wire import ASK, HEARD, SIGNED, Ask, RefusedError, kind_of, numbers
 
@@ -31,6 +39,21 @@ def test_bundled_messages_are_the_same_messages() -> None:
     packed = bundled(messages, **KINDS)
     assert sorted(unbundled(packed, apart=[SIGNED])) == sorted(messages)
     assert sum(kind_of(message) == BUNDLE for message in packed) == 4
+
+
+@pytest.mark.parametrize("later_bytes", [0, 146, 147, 152, 1000])
+def test_answers_with_long_reports_are_sent_outside_of_bundles(
+    later_bytes: int, tmp_path: Path
+) -> None:
+    """A signed row has over 250 bytes, and the progress of 36 kinds of sums has 152."""
+    contract = Parties(tmp_path).contract
+    later = bytes(later_bytes)
+    heard = tuple(_signed(HEARD, party, b"a" * 32, later) for party in range(3))
+    is_short = len(pack(HEARD, CONTRACT, b"a" * 32, later)) <= MOST_COMMON
+    assert is_short == (later_bytes <= 146)
+    assert any(kind_of(message) == BUNDLE for message in bundled(heard, **KINDS)) == is_short
+    ask = Ask(Position(0), heard)
+    assert Ask.read(ask.as_bytes(contract), contract) == ask
 
 
 def test_a_bit_for_each_party() -> None:
@@ -56,6 +79,14 @@ def test_a_malformed_bundle_is_refused(bundle: bytes, tmp_path: Path) -> None:
     message = pack(ASK, contract.hash, *numbers(0, 0), bundle)
     with pytest.raises(RefusedError, match="malformed"):
         Ask.read(message, contract)
+
+
+def test_a_reader_checks_the_length_of_common_fields_before_it_reads_anything_of_them() -> None:
+    """Neither fields that end early nor too many bits are told first."""
+    for common in (b"\xff" * 257, bytes(2**16)):
+        bundle = pack(BUNDLE, common, numbers(0)[0], bytes(2**13 + 1), b"")
+        with pytest.raises(ValueError, match=f"at most 256 bytes in common, got {len(common)}"):
+            unbundled([bundle], apart=[SIGNED])
 
 
 def test_a_start_of_sums_takes_less_than_200_bytes_a_pair_beside_what_each_party_takes(

@@ -342,7 +342,7 @@ def test_a_hostile_router_gets_one_release_and_each_refusal_says_why(tmp_path: P
         (pack(b"dpmesh ask 1", contract.hash, b"1"), "malformed"),
         (pack(b"dpmesh ask 1", bytes(32)), "another contract"),
         (pack(b"dpmesh ask 1", contract.hash, bytes(9), bytes(4)), "malformed"),
-        (pack(b"dpmesh fresh 1", contract.hash, b"\xff" * 9, bytes(16)), "malformed"),
+        (pack(b"dpmesh fresh 2", contract.hash, b"\xff" * 9, bytes(16)), "malformed"),
         (pack(b"dpmesh ask 1", contract.hash, b"\0\0\0\2", bytes(4), longer(first)), "malformed"),
     ):
         assert refused(node.answer(message)) == reason

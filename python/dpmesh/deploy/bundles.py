@@ -16,9 +16,10 @@ BUNDLE = b"dpmesh bundle 1"
 NUMBER_BYTES, SIGNATURE_BYTES = 4, 64
 MOST_PARTIES = 2**16
 MOST_COMMON = 256
-"""Bytes that the messages of a bundle have in common, at most: a reader repeats them."""
+"""Bytes that the messages of a bundle have in common, at most: a reader repeats them.
 
-_Common = tuple[bytes, ...]
+A message with more is sent outside of bundles.
+"""
 
 
 def bundled(
@@ -47,11 +48,14 @@ def bundled(
 def _bundles(messages: tuple[bytes, ...], has_same_end: bool) -> tuple[bytes, ...]:
     """Return bundles of signed messages of one kind, and those that are in none."""
     others: list[bytes] = []
-    bundles: dict[tuple[_Common, int], dict[int, bytes]] = {}
+    bundles: dict[tuple[bytes, int], dict[int, bytes]] = {}
     for message in messages:
         kind, contract, number, *content, signature = unpack(message)
         last = b"" if has_same_end else content.pop()
-        common = (kind, contract, *content)
+        common = pack(kind, contract, *content)
+        if len(common) > MOST_COMMON:
+            others.append(message)
+            continue
         members = bundles.setdefault((common, len(last)), {})
         party = int.from_bytes(number, "big")
         if party in members:
@@ -61,7 +65,7 @@ def _bundles(messages: tuple[bytes, ...], has_same_end: bool) -> tuple[bytes, ..
     made = []
     for (common, last_bytes), members in bundles.items():
         entries = b"".join(members[party] for party in sorted(members))
-        made.append(pack(BUNDLE, pack(*common), _number(last_bytes), bits_of(members), entries))
+        made.append(pack(BUNDLE, common, _number(last_bytes), bits_of(members), entries))
     return (*made, *others)
 
 
@@ -90,11 +94,13 @@ def unbundled(messages: Iterable[bytes], *, apart: Collection[bytes]) -> tuple[b
 def _members(bundle: bytes, apart: Collection[bytes]) -> list[bytes]:
     """Return the messages in a bundle."""
     _, common, length, bits, entries = unpack(bundle)
+    if len(common) > MOST_COMMON:
+        fail("message", f"at most {MOST_COMMON} bytes in common", f"{len(common)}")
     kind, contract, *content = unpack(common)
     last_bytes = int.from_bytes(length, "big")
     parties = parties_in(bits)
     entry_bytes = last_bytes + SIGNATURE_BYTES
-    if len(common) > MOST_COMMON or len(entries) != entry_bytes * len(parties):
+    if len(entries) != entry_bytes * len(parties):
         fail("message", "a bundle of signed messages", "another message")
     members = []
     for place, party in enumerate(parties):

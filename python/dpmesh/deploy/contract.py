@@ -37,7 +37,7 @@ from dpmesh.settings.format import check_format
 from dpmesh.settings.parts import entries
 from dpmesh.topology import Topology
 
-PROTOCOL = 3
+PROTOCOL = 4
 MOST_PARTIES = 2**16
 
 

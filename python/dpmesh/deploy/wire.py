@@ -16,10 +16,11 @@ from dpmesh.deploy.bundles import bits_of, bundled, parties_in, unbundled
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.signing import SigningKey, is_signed, pack, unpack
 
-SIGNED, HEARD, ASK, WHO, NO, HERE, FRESH, RECALL, RECALLED = (
+SIGNED, HEARD, ASK, WHO, NO, HERE, RECALL, RECALLED = (
     f"dpmesh {kind} 1".encode()
-    for kind in ("signed", "heard", "ask", "who", "no", "here", "fresh", "recall", "recalled")
+    for kind in ("signed", "heard", "ask", "who", "no", "here", "recall", "recalled")
 )
+FRESH = b"dpmesh fresh 2"
 WITHHOLD = pack(b"dpmesh withhold 1")
 """A message that goes with a question for a row: a node whose start nobody can confirm computes its
 step, and keeps the row to itself."""
