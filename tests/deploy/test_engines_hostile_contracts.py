@@ -185,7 +185,7 @@ def test_a_contract_refuses_calibration_and_names_the_proof_that_is_missing(
     content[table] = content[table] | change
     key = "kind" if "kind" in change else "calibrate"
     with pytest.raises(
-        ValueError, match=rf"{table}\.{key}: wanted none .* proof of masks is for one"
+        ValueError, match=rf"{table}\.{key}: wanted none .* no proof yet for a last sum of moments"
     ):
         Contract.of(content)
 
@@ -211,7 +211,7 @@ def test_a_node_whose_contract_asks_for_calibration_charges_nothing(tmp_path: Pa
     arguments = ["node", str(contract), "--data", str(data), "--folder", str(folder)]
     came = testing.CliRunner().invoke(app, [*arguments, "--router", "https://127.0.0.1:1"])
     assert came.exit_code == 2
-    assert "proof of masks is for one sum a round" in " ".join(came.output.split())
+    assert "no proof yet for a last sum of moments" in " ".join(came.output.split())
     opened = Folder.open(folder)
     assert opened.cost() == 0
     opened.close()

@@ -51,10 +51,9 @@ AT_ONCE = 4096
 """Records whose moments are made at once."""
 
 NO_PROOF_BETWEEN_PARTIES = (
-    "wanted none under a contract: the moments are a second sum of the last round, of vectors that "
-    "follow from its first total, and the proof of masks is for one sum a round, whose vectors "
-    "follow from earlier rounds; by gossip, who misses a row has another mean model than the "
-    "others, for which no proof is"
+    "wanted none under a contract: there is no proof yet for a last sum of moments, whose reserve "
+    "of attempts would have to be that of the rounds; by gossip, a party that misses a row has "
+    "another mean model than the others, so that the sum of moments has no meaning"
 )
 """Why parties that do not trust each other cannot calibrate."""
 
