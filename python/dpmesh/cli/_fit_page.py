@@ -107,7 +107,7 @@ class FitPage:
             ("Model", f"{self._kind}, from {columns} column{'s' * (columns != 1)}"),
             ("Learned from", f"{sites}, {records}"),
             ("Guarantee", guarantee),
-            ("Threat model", report.adversary),
+            ("Threat model", report.against),
             ("Adversary", privacy.adversary),
         ]
         if privacy.is_finite and not privacy.seeded:

@@ -119,7 +119,7 @@ class Evaluation(InNotebooks):
         report = self.estimator.report_
         against = ""
         if report.privacy.is_finite:
-            against = f"\nThe epsilon holds against {report.adversary}."
+            against = f"\nThe epsilon holds against {report.against}."
         head, *rows = self.epsilons()
         looked = [str(Table(head, rows)), ""] if rows else []
         tables = str(self.verdict.table)

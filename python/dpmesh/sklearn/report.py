@@ -20,7 +20,7 @@ from dpmesh.run.identity import in_lines
 from dpmesh.tables import Columns, Number
 from dpmesh.tables.calibration import Calibration
 
-_FILE_KEYS = {"adversary": "against", "counts_all_sites": "together"}
+_FILE_KEYS = {"counts_all_sites": "together"}
 """Keys of model files that have another name than the report's field."""
 
 
@@ -44,7 +44,7 @@ class FitReport(InNotebooks):
         What was sent over all links, in 10**6 bytes.
     privacy
         The guarantee, which holds for each record of each site.
-    adversary
+    against
         The threat model, in words: the parties against whom the guarantee holds.
     counts_all_sites
         True if `records` counts all sites together, as under secure aggregation.
@@ -75,7 +75,7 @@ class FitReport(InNotebooks):
     rounds: int
     megabytes: float
     privacy: Report
-    adversary: str = EVERYBODY
+    against: str = EVERYBODY
     counts_all_sites: bool = False
     features: str = ""
     calibration: str = ""
@@ -90,7 +90,7 @@ class FitReport(InNotebooks):
             [
                 f"{self.estimator} of {sites} with {records}",
                 *(["sites       all records are one site"] if self.sites == 1 else []),
-                f"against     {self.adversary}",
+                f"against     {self.against}",
                 *([f"features    {self.features}"] if self.features else []),
                 *(in_lines("calibration", self.calibration) if self.calibration else []),
                 *in_lines("algorithm", self.algorithm),
@@ -105,7 +105,7 @@ class FitReport(InNotebooks):
     @property
     def plain_words(self) -> str:
         """Meaning of the guarantee for one person, for those who decide on epsilon."""
-        words = plain_words(self.privacy.epsilon, self.privacy.delta, self.adversary)
+        words = plain_words(self.privacy.epsilon, self.privacy.delta, self.against)
         if not self.privacy.seeded:
             return words
         return f"NOT private: the noise is seeded. With secret noise:\n{words}"
@@ -154,7 +154,7 @@ def report_of(
         rounds=chosen.rounds,
         megabytes=run.traffic.megabytes,
         privacy=privacy,
-        adversary=against(chosen.algorithm, chosen.view),
+        against=against(chosen.algorithm, chosen.view),
         counts_all_sites=secure,
         features=_features(columns, stage),
         calibration=calibration,
