@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from dpmesh.deploy.wire import (
     kind_of,
     numbers,
     recall_totals,
+    refusal,
     refused,
     who,
 )
@@ -374,13 +375,17 @@ def test_a_wrong_part_spends_no_attempt_of_a_contract_without_a_reserve(
         assert len(folder.ledger(contract).releases) <= 4  # of the first attempt alone
 
 
-def _with_wrong_numbers(answer: bytes, contract: Contract) -> bytes:
+def _with_wrong_numbers(
+    answer: bytes, contract: Contract, dealers: Collection[int] = range(4)
+) -> bytes:
     """Return parts with other integers in the right form, which no router can tell from masked."""
     changed = []
     for message in unpack(answer)[1:]:
         part = Part.read(message, contract)
-        first_bits = part.packed[0] ^ 1
-        changed.append(replace(part, packed=bytes([first_bits]) + part.packed[1:]))
+        if part.header.dealer in dealers:
+            first_bits = part.packed[0] ^ 1
+            part = replace(part, packed=bytes([first_bits]) + part.packed[1:])
+        changed.append(part)
     return pack(PARTS, *(part.as_bytes(contract) for part in changed))
 
 
@@ -447,6 +452,94 @@ def test_a_wrong_total_spends_no_attempt_of_a_contract_without_a_reserve(
     for folder in parties.folders:
         of_one_round = len(contract.planned.releases(0, 0))
         assert len(folder.ledger(contract).releases) <= 4 * of_one_round
+
+
+def test_refusals_of_two_receivers_reopen_the_step_of_their_totals_once(tmp_path: Path) -> None:
+    """Each receiver gets one wrong part of round 2: all refuse before any is asked again."""
+    parties, clock, sent = Sums(tmp_path, "neighbour sums"), Clock(), set[int]()
+    contract = parties.contract
+    router, opened = Router(contract, clock), list[int]()
+
+    def recorded(party: int, step: int) -> bool:
+        if router.at is not None and not router.schedule.is_closing(router.at):
+            opened.append(router.at.round)
+        return True
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        wrong = party in (0, 3) and party not in sent and router.at == Position(2)
+        if not wrong or kind_of(answer) != PARTS:
+            return answer
+        sent.add(party)
+        receivers = {3} if party == 0 else {0, 1, 2}
+        return _with_wrong_numbers(answer, contract, receivers)
+
+    run(parties, router, clock, recorded, spoilt)
+    first_refusal = opened.index(3)
+    assert min(opened[first_refusal:]) == 2
+    assert all(node.is_sealed for node in parties.nodes)
+    charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
+    assert charged == [len(contract.plan.releases)] * 4
+
+
+@pytest.mark.parametrize("reserve", [0, 4])
+@pytest.mark.parametrize("lie", ["cohort", "alone", "dealer", "twice"])
+def test_a_part_under_another_header_costs_its_party_alone(
+    lie: str, reserve: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others add up without it from then on; without a reserve it is asked again."""
+    combination = {"kind": "SecureAggregation", "colluding": 1, "dropouts": 0, "reserve": 0}
+    if reserve > 0:
+        combination |= {"colluding": 0, "dropouts": 1, "reserve": reserve}
+    quorum = 3 if reserve > 0 else 4
+    changes = {"combination": combination}
+    parties, clock = Sums(tmp_path, quorum=quorum, changes=changes), Clock()
+    contract, sent = parties.contract, list[bytes]()
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 3 or kind_of(answer) != PARTS or (reserve == 0 and len(sent) >= 2):
+            return answer
+        sent.append(answer)
+        (message,) = unpack(answer)[1:]
+        if lie == "twice":
+            return pack(PARTS, message, message)
+        part = Part.read(message, contract)
+        other_headers = {
+            "cohort": replace(part.header, cohort=(1, 2, 3)),
+            "alone": replace(part.header, cohort=(3,)),
+            "dealer": replace(part.header, dealer=2),
+        }
+        return pack(PARTS, replace(part, header=other_headers[lie]).as_bytes(contract))
+
+    router = Router(contract, clock)
+    with caplog.at_level(logging.WARNING, logger="dpmesh"):
+        run(parties, router, clock, answers=spoilt)
+    assert "p3 sends what this router refuses: parts" in caplog.text
+    assert all(node.is_sealed for node in parties.nodes[: 3 if reserve > 0 else 4])
+    rounds = contract.terms.rounds
+    charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
+    assert charged == ([rounds + 1] * 3 + [1] if reserve > 0 else [rounds] * 4)
+
+
+@pytest.mark.parametrize("reason", ["malformed", "bad key", "bad cohort", "not signed by p1"])
+@pytest.mark.parametrize("algorithm", ["sums", "neighbour sums"])
+def test_a_refusal_without_a_reserve_has_its_party_asked_again(
+    reason: str, algorithm: str, tmp_path: Path
+) -> None:
+    parties, clock, sent = Sums(tmp_path, algorithm), Clock(), list[bytes]()
+    contract = parties.contract
+    router = Router(contract, clock)
+
+    def refusing(party: int, answer: bytes) -> bytes:
+        if party != 3 or router.at != Position(1) or kind_of(answer) != PARTS or len(sent) >= 2:
+            return answer
+        sent.append(answer)
+        return refusal(contract, reason)
+
+    run(parties, router, clock, answers=refusing)
+    assert len(sent) == 2
+    assert all(node.is_sealed for node in parties.nodes)
+    charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
+    assert charged == [len(contract.plan.releases)] * 4
 
 
 def test_no_message_of_a_party_ends_a_router(tmp_path: Path) -> None:

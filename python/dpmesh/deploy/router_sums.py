@@ -58,6 +58,7 @@ have begun some of which the others know nothing."""
 
 TAKES_NO_PART = ("not the next round", "bad cohort", "bad key", "malformed")
 """Refusals of a party that takes no part in an attempt."""
+FITS_NO_OTHER = "sends a part that fits no other"
 
 
 class SumRouting:
@@ -250,7 +251,7 @@ class SumRouting:
         else:
             for party in self._apart() or self._disagreeing():
                 del self._parts[party]
-                self._ask_again_later(party)
+                self._ask_again_later(party, FITS_NO_OTHER)
 
     @property
     def _has_reserve(self) -> bool:
@@ -261,11 +262,11 @@ class SumRouting:
         """
         return any(self._contract.planned.reserves)
 
-    def _ask_again_later(self, party: int) -> None:
-        """Ask a party for the same part again, in a second."""
+    def _ask_again_later(self, party: int, fault: str) -> None:
+        """Ask a party for the same part again, in a second, and log what it did."""
         self._paused[party] = self._router.now() + PAUSE
         name = self._contract.parties[party].name
-        _log.warning("%s sends a part that fits no other; it is asked again", name)
+        _log.warning("%s %s; it is asked again", name, fault)
 
     def _cannot_end(self) -> bool:
         """Return True if the open attempt waits for the part or the word of a party that is out.
@@ -676,16 +677,30 @@ class SumRouting:
             or self.next(party) is None
         ):
             return
+        if not self._are_asked_for(parts, position, party):
+            self._leave_out(party)
+            fail("parts", "one for each header that the party is asked to answer", "others")
         self._router.came(party, position)
         self._parts[party] = parts
         self.settle()
+
+    def _are_asked_for(self, parts: list[Part], position: Position, party: int) -> bool:
+        """Return True if parts are of the headers that a party is asked to answer, one of each.
+
+        A part with another cohort or dealer fits no other part: its total would never be whole, or
+        would be of this party alone.
+        """
+        headers = {  # parts name no transcript
+            replace(header.common, transcript=b"") for header in self._headers(position, party)
+        }
+        return len(parts) == len(headers) and {part.header for part in parts} == headers
 
     def _leave_out(self, party: int) -> None:
         """Go on without a party whose answer to the open attempt is none."""
         if self._router.at is None or self.next(party) is None or self._ends:
             return
         if not self._has_reserve:
-            self._ask_again_later(party)
+            self._ask_again_later(party, FITS_NO_OTHER)
             return
         self._refused.add(party)
         self.settle()
@@ -721,8 +736,11 @@ class SumRouting:
         elif reason == "bad total":
             self._refuses_total(party)
         elif reason in TAKES_NO_PART or reason.startswith("not signed by"):
-            self._refused.add(party)
             self._router.answered[party] = None  # it may need older totals, or signatures
+            if self._has_reserve:
+                self._refused.add(party)
+            else:
+                self._ask_again_later(party, "takes no part in the open sum")
 
     def _refuses_total(self, party: int) -> None:
         """Ask another party for totals that one had kept; else add up the last step again."""
@@ -735,6 +753,8 @@ class SumRouting:
         position = self._router.at
         if position is None or position.round - 1 not in self._totals:
             return
+        if position.round - 1 < self._since(party):
+            return  # its question had the total of a step that is open again by now
         self._doubting.add(party)
         nobody_takes_it = self._doubting >= self._cohort - self._router.out - self._refused
         if nobody_takes_it and self._has_reserve:
