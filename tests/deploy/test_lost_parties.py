@@ -406,12 +406,106 @@ def test_a_party_whose_numbers_are_wrong_is_found_and_left_out(
     router = Router(contract, clock)
     with caplog.at_level(logging.WARNING, logger="dpmesh"):
         run(parties, router, clock, answers=spoilt)
-    assert "p2 sent a wrong part: the total without it opens" in caplog.text
+    assert "the total without p2 opens: its part was wrong, or another's was" in caplog.text
     honest = [parties.nodes[party] for party in (0, 1, 3)]
     assert all(node.is_sealed for node in honest)
     assert [node.rounds for node in honest] == [8, 8, 8]
     spent = [len(folder.ledger(contract).releases) for folder in parties.folders]
     assert max(spent) <= 12
+
+
+@pytest.mark.parametrize("algorithm", ["sums", "first stage"])
+@pytest.mark.parametrize("lie", ["numbers", "agreement", "malformed"])
+def test_one_wrong_part_costs_nothing_where_no_attempt_without_it_is_allowed(
+    lie: str, algorithm: str, tmp_path: Path
+) -> None:
+    """A first stage's mean has no reserve, whatever the rounds have; and no party may be missing.
+
+    Of the rounds, an attempt is spent if it is known whose part is wrong before they are added up.
+    """
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 0, "reserve": 4}
+    changes = {"combination": combination}
+    parties, clock = Sums(tmp_path, algorithm, quorum=4, changes=changes), Clock()
+    contract, sent = parties.contract, list[bytes]()
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 3 or kind_of(answer) != PARTS or sent:
+            return answer
+        sent.append(answer)
+        if lie == "numbers":
+            return _with_wrong_numbers(answer, contract)
+        if lie == "malformed":
+            return pack(PARTS, b"another")
+        part = Part.read(unpack(answer)[1], contract)
+        return pack(PARTS, replace(part, agreement=bytes(32)).as_bytes(contract))
+
+    run(parties, Router(contract, clock), clock, answers=spoilt)
+    assert all(node.is_sealed for node in parties.nodes)
+    assert [node.rounds for node in parties.nodes] == [contract.terms.rounds] * 4
+    spends = algorithm == "sums" and lie != "numbers"
+    charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
+    assert charged == [contract.planned.steps + spends] * 4
+
+
+@pytest.mark.parametrize(("stalling", "wrong"), [(0, 2), (3, 1)])
+def test_a_search_for_a_wrong_part_leaves_out_one_of_those_who_added_to_it(
+    stalling: int, wrong: int, tmp_path: Path
+) -> None:
+    """A party has stalled in round 1, and adds to nothing until one of the others is left out."""
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": 5}
+    changes = {"combination": combination}
+    parties, clock = Sums(tmp_path, quorum=3, rounds=4, changes=changes), Clock()
+    contract, cohorts = parties.contract, list[set[int]]()
+    router = Router(contract, clock)
+
+    def hears(party: int, step: int) -> bool:
+        return party != stalling or router.at != Position(1)
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if kind_of(answer) != PARTS or router.at is None or router.at.round != 3:
+            return answer
+        cohort = {*Part.read(unpack(answer)[1], contract).header.cohort}
+        if not cohorts or cohort != cohorts[-1]:
+            cohorts.append(cohort)
+        return _with_wrong_numbers(answer, contract) if party == wrong else answer
+
+    run(parties, router, clock, hears, spoilt)
+    others = {0, 1, 2, 3} - {stalling}
+    suspects = [party for party in sorted(others) if party <= wrong]
+    assert cohorts == [others, *({0, 1, 2, 3} - {suspect} for suspect in suspects)]
+    honest = {0, 1, 2, 3} - {wrong}
+    assert all(parties.nodes[party].is_sealed for party in honest)
+    charged = [len(parties.folders[party].ledger(contract).releases) for party in honest]
+    assert max(charged) <= 4 + 1 + len(suspects)
+
+
+def test_a_suspect_that_is_needed_for_a_quorum_is_not_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Party 1 is wrong once; as p0 is left out, p3 is lost, and p0 has to take part again."""
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": 4}
+    changes = {"combination": combination}
+    parties, clock = Sums(tmp_path, quorum=3, rounds=4, changes=changes), Clock()
+    contract, sent = parties.contract, list[bytes]()
+    router = Router(contract, clock)
+
+    def hears(party: int, step: int) -> bool:
+        is_lost = router.travel._suspect is not None or 3 in router.late
+        return party != 3 or not is_lost
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 1 or kind_of(answer) != PARTS or router.at != Position(1) or sent:
+            return answer
+        sent.append(answer)
+        return _with_wrong_numbers(answer, contract)
+
+    with caplog.at_level(logging.WARNING, logger="dpmesh"):
+        run(parties, router, clock, hears, spoilt)
+    assert sent
+    assert all(node.is_sealed for node in parties.nodes[:3])
+    assert router.missing == ["p3"]
+    assert "the total without" not in caplog.text
+    assert router.travel._attempts_cost[0] == 0
 
 
 @pytest.mark.parametrize("algorithm", ["sums", "neighbour sums"])

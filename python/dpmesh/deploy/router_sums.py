@@ -95,8 +95,10 @@ class SumRouting:
         """When a party whose part was wrong is asked again."""
         self._pause = PAUSE
         """Seconds after which parts of a total that nobody takes are asked for again."""
-        self._suspects: list[int] = []
-        """Parties without which a total was added up again, as one of its parts was wrong."""
+        self._suspect: int | None = None
+        """The party without which a total is added up again, as one of its parts was wrong."""
+        self._suspects: set[int] = set()
+        """Parties that added to each total of that step which nobody took."""
         self._suspected_at = 0
         """The step of that total."""
         self._doubting: set[int] = set()
@@ -212,11 +214,14 @@ class SumRouting:
     def _next_cohort(self) -> set[int]:
         """Return the parties that are there, without those that have cost attempts of others.
 
-        Of these as many take part as a quorum needs, those first that have cost the fewest.
+        Of these as many take part as a quorum needs, those first that have cost the fewest, and
+        last a suspect, without whom a total is to be added up.
         """
         there = self._router.everybody - self._router.out - self._router.spent
         cohort = {party for party in there if self._attempts_cost[party] == 0}
-        for party in sorted(there - cohort, key=lambda each: (self._attempts_cost[each], each)):
+        costs = self._attempts_cost
+        costly = sorted(there - cohort, key=lambda each: (each == self._suspect, costs[each], each))
+        for party in costly:
             if self._router.is_quorum(cohort):
                 break
             cohort.add(party)
@@ -246,21 +251,21 @@ class SumRouting:
         if complete:
             self._take_totals(complete)
             self.open(Position(router.at.round + 1))
-        elif self._has_reserve or self.lacking:
+        elif self._has_reserve(router.at.round) or self.lacking:
             self._try_again()
         else:
             for party in self._apart() or self._disagreeing():
                 del self._parts[party]
                 self._ask_again_later(party, FITS_NO_OTHER)
 
-    @property
-    def _has_reserve(self) -> bool:
-        """True if the contract has more attempts than steps.
+    def _has_reserve(self, step: int) -> bool:
+        """Return True if attempts reserved for a step's kind of sum are left.
 
         Without any, another attempt would cost the others the last round. So the party whose part
         is wrong is asked for it again, and named: it has stored the part, and is charged nothing.
         """
-        return any(self._contract.planned.reserves)
+        kind = self._kind_at(step)
+        return self._contract.planned.reserves[kind] > self._repeated[kind]
 
     def _ask_again_later(self, party: int, fault: str) -> None:
         """Ask a party for the same part again, in a second, and log what it did."""
@@ -471,10 +476,17 @@ class SumRouting:
         if step <= self._suspected_at:
             return
         self._pause = PAUSE
-        if self._suspects:
-            (name,) = self._router.names({self._suspects[-1]})
-            _log.warning("%s sent a wrong part: the total without it opens", name)
-            self._suspects.clear()
+        self._suspects.clear()
+        if self._suspect is None:
+            return
+        (total,) = self._totals[self._suspected_at]
+        if self._suspect in total.header.cohort:
+            self._acquit()  # no quorum was there without it
+            return
+        (name,) = self._router.names({self._suspect})
+        text = "the total without %s opens: its part was wrong, or another's was wrong once"
+        _log.warning(text, name)
+        self._suspect = None
 
     def next(self, party: int) -> Position | None:
         """Return the position that a party is to answer next, if any."""
@@ -699,7 +711,7 @@ class SumRouting:
         """Go on without a party whose answer to the open attempt is none."""
         if self._router.at is None or self.next(party) is None or self._ends:
             return
-        if not self._has_reserve:
+        if not self._has_reserve(self._router.at.round):
             self._ask_again_later(party, FITS_NO_OTHER)
             return
         self._refused.add(party)
@@ -737,7 +749,10 @@ class SumRouting:
             self._refuses_total(party)
         elif reason in TAKES_NO_PART or reason.startswith("not signed by"):
             self._router.answered[party] = None  # it may need older totals, or signatures
-            if self._has_reserve:
+            position = self._router.at
+            if position is None or self._ends:
+                return
+            if self._has_reserve(position.round):
                 self._refused.add(party)
             else:
                 self._ask_again_later(party, "takes no part in the open sum")
@@ -757,30 +772,55 @@ class SumRouting:
             return  # its question had the total of a step that is open again by now
         self._doubting.add(party)
         nobody_takes_it = self._doubting >= self._cohort - self._router.out - self._refused
-        if nobody_takes_it and self._has_reserve:
-            self._add_up_without_another(position.round - 1)
-        elif not self._has_reserve and (nobody_takes_it or not self._for_all):
-            self._ask_for_parts_again(position.round - 1)
+        if self._for_all and not nobody_takes_it:
+            return
+        step = position.round - 1
+        self._acquit()
+        suspect = self._next_suspect(step)
+        if suspect is None:
+            self._ask_for_parts_again(step)
+        else:
+            self._add_up_without(suspect, step)
 
-    def _add_up_without_another(self, step: int) -> None:
+    def _next_suspect(self, step: int) -> int | None:
+        """Return whose part of a total is to be left out next; None if nobody's may be.
+
+        The search may spend the attempts of later rounds, too, as the wrong part would spoil these.
+        """
+        planned = self._contract.planned
+        kind = self._kind_at(step)
+        reserve = planned.reserves[kind]
+        attempts_left = reserve + planned.later_steps[step] - self._repeated[kind]
+        ends_with_a_model = planned.rounds_before(step) > 0
+        if reserve == 0 or (attempts_left <= 0 and not ends_with_a_model):
+            return None
+        router = self._router
+        there = router.everybody - router.out - router.spent
+        (doubted,) = self._totals[step]
+        cohort = {*doubted.header.cohort}
+        self._suspects = (self._suspects & cohort) or cohort
+        suspect = min(self._suspects & there, default=None)
+        if suspect is None or not router.is_quorum(there - {suspect}):
+            return None
+        return suspect
+
+    def _add_up_without(self, suspect: int, step: int) -> None:
         """Begin another attempt at a step whose total nobody takes, without one more party.
 
         If the total without a party is wrong, too, that party is not the one whose part was wrong.
         """
-        router = self._router
-        (doubted, *_) = self._totals.pop(step)
-        if self._suspects and self._suspects[-1] not in doubted.header.cohort:
-            self._attempts_cost[self._suspects[-1]] -= 1
-        there = router.everybody - router.out - router.spent
-        if there <= {*self._suspects}:
-            self._suspects.clear()
-        suspect = min(there - {*self._suspects}, default=None)
-        if suspect is not None and router.is_quorum(there - {suspect}):
-            self._suspects.append(suspect)
-            self._suspected_at = step
-            self._attempts_cost[suspect] += 1
+        (doubted,) = self._totals.pop(step)
+        self._suspect = suspect
+        self._suspected_at = step
+        self._attempts_cost[suspect] += 1
         self._warn_of_an_early_end(step)
         self.open(Position(step, doubted.header.at.exchange + self._stride))
+
+    def _acquit(self) -> None:
+        """Take back what the suspect has cost: no total without it has opened."""
+        if self._suspect is not None:
+            self._attempts_cost[self._suspect] -= 1
+            self._suspect = None
 
     def _ask_for_parts_again(self, step: int) -> None:
         """Ask all parties for the same parts again: one was wrong, and no attempt may be spent."""
