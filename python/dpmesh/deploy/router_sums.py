@@ -7,7 +7,7 @@ left begin another attempt of a sum for all; sums over neighbours wait for it. A
 others had to begin another attempt is left out of later ones, as long as a quorum is there without
 it, so that it cannot spend what the others may still release. If a total has a wrong tag, one of
 the parts is wrong, and masks hide which: the next attempts leave out one party after another, until
-a total opens. A contract that reserves no attempts has the parties asked for the same parts again.
+a total opens. If no attempt is reserved, or none may be missing, parties send the same parts again.
 
 Nothing is kept on disk. A router that is started anew opens the last attempt that any party has
 begun, with its header, and asks the parties for totals that others have missed; sums over
