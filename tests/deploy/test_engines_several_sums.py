@@ -157,7 +157,7 @@ def test_a_router_that_lies_about_a_transcript_opens_nothing_that_counts(
     what: str, ring: Sums, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it sends all neighbours the same lie, it opens their sum, which the receiver refuses."""
-    monkeypatch.setattr(SumRouting, "_has_reserve", True)  # this router spends another attempt
+    monkeypatch.setattr(SumRouting, "_has_reserve", lambda *_: True)  # it spends another attempt
     router = Router(ring.contract)
     asks = ring.asks(router, 1)
     lied = {"one": ring.contract.planned.sums.neighbors[0][:1], "all": range(1, 6), "kept": ()}[

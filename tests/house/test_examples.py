@@ -31,7 +31,16 @@ def test_the_examples_of_a_module(path: Path) -> None:
 
 ELSEWHERE = {
     *("Contract", "Node", "Router", "Row"),
-    *("Experiment", "Settings", "Channel", "Forecast", "Level", "Broadcast", "Gossip"),
+    *(
+        "Experiment",
+        "Settings",
+        "Channel",
+        "Forecast",
+        "Level",
+        "ReserveCost",
+        "Broadcast",
+        "Gossip",
+    ),
 }
 """What needs a file, several processes or a run around it: the pages show these."""
 
