@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dpmesh.noise import Mechanism
     from dpmesh.settings.parts import Maker
 
-_HELP = "Kind of noise: a mechanism such as Laplace, or module:Class."
+_HELP = "Mechanism, such as Laplace, or module:Class."
 
 Kind = Annotated[str | None, typer.Option("--mechanism", help=_HELP, rich_help_panel=options.CLAIM)]
 """The option that names a kind of noise."""
