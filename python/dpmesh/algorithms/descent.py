@@ -42,7 +42,7 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
     Parameters
     ----------
     records
-        The smallest number of records at any node, which is public.
+        Records of the smallest node, a public number.
     noise_multiplier
         Standard deviation of the noise on a sum of clipped gradients over `clipping_norm`, as in
         Opacus; None runs without noise, for comparison.

@@ -45,7 +45,7 @@ class GradientDescent(Descent[GradientDescentState]):
     Parameters
     ----------
     records
-        The smallest number of records at any node, which is public.
+        Records of the smallest node, a public number.
     noise_multiplier
         Standard deviation of the noise on a sum of clipped gradients over `clipping_norm`, as in
         Opacus; None runs without noise, for comparison.
@@ -54,9 +54,9 @@ class GradientDescent(Descent[GradientDescentState]):
     clipping_norm
         Largest norm L of a record's gradient.
     batches
-        Number of batches of a node's first `records` records, in their order; a round takes the
-        gradient of the next one, and the first one follows the last. 1 takes all records in every
-        round.
+        Number of batches of a node's records. Its first `records` records are split in their order.
+        A round takes the gradient of the next batch, and the first one follows the last. 1 takes
+        all records in every round.
     copies
         The most nodes that hold the same record. Each of them adds noise of its own, so the run
         costs as much as `copies` runs on it.

@@ -61,7 +61,7 @@ class PushSum(Descent[PushSumState]):
     Parameters
     ----------
     records
-        The smallest number of records at any node, which is public.
+        Records of the smallest node, a public number.
     noise_multiplier
         Standard deviation of the noise on a sum of clipped gradients over `clipping_norm`; None
         runs without noise, for comparison.

@@ -96,7 +96,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         Weight of what the neighbours sent, the paper's beta_K: ``HorizonPower(scale=a2,
         exponent=-beta, rounds=rounds)``; above 1 nodes overshoot, at no privacy cost.
     sample_size
-        Records that a node samples in a round, the paper's gamma_K: ``SampleSize(scale=a3,
+        Sampled records of a node, in each round; the paper's gamma_K: ``SampleSize(scale=a3,
         exponent=gamma, rounds=rounds)``, or an integer for any number of rounds; at most the
         records of the smallest node.
     noise_std

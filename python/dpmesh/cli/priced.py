@@ -46,14 +46,10 @@ _OF_SENSITIVITY = NOISES["noise_to_sensitivity"]
 _SEVERAL = list[float] | None
 
 _EPSILON = typer.Option(
-    help="Privacy budget: compute the noise, or the rounds, that keep it.",
-    metavar="FLOAT",
-    rich_help_panel=CLAIM,
+    help="Budget: compute the noise, or the rounds.", metavar="FLOAT", rich_help_panel=CLAIM
 )
 _ROUNDS = typer.Option(help="Total number of rounds.", rich_help_panel=CLAIM)
-_DELTA = typer.Option(
-    help="Delta of the guarantee; keep it below 1 / units.", rich_help_panel=CLAIM
-)
+_DELTA = typer.Option(help="Delta, below 1 / units.", rich_help_panel=CLAIM)
 _DIM = typer.Option(help="Number of parameters, for Laplace noise.", rich_help_panel=CLAIM)
 _JSON = typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)
 
@@ -177,7 +173,7 @@ def _options(entry: Entry) -> dict[str, Option]:
 def _noise_option(fields: Mapping[str, Field]) -> Any:
     """Return the option of the noise, which names what it is relative to."""
     return typer.Option(
-        help=f"{_ratio_of(fields).capitalize()}: compute the epsilon, or the rounds.",
+        help=f"{_ratio_of(fields).capitalize()}: compute the epsilon.",
         metavar="FLOAT",
         rich_help_panel=CLAIM,
     )
@@ -199,7 +195,9 @@ def _options_of_signature(entry: Entry, fields: Mapping[str, Field]) -> dict[str
         default = _default(entry, name, field)
         if default is None:
             value_type = value_type | None
-        text = re.split(r"(?<=.{20})[;:,.] (?!\d)|\.$", field.text)[0] + "."
+        text = re.split(r"(?<=.{20})[;:,.] (?![\d.])|(?<!\.)\.$", field.text)[0]
+        if not text.endswith(".."):  # of a schedule: t = 1, 2, ..
+            text += "."
         option = typer.Option(help=text, rich_help_panel=ALGORITHM)
         options[name] = Option(Annotated[value_type, option], default)
     return options

@@ -18,19 +18,25 @@ if TYPE_CHECKING:
     from dpmesh.topology import Topology
 
 _OBSERVER = (
-    "Adversary with the view of: one (any node), 3 (node 3), 3,7 (both), any-2 (any two nodes), or "
-    "last (the last round alone). Default: all messages. The other options describe the network."
+    "Nodes whose view the adversary has: one (any), 3 (node 3), 3,7 (both), any-2 (any two), last "
+    "(last round only); default: all."
 )
-_NETWORK = "Network: meetings, matchings, one-peer, ring, torus or complete."
+_NETWORK = "Network: meetings (default), matchings, one-peer, ring, torus or complete."
 
 Observer = Annotated[
     str | None, typer.Option("--view", help=_OBSERVER, rich_help_panel=options.ADVERSARY)
 ]
 Nodes = Annotated[int, typer.Option(help="Number of nodes.", rich_help_panel=options.ADVERSARY)]
-Network = Annotated[str, typer.Option(help=_NETWORK, rich_help_panel=options.ADVERSARY)]
+Network = Annotated[
+    str, typer.Option(help=_NETWORK, show_default=False, rich_help_panel=options.ADVERSARY)
+]
 Seed = Annotated[int, typer.Option(help="Seed of the network.", rich_help_panel=options.ADVERSARY)]
 
-_LOSS = typer.Option(help="Loss: logistic, squared or softmax.", rich_help_panel=options.ADVERSARY)
+_LOSS = typer.Option(
+    help="Loss: logistic (default), squared, softmax.",
+    show_default=False,
+    rich_help_panel=options.ADVERSARY,
+)
 _FEATURE_NORM = typer.Option(help="Largest norm of a record.", rich_help_panel=options.ADVERSARY)
 _CLASSES = typer.Option(help="Number of classes.", rich_help_panel=options.ADVERSARY)
 _REGULARIZATION = typer.Option(help="Weight decay, lambda.", rich_help_panel=options.ADVERSARY)
