@@ -18,8 +18,6 @@ import dpmesh as dm
 from dpmesh import accounting
 from dpmesh.algorithms import ClientUpdates, FederatedLearning, RecordGradients, SecureAggregation
 from dpmesh.algorithms.clipping import Clipping
-from dpmesh.deploy import Contract
-from dpmesh.deploy.signing import SigningKey
 from dpmesh.experiments import Experiment, read
 
 NORM, MULTIPLIER = 0.25, 3.0
@@ -184,6 +182,7 @@ noise_multiplier = 1.1
 
 
 def experiment(folder: Path, text: str) -> Experiment:
+    pytest.importorskip("sklearn")  # whose digits the file names
     (folder / "experiment.toml").write_text(text)
     return Experiment.of(read(folder / "experiment.toml"))
 
@@ -225,6 +224,7 @@ def test_a_file_that_sets_no_noise_needs_no_format(noise: str, tmp_path: Path) -
 
 
 def test_the_line_of_a_sweep_has_all_its_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")  # whose digits the file names
     settings = read(written(tmp_path, without_format(EXPERIMENT)))
     swept = replace(
         settings,
@@ -254,6 +254,10 @@ def test_another_format_is_refused(stated: str, tmp_path: Path) -> None:
 
 
 def test_a_contract_is_told_the_line_to_type() -> None:
+    pytest.importorskip("cryptography")
+    from dpmesh.deploy import Contract
+    from dpmesh.deploy.signing import SigningKey
+
     asked = {
         "contract": {"rounds": 1, "public_key": "05" * 32, "deadline": 10.0, "quorum": 3},
         "ranges": {"age": [0, 100]},

@@ -9,7 +9,6 @@ from scipy.stats import norm
 import dpmesh as dm
 from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
 from dpmesh.privacy.plain_words import found_at, plain_words, right_guesses
-from dpmesh.sklearn.report import FitReport
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 12.0])
@@ -35,6 +34,9 @@ def test_a_board_reads_numbers_and_what_is_not_covered() -> None:
 
 @pytest.mark.parametrize("seeded", [False, True])
 def test_the_words_of_a_fit_say_that_seeded_noise_is_not_private(seeded: bool) -> None:
+    pytest.importorskip("sklearn")
+    from dpmesh.sklearn.report import FitReport
+
     plan = dm.GradientDescent(records=400, noise_multiplier=8.0).plan(5)
     fit = FitReport(
         estimator="PrivateClassifier()",
