@@ -5,7 +5,7 @@
 //! use dpmesh_core::views::rows_mut;
 //! use ndarray::array;
 //!
-//! let mut gradients = array![[3.0, 4.0], [0.3, 0.4]]; // of two nodes
+//! let mut gradients = array![[3.0_f64, 4.0], [0.3, 0.4]]; // of two nodes
 //! let (rows, dim) = rows_mut(&mut gradients)?;
 //! clip_rows_in_place(rows, dim, Norm::L2, 1.0)?;
 //! assert!((gradients[[0, 1]] - 0.8).abs() < 1e-15);
