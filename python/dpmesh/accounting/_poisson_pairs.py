@@ -1,14 +1,19 @@
-"""Dominating pairs of Poisson samples beyond add-remove with a secret sample.
+"""Dominating pairs of Poisson samples, for other neighbours than a secret unit more or less.
 
-In all of them the neighbours' sums differ, given the rest of the sample, by at most one shift in
-the direction of the difference; hockey-stick divergences are jointly convex, so a bound for each
-rest of the sample holds on average.
+Write ``N(x)`` for the normal distribution of mean x and deviation s (the noise ratio), `Phi` for
+the distribution function of ``N(0)`` with s = 1, q for the sampling rate, and ``H_e(P || Q)`` for
+the hockey-stick divergence ``sup over S of P(S) - exp(e) Q(S)`` at a loss e.
+
+One unit differs between neighbours. Given which other units are sampled, the two noisy sums differ
+by one shift, in the direction of the unit's contribution. `H_e` is jointly convex, so a bound of it
+that holds for every such sample of the others also holds on average over them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log
+from typing import NamedTuple
 
 import numpy as np
 import scipy  # its submodules are imported on first use
@@ -17,14 +22,20 @@ from dpmesh.accounting._arguments import Floats
 from dpmesh.accounting._loss import UNIT, Profile
 from dpmesh.accounting._pairs import DominatingPair, Numbers, Ways, sampled_loss
 
+_LARGE_ARCSINH = 15.0
+"""From this log(y) on, ``arcsinh(y) = log(2 y)`` up to ``1 / (4 y^2)``, below 1e-13."""
+
+_LARGEST_EXPONENT = 700.0
+"""Up to here the exponential function does not overflow."""
+
 
 @dataclass(frozen=True)
 class PublishedSample(DominatingPair):
     """A Poisson sample under replace-one, as if the members of the sample were published.
 
-    A unit in the sample moves the sum by the sensitivity, another one by nothing: the profile at
-    losses of at least 0 is the rate times that of a release of all data. This needs no bound but
-    the sensitivity to replacing a unit.
+    With probability q the differing unit is in the sample, and its replacement moves the sum by the
+    sensitivity; otherwise nothing differs. At losses of at least 0 the profile is therefore q times
+    that of a release of all data. Only the sensitivity to replacing a unit needs to be known.
     """
 
     def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
@@ -36,89 +47,157 @@ class PublishedSample(DominatingPair):
 
 @dataclass(frozen=True)
 class ReplacedGaussian(DominatingPair):
-    """Gaussian sums of Poisson samples under replace-one, each unit's part of norm at most 1/2.
+    """Gaussian sums of Poisson samples under replace-one, of vectors of norm at most 1/2.
 
-    Given the rest of the sample, the neighbours are ``(1-q) N(0) + q N(x)`` and ``(1-q) N(0) +
-    q N(x')``, with x and x' of norm at most 1/2 beside noise of deviation s. For any test S let a =
-    N(0)(S). By Neyman and Pearson N(x)(S) is at most ``Phi(Phi^-1(a) + 1/(2s))`` and N(x')(S) at
-    least ``Phi(Phi^-1(a) - 1/(2s))``, both attained by one half-line where x = -x' = 1/2: so that
-    pair dominates, at every loss. It is its own mirror image.
+    Norms are in units of the sensitivity: replacing a vector moves the sum by at most 1.
+
+    Given the sample of the other units, the neighbours' releases are ``(1-q) N(0) + q N(x)`` and
+    ``(1-q) N(0) + q N(x')``, with x and x' of norm at most 1/2. For any test S let ``a = N(0)(S)``.
+    By the lemma of Neyman and Pearson, ``N(x)(S)`` is at most ``Phi(Phi^-1(a) + 1/(2s))`` and
+    ``N(x')(S)`` at least ``Phi(Phi^-1(a) - 1/(2s))``. One half-line S attains both bounds for
+    ``x = 1/2`` and ``x' = -1/2``. So the pair
+
+        P = (1-q) N(0) + q N(1/2),    Q = (1-q) N(0) + q N(-1/2)
+
+    on the real line dominates at every loss. Reflection at 0 exchanges P and Q: both directions
+    have one profile.
     """
 
     merges = False
 
     def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
-        return (_replaced(losses, rate, noise_ratio),)
+        return (_replaced_profile(losses, rate, noise_ratio),)
 
     def largest(self, rate: Floats, noise_ratio: Floats, deviations: Numbers) -> Floats:
-        noise = 0.5 + deviations * noise_ratio
-        upper = sampled_loss(rate, (noise - 0.25) / (2 * noise_ratio**2) + 0 * rate)
-        lower = -(noise + 0.25) / (2 * noise_ratio**2)
+        """Return the loss ``log(P / Q)`` at the point `deviations` times s above 1/2.
+
+        The densities of ``N(1/2)`` and ``N(-1/2)`` at a point t are those of ``N(0)`` times
+        ``exp((t - 1/4) / (2 s^2))`` and ``exp(-(t + 1/4) / (2 s^2))``.
+        """
+        point = 0.5 + deviations * noise_ratio
+        log_ratio_p = (point - 0.25) / (2 * noise_ratio**2) + 0 * rate  # in the shape of the rate
+        log_ratio_q = -(point + 0.25) / (2 * noise_ratio**2)
+        loss_p = sampled_loss(rate, log_ratio_p)
         with np.errstate(divide="ignore"):  # of a rate of 1
-            largest: Floats = upper - np.logaddexp(np.log1p(-rate), np.log(rate) + lower)
+            loss_q = np.logaddexp(np.log1p(-rate), np.log(rate) + log_ratio_q)
+        largest: Floats = loss_p - loss_q
         return largest
 
     def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
+        """Return about the standard deviation of the loss, as if its two parts were independent."""
         share: Floats = np.minimum(1.0, np.sqrt(2) * rate)
         return share * super().spread(rate, noise_ratio)
 
 
-def _replaced(losses: Floats, rate: float, noise_ratio: float) -> Profile:
-    """Return ``H_e((1-q) N(0) + q N(1/2) || (1-q) N(0) + q N(-1/2))`` at losses e of at least 0.
+def _replaced_profile(losses: Floats, rate: float, noise_ratio: float) -> Profile:
+    """Return ``H_e(P || Q)`` of the pair of `ReplacedGaussian` at losses e of at least 0.
 
-    The likelihood ratio is exp(e) where ``u = exp(t / (2 s^2))`` solves ``k u^2 - (1-q) (exp(e) -
-    1) u - k exp(e) = 0``, with ``k = q exp(-1/(8 s^2))``.
+    The best test is the half-line above the point t where the likelihood ratio is exp(e). With
+    upper tails ``T(x) = Phi((x - t) / s)`` of ``N(x)`` beyond t,
+
+        H_e = q (T(1/2) - exp(e) T(-1/2)) - (1-q) (exp(e) - 1) T(0)
+
+    All arrays have the shape of `losses`.
     """
-    log_k = log(rate) - 1 / (8 * noise_ratio**2)
-    with np.errstate(divide="ignore"):
-        log_half = np.log((1 - rate) * -np.expm1(-losses)) - log_k - log(2)  # times exp(e)
-    # log u = log(c exp(e) + sqrt(c^2 exp(2 e) + exp(e))), by the inverse hyperbolic sine
-    x = log_half + losses / 2
-    inverse_sine = np.arcsinh(np.exp(np.minimum(x, 15)))
-    log_u = losses / 2 + np.where(x > 15, x + log(2), inverse_sine)
+    log_u = _log_threshold(losses, rate, noise_ratio)
     t = 2 * noise_ratio**2 * log_u
-    log_tails = [scipy.special.log_ndtr((shift - t) / noise_ratio) for shift in (0.5, 0.0, -0.5)]
-    gain = np.exp(log_tails[0])
+    log_tail_p = scipy.special.log_ndtr((0.5 - t) / noise_ratio)
+    log_tail_0 = scipy.special.log_ndtr((0.0 - t) / noise_ratio)
+    log_tail_q = scipy.special.log_ndtr((-0.5 - t) / noise_ratio)
+
+    tail_p = np.exp(log_tail_p)
     with np.errstate(over="ignore", invalid="ignore"):
-        unsampled = np.exp(losses + log_tails[1]) * -np.expm1(-losses) * (1 - rate)
-        loss = np.exp(losses + log_tails[2])
-    values = np.maximum(0, rate * (gain - loss) - unsampled)
-    tail_magnitude = sum(np.abs(log_tail) for log_tail in log_tails)
-    magnitude = 8 + losses + tail_magnitude + np.abs(log_u) + abs(log_k)
-    errors = 8 * UNIT * magnitude * (rate * (gain + loss) + unsampled)
+        unsampled = np.exp(losses + log_tail_0) * -np.expm1(-losses) * (1 - rate)
+        scaled_tail_q = np.exp(losses + log_tail_q)  # exp(e) T(-1/2)
+    values = np.maximum(0, rate * (tail_p - scaled_tail_q) - unsampled)
+
+    # exp(x) is off by about as many units as the terms of x are large
+    log_tails = np.abs(log_tail_p) + np.abs(log_tail_0) + np.abs(log_tail_q)
+    log_k = _log_k(rate, noise_ratio)
+    units = 8 + losses + log_tails + np.abs(log_u) + abs(log_k)
+    errors = 8 * UNIT * units * (rate * (tail_p + scaled_tail_q) + unsampled)
     return Profile(values, errors)
+
+
+def _log_threshold(losses: Floats, rate: float, noise_ratio: float) -> Floats:
+    """Return ``log u = t / (2 s^2)``, with t where the pair's likelihood ratio is exp(e).
+
+    At t the ratio is ``(1-q + k u) / (1-q + k / u)`` with ``k = q exp(-1/(8 s^2))``. It is exp(e)
+    at the positive root of ``k u^2 - (1-q) (exp(e) - 1) u - k exp(e) = 0``,
+
+        u = c exp(e) + sqrt(c^2 exp(2 e) + exp(e)),    c = (1-q) (1 - exp(-e)) / (2 k)
+
+    so that ``log u = e / 2 + arcsinh(y)`` with ``y = c exp(e / 2)``.
+    """
+    with np.errstate(divide="ignore"):  # y is 0 at the loss 0, and for a rate of 1
+        log_c = np.log((1 - rate) * -np.expm1(-losses)) - _log_k(rate, noise_ratio) - log(2)
+    log_y = log_c + losses / 2
+    arcsinh = np.arcsinh(np.exp(np.minimum(log_y, _LARGE_ARCSINH)))
+    large_arcsinh = log_y + log(2)
+    log_u: Floats = losses / 2 + np.where(log_y > _LARGE_ARCSINH, large_arcsinh, arcsinh)
+    return log_u
+
+
+def _log_k(rate: float, noise_ratio: float) -> float:
+    """Return the logarithm of ``k = q exp(-1/(8 s^2))``: see `_log_threshold`."""
+    return log(rate) - 1 / (8 * noise_ratio**2)
+
+
+class _Sizes(NamedTuple):
+    """Sizes of a Poisson sample that are likely, and the probability of all others."""
+
+    sizes: Floats
+    """Consecutive sizes below the population, shape (sizes,)."""
+    probabilities: Floats
+    """The probability of each size without the unit, rounded up, shape (sizes,)."""
+    outside: float
+    """The probability of all other sizes, the larger of that with and without the unit."""
 
 
 @dataclass(frozen=True)
 class PublishedSizeGaussian(DominatingPair):
     """Gaussian sums of Poisson samples under add-remove, where the sample's size is published.
 
-    The noise is relative to the clipping norm. A unit among `population` is in a sample
-    of size s with probability s / population, and then stands for another one: it moves the sum by
-    up to twice the clipping norm. The sizes themselves have binomial distributions of population
-    and population - 1 units, with ratio ``(1 - q) population / (population - s)``.
+    The noise ratio is relative to the clipping norm. Let n be the `population`, with the unit that
+    differs. Given a size k, this unit is in the sample with probability ``k / n``, and then stands
+    for another one, so that it moves the sum by up to twice the clipping norm. In units of that
+    movement the noise has deviation ``s = noise_ratio / 2``.
+
+    The size has a binomial distribution of n units or of n - 1, whose probabilities have the ratio
+    ``(1-q) n / (n-k)``. With Q = N(0) and P = N(1), a size k therefore compares
+
+        (1-q) n / (n-k) ((1 - k/n) Q + k/n P) = (1-q) Q + (1-q) k / (n-k) P
+
+    with Q, and counts with its probability without the unit.
     """
 
     population: int = 1
     merges = False
 
     def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
-        sizes, chances, outside = self._sizes(rate, negligible)
-        # ratio of the chances of a size with the unit and without it
-        factors = (1 - rate) * sizes / (self.population - sizes)
+        """Return the profile of a unit removed, and of a unit added.
+
+        Each is the mean of the profiles of all likely sizes; other sizes count as infinite loss.
+        """
+        likely = self._likely_sizes(rate, negligible)
+        weights_of_p = (1 - rate) * likely.sizes / (self.population - likely.sizes)
         directions = []
         for sign in (1, -1):
-            values = np.full(losses.size, outside)
+            values = np.full(losses.size, likely.outside)
             errors = np.zeros(losses.size)
-            for factor, chance in zip(factors.tolist(), chances.tolist(), strict=True):
-                of_size = _with_size(losses, rate, factor, noise_ratio / 2, sign)
-                values += chance * of_size.values
-                errors += chance * of_size.errors
+            sizes = zip(weights_of_p.tolist(), likely.probabilities.tolist(), strict=True)
+            for weight_of_p, probability in sizes:
+                size_profile = _size_profile(losses, rate, weight_of_p, noise_ratio / 2, sign)
+                values += probability * size_profile.values
+                errors += probability * size_profile.errors
             directions.append(Profile(values, errors))
         return tuple(directions)
 
-    def _sizes(self, rate: float, negligible: float) -> tuple[Floats, Floats, float]:
-        """Return sizes below the population, their chances without the unit, and the rest."""
+    def _likely_sizes(self, rate: float, negligible: float) -> _Sizes:
+        """Return all sizes but tails of probability about `negligible`.
+
+        The size n of the whole population is never among them: without the unit it is impossible.
+        """
         without_unit = scipy.stats.binom(self.population - 1, rate)
         with_unit = scipy.stats.binom(self.population, rate)
         low = without_unit.ppf(negligible / 4)
@@ -131,44 +210,64 @@ class PublishedSizeGaussian(DominatingPair):
         if sizes[0] != 0:
             outside = float(without_unit.cdf(sizes[0] - 1)) + outside
             outside_with_unit = float(with_unit.cdf(sizes[0] - 1)) + outside_with_unit
-        chances = without_unit.pmf(sizes) * (1 + 1e-12)
-        return sizes, chances, max(outside, outside_with_unit)
+        # more than scipy's binomial probabilities are off
+        probabilities = without_unit.pmf(sizes) * (1 + 1e-12)
+        return _Sizes(sizes, probabilities, max(outside, outside_with_unit))
 
     def largest(self, rate: Floats, noise_ratio: Floats, deviations: Numbers) -> Floats:
+        """Return the larger loss of both directions, at the largest size within `deviations`.
+
+        With a unit removed the loss is ``log((1-q) (1 + k / (n-k) ratio))`` at a size k and a ratio
+        of the normals; with a unit added it is at most ``-log(1-q)``.
+        """
         expected = self.population * rate
-        most = expected + deviations * (np.sqrt(expected) + deviations)
-        most = np.minimum(most, self.population - 1.0)
+        # larger sizes have a probability of at most exp(-deviations^2 / 2) (Bernstein's inequality)
+        largest_size = expected + deviations * (np.sqrt(expected) + deviations)
+        largest_size = np.minimum(largest_size, self.population - 1.0)
         s = noise_ratio / 2
-        ratio = (0.5 + deviations * s) / s**2
-        odds = np.log(most / (self.population - most))
-        above = np.log1p(-rate) + np.logaddexp(0, odds + ratio)
-        largest: Floats = np.maximum(above, -np.log1p(-rate))
+        log_ratio = (0.5 + deviations * s) / s**2
+        log_odds = np.log(largest_size / (self.population - largest_size))
+        removed = np.log1p(-rate) + np.logaddexp(0, log_odds + log_ratio)
+        added = -np.log1p(-rate)
+        largest: Floats = np.maximum(removed, added)
         return largest
 
     def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
         return super().spread(rate, noise_ratio / 2) * np.minimum(1.0, rate) + 1e-12
 
 
-def _with_size(losses: Floats, rate: float, b: float, s: float, sign: int) -> Profile:
-    """Return the part of one size: ``H_e(a Q + b P || Q)``, or with the sides exchanged.
+def _size_profile(
+    losses: Floats, rate: float, weight_of_p: float, noise_ratio: float, sign: int
+) -> Profile:
+    """Return ``H_e(a Q + b P || Q)`` for the sign 1, and ``H_e(Q || a Q + b P)`` for -1.
 
-    P and Q are N(1, s^2) and N(0, s^2); their ratio at x is ``exp((x - 1/2) / s^2)``. a is
-    ``1 - rate``. The sides are exchanged if `sign` is -1.
+    P and Q are N(1) and N(0), a is ``1 - rate`` and b `weight_of_p`: see `PublishedSizeGaussian`.
+    The ratio of the normals at x is ``exp((x - 1/2) / s^2)``. Let x be the point where b times it
+    is `threshold`, and write ``P+`` and ``Q+`` for the normals' masses above x, ``P-`` and ``Q-``
+    for those below.
+
+        sign  1:  H_e = b P+ - threshold Q+,             threshold = exp(e) - a
+        sign -1:  H_e = exp(e) (threshold Q- - b P-),    threshold = exp(-e) - a
+
+    Where the threshold is not positive, x is minus infinity.
     """
     a = 1 - rate
-    ratios = np.exp(np.minimum(losses, 700))
+    ratios = np.exp(np.minimum(losses, _LARGEST_EXPONENT))  # exp(e)
+    scale: Floats | float
     if sign > 0:
-        threshold = ratios - a  # b times the ratio there
-        scale: Floats | float = 1.0
+        threshold = ratios - a
+        scale = 1.0
     else:
         threshold = 1 / ratios - a
         scale = ratios
-    log_b = log(b) if b else -np.inf
+    log_weight = log(weight_of_p) if weight_of_p else -np.inf
     with np.errstate(divide="ignore", invalid="ignore"):
-        x = np.where(threshold > 0, 0.5 + s**2 * (np.log(threshold) - log_b), -np.inf)
-    gain = b * scipy.special.ndtr(-sign * (x - 1) / s)
-    loss = threshold * scipy.special.ndtr(-sign * x / s)
-    values = np.maximum(0, sign * scale * (gain - loss))
-    reach = 1 + np.abs(np.nan_to_num(x, posinf=0, neginf=0)) / s
-    rounding = 8 * UNIT * (reach**2 + 40) * scale * (gain + np.abs(loss) + UNIT)
-    return Profile(values, rounding)
+        ratio_point = 0.5 + noise_ratio**2 * (np.log(threshold) - log_weight)
+        x = np.where(threshold > 0, ratio_point, -np.inf)
+    mass_p = weight_of_p * scipy.special.ndtr(-sign * (x - 1) / noise_ratio)
+    mass_q = threshold * scipy.special.ndtr(-sign * x / noise_ratio)
+    values = np.maximum(0, sign * scale * (mass_p - mass_q))
+    # a tail at x / s is off by about (x / s)^2 units; 40 allows for all other operations
+    deviations = 1 + np.abs(np.nan_to_num(x, posinf=0, neginf=0)) / noise_ratio
+    errors = 8 * UNIT * (deviations**2 + 40) * scale * (mass_p + np.abs(mass_q) + UNIT)
+    return Profile(values, errors)
