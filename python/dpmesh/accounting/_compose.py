@@ -188,8 +188,8 @@ def _infinite_mass(losses: Sequence[LossDistribution], mixtures: Mixtures) -> fl
     """Return the probability that some loss of the composition is infinite."""
     infinite = np.array([loss.infinite for loss in losses])
     finite = np.array([float(np.sum(loss.masses)) for loss in losses])
-    total = mixtures.of(finite + infinite)
-    finite_share = np.maximum(mixtures.of(finite) / total, 1e-300)
+    total = mixtures.mean(finite + infinite)
+    finite_share = np.maximum(mixtures.mean(finite) / total, 1e-300)
     mass = -expm1(float(np.sum(mixtures.times * np.log(finite_share))))
     log_total = np.sum(mixtures.times * np.log(total))
     mass *= float(np.exp(np.minimum(700, log_total)))

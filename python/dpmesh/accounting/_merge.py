@@ -1,10 +1,11 @@
-"""Many kinds of rounds as mixtures of few, which dominate them.
+"""Many kinds of rounds, replaced by mixtures of a few kinds that dominate them.
 
-The profile of a pair at each loss is convex in its law's coordinate of the noise ratio, and in
-the sampling rate (hockey-stick divergences are jointly convex, and both sides of a pair are linear
-in the rate). So a round between two others is dominated by a coin that decides, in public, between
-those two with the weights of linear interpolation; in both arguments, between four. The excess
-grows with the square of their distance.
+A kind of round is a sampling rate and a noise ratio. The profile of a pair at each loss is convex
+in the rate (hockey-stick divergences are jointly convex, and both sides of a pair are linear in the
+rate) and in the law's coordinate of the noise ratio. A convex function lies below its chords: a
+round between two nodes is dominated by a public coin that decides between the nodes, with the
+weights of linear interpolation. In both arguments it decides between the four corners of a cell, by
+bilinear interpolation. The excess grows with the square of the distance of the nodes.
 """
 
 from __future__ import annotations
@@ -21,11 +22,20 @@ from dpmesh.accounting._arguments import Floats
 from dpmesh.accounting._loss import LossDistribution
 from dpmesh.accounting._pairs import DominatingPair
 
-_FEW = 96  # with so many kinds, each has a distribution of its own
-_ADDED = (0.01, 0.03)  # what merging may add to a round's variance, tried in turn
-_LARGE = 0.01  # rounds with a larger share of the variance stand for themselves
-_WORTH = 0.3  # merging must leave at most this share of the distributions
-_FINE = 1000  # points at which the variance of rounds is compared
+_MOST_UNMERGED = 96
+"""So many kinds of rounds are not merged: each has a loss distribution of its own."""
+
+_EXCESSES = (0.01, 0.03)
+"""Shares by which merging may raise the variance of a round's loss, tried in turn."""
+
+_LARGE_SHARE = 0.01
+"""Rounds with a larger share of the variance of all rounds are not merged."""
+
+_MOST_NODES = 0.3
+"""Merging is used where it leaves at most this share of the kinds as nodes."""
+
+_CURVATURE_POINTS = 1000
+"""Noise ratios at which the curvature of the variance is computed."""
 
 
 class RoundKinds(NamedTuple):
@@ -43,15 +53,18 @@ class RoundKinds(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures:
-    """Kinds of rounds, each a mixture of a few nodes: points of a grid of rates and noise ratios.
+    """Kinds of rounds, each a mixture of a few nodes.
+
+    A node is a rate and a noise ratio that has a loss distribution. Nodes are numbered from 0; each
+    kind has the same number of corners, some of which may be unused.
 
     Parameters
     ----------
     nodes
-        Indices of a kind's points in the grid, shape (kinds, corners).
+        Numbers of the nodes at a kind's corners, shape (kinds, corners).
     weights
-        Weights of these points, which sum to 1; 0 for corners that are not used. Shape (kinds,
-        corners).
+        Probabilities of the corners, which sum to 1 for each kind; 0 for unused corners. Shape
+        (kinds, corners).
     times
         Number of rounds of each kind, shape (kinds,).
     """
@@ -62,45 +75,60 @@ class Mixtures:
 
     @classmethod
     def joined(cls, parts: Sequence[Mixtures]) -> Mixtures:
-        """Return the mixtures of several groups, whose nodes follow each other."""
+        """Return the kinds of all parts, whose nodes are numbered one part after the other."""
         corners = max(part.nodes.shape[1] for part in parts)
         nodes = []
         weights = []
-        offset = 0
+        first_node = 0
         for part in parts:
-            missing = ((0, 0), (0, corners - part.nodes.shape[1]))
-            nodes.append(np.pad(part.nodes, missing, mode="edge") + offset)
-            weights.append(np.pad(part.weights, missing))
-            offset += int(part.nodes.max()) + 1
+            unused_corners = ((0, 0), (0, corners - part.nodes.shape[1]))
+            nodes.append(np.pad(part.nodes, unused_corners, mode="edge") + first_node)
+            weights.append(np.pad(part.weights, unused_corners))
+            first_node += int(part.nodes.max()) + 1
         times = np.concatenate([part.times for part in parts])
         return cls(nodes=np.concatenate(nodes), weights=np.concatenate(weights), times=times)
 
-    def of(self, values: Floats) -> Floats:
-        """Return the mean of nodes' values for each kind."""
-        mean: Floats = np.sum(self.weights * values[self.nodes], axis=1)
-        return mean
+    def mean(self, values: Floats) -> Floats:
+        """Return the mean of the nodes' values for each kind, shape (kinds,).
 
-    def log_of(self, logs: Floats) -> Floats:
-        """Return the logarithm of the mean of exponentials, for each kind and column."""
+        `values` has the shape (nodes,).
+        """
+        means: Floats = np.sum(self.weights * values[self.nodes], axis=1)
+        return means
+
+    def log_mean(self, logs: Floats) -> Floats:
+        """Return the logarithm of the mean of exponentials for each kind, shape (kinds, columns).
+
+        `logs` has the shape (nodes, columns).
+        """
         with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
-            terms = logs[self.nodes] + np.log(self.weights)[:, :, None]
-            top = np.max(terms, axis=1, keepdims=True)
-            scaled_sum = np.sum(np.exp(terms - top), axis=1)
-            log_mean: Floats = top[:, 0] + np.log(scaled_sum)
-        return log_mean
+            terms = logs[self.nodes] + np.log(self.weights)[:, :, None]  # (kinds, corners, columns)
+            largest = np.max(terms, axis=1, keepdims=True)  # taken out, so that nothing overflows
+            scaled_sum = np.sum(np.exp(terms - largest), axis=1)
+            log_means: Floats = largest[:, 0] + np.log(scaled_sum)
+        return log_means
 
     def tilted(self, log_moments: Floats) -> Mixtures:
-        """Return the mixtures of tilted nodes, whose moments these are the logarithms of."""
+        """Return the mixtures that are proportional to ``exp(theta loss)`` times these.
+
+        Tilting multiplies a node of moment ``M = E exp(theta loss)`` by M before it is normalised,
+        so that the weight of a corner becomes ``weight M / (sum of weight M over all corners)``.
+
+        `log_moments` holds log M of each node, shape (nodes,).
+        """
         with np.errstate(divide="ignore", under="ignore"):
             logs = np.log(self.weights) + log_moments[self.nodes]
-            weights = np.exp(logs - self.log_of(log_moments[:, None]))
+            weights = np.exp(logs - self.log_mean(log_moments[:, None]))
         return Mixtures(nodes=self.nodes, weights=weights, times=self.times)
 
     def extremes(self, losses: Sequence[LossDistribution]) -> tuple[int, int]:
-        """Return the largest and the smallest index of the sum of all losses."""
+        """Return the largest and the smallest index on the grid of the sum of all rounds' losses.
+
+        `losses` holds the distribution of each node.
+        """
         last = np.array([loss.last for loss in losses])[self.nodes].max(axis=1)
         first = np.array([loss.first for loss in losses])[self.nodes].min(axis=1)
-        counts = [int(count) for count in self.times]
+        counts = [int(count) for count in self.times]  # Python's integers do not overflow
         largest = sum(count * int(index) for count, index in zip(counts, last, strict=True))
         smallest = sum(count * int(index) for count, index in zip(counts, first, strict=True))
         return largest, smallest
@@ -117,16 +145,18 @@ class Merged(NamedTuple):
 
     pair: DominatingPair
     rate: Floats
+    """Sampling rate of each node, shape (nodes,)."""
     noise_ratio: Floats
+    """Noise ratio of each node, shape (nodes,)."""
     times: Floats
-    """Number of rounds of each node, on average."""
+    """Number of rounds of each node on average, shape (nodes,)."""
     mixtures: Mixtures
 
 
 def merge(rounds: Sequence[RoundKinds]) -> list[Merged]:
     """Replace many kinds of rounds by mixtures of few nodes; leave few kinds as they are."""
     kinds = sum(group.times.size for group in rounds)
-    if kinds <= _FEW:
+    if kinds <= _MOST_UNMERGED:
         return [_unmerged(group) for group in rounds]
     return [_merged(group) for group in rounds]
 
@@ -140,54 +170,96 @@ def _unmerged(rounds: RoundKinds) -> Merged:
 
 def _merged(rounds: RoundKinds) -> Merged:
     """Merge by the finest mesh that leaves few enough nodes."""
-    for added in _ADDED:
-        merged = _between(rounds, added)
-        if merged.rate.size <= _WORTH * rounds.times.size:
+    for excess in _EXCESSES:
+        merged = _merged_by_mesh(rounds, excess)
+        if merged.rate.size <= _MOST_NODES * rounds.times.size:
             return merged
     return _unmerged(rounds)
 
 
-def _between(rounds: RoundKinds, added: float) -> Merged:
+def _merged_by_mesh(rounds: RoundKinds, excess: float) -> Merged:
     """Return mixtures of the corners of a mesh of rates and noise ratios.
 
-    Rounds with a large share of the variance stand for themselves, in their first corner.
+    The cells are so small that a mixture has at most about 1 + `excess` times a round's variance.
+    Rounds with a large share of the variance are not merged: each has a node of its own.
     """
     pair, rate, noise_ratio, times = rounds
     variance = times * pair.spread(rate, noise_ratio) ** 2
-    is_small = variance <= _LARGE * np.sum(variance)
-    if pair.coordinate is None or not is_small.any():
+    is_merged = variance <= _LARGE_SHARE * np.sum(variance)
+    if pair.coordinate is None or not is_merged.any():
         return _unmerged(rounds)
-    rates = _rates(rate[is_small], added)
-    noise_ratios = _noise_ratios(pair, float(np.median(rate)), noise_ratio[is_small], added)
-    i, low = _cells(rates, rate)
-    j, lower = _cells(pair.coordinate(noise_ratios), pair.coordinate(noise_ratio))
+    mesh_rates = _mesh_rates(rate[is_merged], excess)
+    typical_rate = float(np.median(rate))
+    mesh_noise = _mesh_noise_ratios(pair, typical_rate, noise_ratio[is_merged], excess)
+    rate_cell, low_rate_weight = _cells(mesh_rates, rate)
+    noise_cell, low_noise_weight = _cells(pair.coordinate(mesh_noise), pair.coordinate(noise_ratio))
+
+    # the corners of a round's cell: both low, high noise, high rate, both high; shape (kinds, 4)
+    rate_numbers = np.stack([rate_cell, rate_cell, rate_cell + 1, rate_cell + 1], axis=1)
+    noise_numbers = np.stack([noise_cell, noise_cell + 1, noise_cell, noise_cell + 1], axis=1)
     weights = np.stack(
-        [low * lower, low * (1 - lower), (1 - low) * lower, (1 - low) * (1 - lower)], 1
+        [
+            low_rate_weight * low_noise_weight,
+            low_rate_weight * (1 - low_noise_weight),
+            (1 - low_rate_weight) * low_noise_weight,
+            (1 - low_rate_weight) * (1 - low_noise_weight),
+        ],
+        axis=1,
     )
-    corner_rates = np.append(rates, rates[-1])[np.stack([i, i, i + 1, i + 1], 1)]
-    corner_noise = np.append(noise_ratios, 0)[np.stack([j, j + 1, j, j + 1], 1)]
-    settings = np.stack([corner_rates, corner_noise], axis=2)
-    exact_settings = np.stack([rate, noise_ratio], axis=1)[:, None]
-    weights = np.where(is_small[:, None], weights, [1.0, 0.0, 0.0, 0.0])
-    settings = np.where(is_small[:, None, None], settings, exact_settings)
+    # a mesh of one point has no next one: what is appended has weight 0
+    corner_rates = np.append(mesh_rates, mesh_rates[-1])[rate_numbers]
+    corner_noise = np.append(mesh_noise, 0)[noise_numbers]
+    corners = np.stack([corner_rates, corner_noise], axis=2)  # (kinds, 4, 2)
+
+    # a round that is not merged has itself as its only corner
+    itself = np.stack([rate, noise_ratio], axis=1)[:, None]  # (kinds, 1, 2)
+    weights = np.where(is_merged[:, None], weights, [1.0, 0.0, 0.0, 0.0])
+    corners = np.where(is_merged[:, None, None], corners, itself)
+    return _with_distinct_nodes(pair, corners, weights, times)
+
+
+def _with_distinct_nodes(
+    pair: DominatingPair, corners: Floats, weights: Floats, times: Floats
+) -> Merged:
+    """Return mixtures in which equal corners are one node.
+
+    Parameters
+    ----------
+    pair
+        The dominating pair of all rounds.
+    corners
+        Rate and noise ratio of each kind's corners, shape (kinds, corners, 2).
+    weights
+        Weights of the corners, shape (kinds, corners).
+    times
+        Number of rounds of each kind, shape (kinds,).
+    """
     is_used = weights > 0
-    nodes, node_numbers = np.unique(settings[is_used], axis=0, return_inverse=True)
-    indices = np.zeros(weights.shape, dtype=np.int64)
-    indices[is_used] = node_numbers.reshape(-1)
-    indices = np.where(is_used, indices, indices.max(axis=1, keepdims=True))
-    used_times = (weights * times[:, None])[is_used]
-    node_times: Floats = np.bincount(indices[is_used], weights=used_times).astype(np.float64)
-    mixtures = Mixtures(nodes=indices, weights=weights, times=times)
+    nodes, node_numbers = np.unique(corners[is_used], axis=0, return_inverse=True)  # (nodes, 2)
+    node_of_corner = np.zeros(weights.shape, dtype=np.int64)
+    node_of_corner[is_used] = node_numbers.reshape(-1)
+    # an unused corner names a node that its kind uses anyway
+    used_node = node_of_corner.max(axis=1, keepdims=True)
+    node_of_corner = np.where(is_used, node_of_corner, used_node)
+    corner_times = (weights * times[:, None])[is_used]
+    node_times = np.bincount(node_of_corner[is_used], weights=corner_times).astype(np.float64)
+    mixtures = Mixtures(nodes=node_of_corner, weights=weights, times=times)
     return Merged(pair, nodes[:, 0], nodes[:, 1], node_times, mixtures)
 
 
-def _rates(rates: Floats, added: float) -> Floats:
-    """Return rates of which mixtures add so much variance, which grows with their squares."""
+def _mesh_rates(rates: Floats, excess: float) -> Floats:
+    """Return ascending rates between which mixtures raise the variance by at most `excess`.
+
+    The variance grows about with the square of the rate. A chord of the square between the rates a
+    and b = r a exceeds it by ``(q - a) (b - q)``. Relative to ``q^2`` that is at most ``(r - 1)^2 /
+    (4 r)``, where q is the harmonic mean of a and b. It is below `excess` for ``r = 1 + 2
+    sqrt(excess) + 2 excess``.
+    """
     lowest = float(rates.min())
     highest = float(rates.max())
     if lowest == highest:
         return np.array([lowest])
-    log_step = np.log1p(2 * sqrt(added) + 2 * added)
+    log_step = np.log1p(2 * sqrt(excess) + 2 * excess)
     steps = ceil(np.log(highest / lowest) / log_step)
     points = np.geomspace(lowest, highest, steps + 1)
     points[0] = lowest
@@ -195,39 +267,48 @@ def _rates(rates: Floats, added: float) -> Floats:
     return points
 
 
-def _noise_ratios(pair: DominatingPair, rate: float, noise_ratios: Floats, added: float) -> Floats:
-    """Return noise ratios of which mixtures add so much variance.
+def _mesh_noise_ratios(
+    pair: DominatingPair, rate: float, noise_ratios: Floats, excess: float
+) -> Floats:
+    """Return ascending noise ratios between which mixtures raise the variance by about `excess`.
 
-    The error of linear interpolation is an eighth of the second derivative times the square of
-    the distance: points lie at equal distances where that is constant.
+    Let v be the variance as a function of the pair's coordinate. A chord between points at a
+    distance h exceeds it by at most ``h^2 abs(v'') / 8``. That is `excess` times v for ``h = sqrt(8
+    excess v / abs(v''))``: points have the density 1 / h in the coordinate.
     """
     lowest = float(noise_ratios.min())
     highest = float(noise_ratios.max())
     if lowest == highest or pair.coordinate is None:
         return np.unique(noise_ratios)
-    fine = np.geomspace(lowest, highest, _FINE)
-    variance = pair.spread(np.full(_FINE, rate), fine) ** 2
+    fine = np.geomspace(lowest, highest, _CURVATURE_POINTS)
+    variance = pair.spread(np.full(_CURVATURE_POINTS, rate), fine) ** 2
     coordinate = pair.coordinate(fine)
     with np.errstate(all="ignore"):
-        curvature = np.gradient(np.gradient(variance, coordinate), coordinate)
-        density = np.sqrt(np.abs(curvature) / (8 * added * variance))
+        slope = np.gradient(variance, coordinate)
+        curvature = np.gradient(slope, coordinate)
+        density = np.sqrt(np.abs(curvature) / (8 * excess * variance))
     density = np.where(np.isfinite(density), density, 0.0)
-    steps = (density[1:] + density[:-1]) / 2 * np.diff(coordinate)
-    distance = np.concatenate([[0.0], np.cumsum(steps)])
-    if distance[-1] <= 0:
+    # the integral of the density up to each fine point, by the trapezoidal rule: points below it
+    mean_density = (density[1:] + density[:-1]) / 2
+    points_below = np.concatenate([[0.0], np.cumsum(mean_density * np.diff(coordinate))])
+    if points_below[-1] <= 0:
         return np.array([lowest, highest])
-    equidistant = np.linspace(0, distance[-1], ceil(distance[-1]) + 1)
-    points = np.interp(equidistant, distance, fine)
+    wanted = np.linspace(0, points_below[-1], ceil(points_below[-1]) + 1)
+    points = np.interp(wanted, points_below, fine)
     points[0] = lowest
     points[-1] = highest
     return np.unique(points)
 
 
 def _cells(points: Floats, values: Floats) -> tuple[Indices, Floats]:
-    """Return the last point at or below each value, and its weight beside the next one."""
+    """Return the cell of each value in ascending points, and its weight on the cell's low end.
+
+    Cell i lies between points i and i + 1. The weights are those of linear interpolation. Values
+    outside of all points belong to the first or last cell, entirely on its outer end.
+    """
     if points.size == 1:
         return np.zeros(values.size, dtype=np.int64), np.ones(values.size)
-    below = np.searchsorted(points, values, side="right") - 1
-    below = np.clip(below, 0, points.size - 2)
-    share = (points[below + 1] - values) / (points[below + 1] - points[below])
-    return below, np.clip(share, 0, 1)
+    cell = np.searchsorted(points, values, side="right") - 1
+    cell = np.clip(cell, 0, points.size - 2)
+    low_weight = (points[cell + 1] - values) / (points[cell + 1] - points[cell])
+    return cell, np.clip(low_weight, 0, 1)

@@ -38,7 +38,7 @@ class Moments(NamedTuple):
         cls, orders: Floats, nodes: Floats, mixtures: Mixtures, rounding: Floats | float = 0.0
     ) -> Moments:
         # each cumulant is raised by its rounding; the sum is no BLAS product, which wakes threads
-        kinds = mixtures.log_of(nodes) + 1e-12 + rounding
+        kinds = mixtures.log_mean(nodes) + 1e-12 + rounding
         total = np.sum(mixtures.times[:, None] * kinds, axis=0)
         return cls(orders, nodes, total)
 
@@ -77,7 +77,7 @@ def _wide_moments(
     for loss in losses:
         indices = np.arange(loss.first, loss.last + 1.0)
         squares.append(float(np.sum(loss.masses * np.square(indices))))
-    total_square = float(np.sum(mixtures.times * mixtures.of(np.array(squares))))
+    total_square = float(np.sum(mixtures.times * mixtures.mean(np.array(squares))))
     spread = interval * sqrt(total_square)
     guess = sqrt(2 * log(1 / delta) + 1) / max(spread, 1e-300)
     largest = interval * max(1, *(loss.last for loss in losses))
