@@ -1,152 +1,244 @@
 """Scattering coefficients of images: fixed wavelets, nothing fitted, so that they cost no privacy.
 
-The scattering transform of depth 2 (Bruna and Mallat, 2013) averages an image, the moduli of its
+The scattering transform of depth 2 (Bruna and Mallat, 2013) averages an image x, the moduli of its
 wavelet coefficients, and the moduli of the wavelet coefficients of these, over windows of ``2 **
 scales`` pixels:
 
     x * phi,   | x * psi_1 | * phi,   || x * psi_1 | * psi_2 | * phi
 
-with Morlet wavelets psi of `scales` octaves and `angles` directions. Each image is transformed by
+Here * is convolution, phi a Gaussian average, and each psi a Morlet wavelet of one of `scales`
+octaves and `angles` directions; psi_2 has a coarser octave than psi_1. Each image is transformed by
 itself, with no number that was learned: two datasets that differ in one record still differ in one
 record. Private linear models then learn far more from such features than from pixels (Tramer and
 Boneh, 2021).
+
+Convolutions are products of discrete Fourier transforms ("spectra"). The shapes and constants of
+the filters are those of Kymatio (Andreux et al., 2020).
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from scipy import fft
 
-Array: TypeAlias = Any  # numpy's complex or real arrays
+from dpmesh._arrays import FloatArray
 
-_AT_ONCE = 256
+Spectrum: TypeAlias = npt.NDArray[np.inexact[Any]]
+"""Discrete Fourier transforms along the last two axes, shape (.., height, width).
+
+Those of images are complex. Those of filters are real, as a filter at -x is its conjugate at x.
+"""
+
+_IMAGES_AT_ONCE = 256
+"""Images in memory along with all their spectra."""
+
+_DEVIATION_FLOOR = 0.01
+"""Added to each deviation, as a share of the image's largest, so that flat channels stay small."""
+
+_WIDTH = 0.8
+"""Standard deviation, in pixels, of the finest wavelet's Gaussian."""
+
+_FREQUENCY = 0.75 * np.pi
+"""Frequency of the finest wavelet, in radians per pixel."""
+
+_COPIES = range(-2, 3)
+"""Periods on which a filter is summed along each axis; beyond them it has vanished."""
 
 
 def channels_of(scales: int, angles: int) -> int:
-    """Return the number of channels of the transform."""
-    return 1 + scales * angles + angles**2 * scales * (scales - 1) // 2
+    """Return the number of channels: one average, those of one wavelet, and those of two."""
+    octave_pairs = scales * (scales - 1) // 2
+    return 1 + scales * angles + angles**2 * octave_pairs
 
 
-def coefficients(images: Array, *, scales: int, angles: int, out: Array) -> Array:
+def coefficients(images: FloatArray, *, scales: int, angles: int, out: FloatArray) -> FloatArray:
     """Write the normalised coefficients of images into `out`, and return it.
 
     Parameters
     ----------
     images
         Shape (records, height, width), both multiples of ``2 ** scales``.
+    scales, angles
+        Number of octaves and of directions of the wavelets.
     out
         Shape (records, channels * windows), float32.
     """
-    for first in range(0, len(images), _AT_ONCE):
-        block = images[first : first + _AT_ONCE]
+    for first in range(0, len(images), _IMAGES_AT_ONCE):
+        block = images[first : first + _IMAGES_AT_ONCE]
         channels = transform(block, scales=scales, angles=angles)
         flat = channels.reshape(len(block), channels_of(scales, angles), -1)
-        out[first : first + _AT_ONCE] = _normalised(flat).reshape(len(block), -1)
+        out[first : first + _IMAGES_AT_ONCE] = _normalised(flat).reshape(len(block), -1)
     return out
 
 
-def transform(x: Array, *, scales: int, angles: int) -> Array:
-    """Return the coefficients of images, shape (images, channels, height / 2^J, width / 2^J)."""
+def transform(images: FloatArray, *, scales: int, angles: int) -> FloatArray:
+    """Return the scattering coefficients of images, shape (images, channels, rows, columns).
+
+    Rows and columns are those of windows of ``2 ** scales`` pixels. The channels are the average,
+    those of one wavelet by octave and direction, and those of two wavelets in the same order.
+
+    A wavelet of octave j leaves no frequencies that need more than every 2^j-th pixel. So what
+    follows it is computed at these pixels only: at `level` j.
+    """
     window = 2**scales
-    _, height, width = x.shape
-    padded = np.pad(x, ((0, 0), (window, window), (window, window)), mode="reflect")
-    phi, psi = _filters(padded.shape[1:], scales, angles)
-    rows = slice(1, 1 + height // window)
+    _, height, width = images.shape
+    margins = ((0, 0), (window, window), (window, window))
+    padded = np.pad(images, margins, mode="reflect")
+    filters = _filters(padded.shape[1:], scales, angles)
+    rows = slice(1, 1 + height // window)  # without the margins, of one window each
     columns = slice(1, 1 + width // window)
 
-    def averaged(spectrum: Array, level: int) -> Array:
-        """Average over windows what has been sampled at every 2^level-th pixel."""
-        low_frequencies = spectrum * _folded(phi, 2**level)
-        sampled = _sampled(low_frequencies, 2 ** (scales - level))
-        return np.real(fft.ifft2(sampled))[:, rows, columns]
+    def filtered(spectrum: Spectrum, level: int, wavelet: Spectrum, next_level: int) -> Spectrum:
+        """Return the spectrum of ``| x * wavelet |`` at `next_level`, from that of x at `level`."""
+        product = spectrum * _folded(wavelet, 2**level)
+        sampled = _sampled(product, 2 ** (next_level - level))
+        modulus = np.abs(fft.ifft2(sampled))
+        spectrum_of_modulus: Spectrum = fft.fft2(modulus)
+        return spectrum_of_modulus
+
+    def averaged(spectrum: Spectrum, level: int) -> FloatArray:
+        """Return the averages of x over windows, from the spectrum of x at `level`."""
+        product = spectrum * _folded(filters.average, 2**level)
+        sampled = _sampled(product, 2 ** (scales - level))
+        averages: FloatArray = np.real(fft.ifft2(sampled))
+        return averages[:, rows, columns]
 
     image = fft.fft2(padded.astype(np.float32))
-    first_orders = [averaged(image, 0)]
+    averages = averaged(image, 0)
+    first_orders = []
     second_orders = []
-    for level, wavelets in enumerate(psi):
-        for wavelet in wavelets:
-            modulus = np.abs(fft.ifft2(_sampled(image * wavelet, 2**level)))
-            spectrum = fft.fft2(modulus)
-            first_orders.append(averaged(spectrum, level))
-            for coarser_level in range(level + 1, scales):
-                for coarser_wavelet in psi[coarser_level]:
-                    filtered = spectrum * _folded(coarser_wavelet, 2**level)
-                    sampled = _sampled(filtered, 2 ** (coarser_level - level))
-                    second_modulus = np.abs(fft.ifft2(sampled))
-                    second_orders.append(averaged(fft.fft2(second_modulus), coarser_level))
-    return np.stack([*first_orders, *second_orders], axis=1)
+    for octave in range(scales):
+        for wavelet in filters.wavelets[octave]:
+            modulus = filtered(image, 0, wavelet, octave)
+            first_orders.append(averaged(modulus, octave))
+            for coarser_octave in range(octave + 1, scales):
+                for coarser_wavelet in filters.wavelets[coarser_octave]:
+                    second_modulus = filtered(modulus, octave, coarser_wavelet, coarser_octave)
+                    second_orders.append(averaged(second_modulus, coarser_octave))
+    return np.stack([averages, *first_orders, *second_orders], axis=1)
 
 
-def _normalised(channels: Array) -> Array:
-    """Return each channel of each record less its mean, over its deviation."""
+def _normalised(channels: FloatArray) -> FloatArray:
+    """Return each channel of each record less its mean, over its deviation.
+
+    The shape is (records, channels, windows); means and deviations are those over windows.
+    """
     deviations = channels.std(axis=2, keepdims=True)
     largest = deviations.max(axis=1, keepdims=True)
-    deviations += 0.01 * largest + np.finfo(np.float32).tiny
-    return (channels - channels.mean(axis=2, keepdims=True)) / deviations
+    deviations += _DEVIATION_FLOOR * largest + np.finfo(np.float32).tiny
+    normalised: FloatArray = (channels - channels.mean(axis=2, keepdims=True)) / deviations
+    return normalised
 
 
-def _blocks(spectrum: Array, factor: int) -> Array:
-    """Return the spectrum cut into factor^2 bands, on axes -4 and -2."""
-    *rest, height, width = spectrum.shape
-    return spectrum.reshape(*rest, factor, height // factor, factor, width // factor)
+def _sampled(spectrum: Spectrum, factor: int) -> Spectrum:
+    """Return the spectrum of every factor-th pixel of an image: the mean of its bands."""
+    sampled: Spectrum = _bands(spectrum, factor).mean(axis=(-4, -2))
+    return sampled
 
 
-def _sampled(spectrum: Array, factor: int) -> Array:
-    """Return the spectrum of every factor-th pixel."""
-    return _blocks(spectrum, factor).mean(axis=(-4, -2))
+def _folded(spectrum: Spectrum, factor: int) -> Spectrum:
+    """Return the spectrum of a filter for images of every factor-th pixel: the sum of its bands.
+
+    It is ``factor ** 2`` times that of the filter's own pixels, as a sum over so few pixels needs.
+    """
+    folded: Spectrum = _bands(spectrum, factor).sum(axis=(-4, -2))
+    return folded
 
 
-def _folded(spectrum: Array, factor: int) -> Array:
-    """Return the spectrum of a filter for images of every factor-th pixel."""
-    return _blocks(spectrum, factor).sum(axis=(-4, -2))
+def _bands(spectrum: Spectrum, factor: int) -> Spectrum:
+    """Return the spectrum cut into factor x factor bands of frequencies, on axes -4 and -2.
+
+    Frequencies at the same place of their bands cannot be told apart at every factor-th pixel.
+    """
+    *leading, height, width = spectrum.shape
+    return spectrum.reshape(*leading, factor, height // factor, factor, width // factor)
+
+
+class _Filters(NamedTuple):
+    """Spectra of the filters for images of one shape."""
+
+    average: Spectrum
+    """The spectrum of phi, shape (height, width)."""
+    wavelets: list[list[Spectrum]]
+    """The spectrum of each psi, by octave and direction."""
 
 
 @cache
-def _filters(shape: tuple[int, int], scales: int, angles: int) -> tuple[Array, list[list[Array]]]:
-    """Return the spectra of the average phi and of the wavelets psi, by octave and direction."""
-    phi = _gabor(shape, width=0.8 * 2 ** (scales - 1), angle=0.0, frequency=0.0, slant=1.0)
-    half_turn = angles // 2 - 1
-    psi = []
+def _filters(shape: tuple[int, int], scales: int, angles: int) -> _Filters:
+    """Return the filters of so many octaves and directions; each octave doubles the width."""
+    coarsest = 2 ** (scales - 1)
+    average = _gabor(shape, width=_WIDTH * coarsest, angle=0.0, frequency=0.0, slant=1.0)
+    first_turn = angles // 2 - 1  # directions go down from here, and cover half a circle
+    turns = range(first_turn, first_turn - angles, -1)
+    wavelets = []
     for octave in range(scales):
-        width = 0.8 * 2**octave
-        frequency = 0.75 * np.pi / 2**octave
-        directions = [np.pi * turn / angles for turn in range(half_turn, half_turn - angles, -1)]
-        wavelets = [
-            _morlet(shape, width=width, angle=angle, frequency=frequency, slant=4 / angles)
-            for angle in directions
+        width = _WIDTH * 2**octave
+        frequency = _FREQUENCY / 2**octave
+        directions = [
+            _morlet(
+                shape,
+                width=width,
+                angle=np.pi * turn / angles,
+                frequency=frequency,
+                slant=4 / angles,  # the more directions, the longer the wave fronts
+            )
+            for turn in turns
         ]
-        psi.append(wavelets)
-    return phi, psi
+        wavelets.append(directions)
+    return _Filters(average, wavelets)
 
 
 def _morlet(
     shape: tuple[int, int], *, width: float, angle: float, frequency: float, slant: float
-) -> Array:
-    """Return the spectrum of a Gabor wave less a Gaussian, so that its mean is 0."""
+) -> Spectrum:
+    """Return the spectrum of a Morlet wavelet: a Gabor wave less a Gaussian, so that its mean is 0.
+
+    The parameters are those of `_gabor`.
+    """
     wave = _gabor(shape, width=width, angle=angle, frequency=frequency, slant=slant)
-    bell = _gabor(shape, width=width, angle=angle, frequency=0.0, slant=slant)
-    return wave - bell * (wave[0, 0] / bell[0, 0])
+    gaussian = _gabor(shape, width=width, angle=angle, frequency=0.0, slant=slant)
+    wavelet: Spectrum = wave - gaussian * (wave[0, 0] / gaussian[0, 0])
+    return wavelet
 
 
 def _gabor(
     shape: tuple[int, int], *, width: float, angle: float, frequency: float, slant: float
-) -> Array:
-    """Return the spectrum of a periodic Gaussian of this width along a wave of this frequency."""
+) -> Spectrum:
+    """Return the spectrum of a Gabor wave, a Gaussian times a plane wave, periodic in the image.
+
+    At a pixel ``(r, c)`` it is ``exp(-(r, c) A (r, c)^T + i frequency (r cos + c sin)) slant / (2
+    pi width^2)``, where A has the eigenvalues ``1 / (2 width^2)`` along the wave and ``slant^2 / (2
+    width^2)`` across.
+
+    Parameters
+    ----------
+    shape
+        Height and width of the image in pixels.
+    width
+        Standard deviation of the Gaussian along the wave, in pixels.
+    angle
+        Direction of the wave, in radians.
+    frequency
+        Radians per pixel along the wave; 0 for a Gaussian without a wave.
+    slant
+        Deviation of the Gaussian along the wave over that across.
+    """
     rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    curvature = rotation @ np.diag([1.0, slant**2]) @ rotation.T / (2 * width**2)
+    curvature = rotation @ np.diag([1.0, slant**2]) @ rotation.T / (2 * width**2)  # A, shape (2, 2)
     height, breadth = shape
-    total = np.zeros(shape, dtype=np.complex128)
-    for down in range(-2, 3):
-        for right in range(-2, 3):
-            rows = np.arange(height)[:, np.newaxis] + down * height
-            columns = np.arange(breadth)[np.newaxis] + right * breadth
-            bell = curvature[0, 0] * rows**2 + 2 * curvature[0, 1] * rows * columns
-            bell = bell + curvature[1, 1] * columns**2
-            wave = frequency * (rows * np.cos(angle) + columns * np.sin(angle))
-            total += np.exp(-bell + 1j * wave)
-    normal = 2 * np.pi * width**2 / slant
-    spectrum: Array = np.real(fft.fft2(total / normal)).astype(np.float32)
+    values = np.zeros(shape, dtype=np.complex128)
+    for period_down in _COPIES:
+        for period_right in _COPIES:
+            rows = np.arange(height)[:, np.newaxis] + period_down * height  # (height, 1)
+            columns = np.arange(breadth)[np.newaxis] + period_right * breadth  # (1, breadth)
+            decay = curvature[0, 0] * rows**2 + 2 * curvature[0, 1] * rows * columns
+            decay = decay + curvature[1, 1] * columns**2
+            phase = frequency * (rows * np.cos(angle) + columns * np.sin(angle))
+            values += np.exp(-decay + 1j * phase)
+    integral = 2 * np.pi * width**2 / slant  # of the Gaussian
+    spectrum: Spectrum = np.real(fft.fft2(values / integral)).astype(np.float32)
     return spectrum
