@@ -10,6 +10,7 @@ from types import GeneratorType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import read_only
@@ -31,14 +32,19 @@ from dpmesh.run.noise import NoiseRows
 from dpmesh.run.watch import Watcher, watched
 
 AGAIN = 2**16
-"""Added to the purpose of a stream for each earlier message of a row in the same round."""
+"""Added to the purpose of a stream for each earlier message of a row in the same round.
 
+It is larger than every `Purpose`: no two messages of a row share a stream.
+"""
 
 _Parts: TypeAlias = list[tuple[Release, Indices]]
-"""Releases, and the rows of each."""
+"""The releases of a message, and the indices of the rows that each releases, shape (rows,)."""
 
 _Travelling: TypeAlias = Generator[Packet, Any, Any]
-"""Work that stops wherever a packet travels, is sent what arrived, and returns it."""
+"""A message on its way: it yields its packet, is sent what arrived, and returns that.
+
+Rows arrive as floats, shape (nodes, dim), totals of sums as integers, and None if nothing does.
+"""
 
 
 class Step(NamedTuple):
@@ -57,6 +63,22 @@ class _MessagesOfAll(NamedTuple):
 
     messages: int
     rows: int
+
+
+class _PrivateRows(NamedTuple):
+    """The rows of a message before their release."""
+
+    message: Message
+    t: int
+    """The round."""
+    values: Sensitive
+    """The rows in units of their sensitivity: divided by `message.unit`. Shape (rows, dim)."""
+    key: Key
+    """The source of noise for all rows."""
+    key_by_row: Key
+    """The same source, from which each row draws by its own number or that of its node."""
+    again: int
+    """What earlier messages of the round add to the purpose of a stream: see `AGAIN`."""
 
 
 class Channel:
@@ -105,15 +127,17 @@ class Channel:
         self._nodes = nodes
         self._watcher = watcher
         self._messages_of_row = np.zeros(0, np.int64)
-        """Messages of the current round by row, beyond the first ones of all rows."""
+        """Messages of the current round by row, shape (rows,); empty while all were of all rows."""
         self._messages_of_all = _MessagesOfAll(messages=0, rows=0)
-        """The messages that began the round and were of all rows."""
+        """Messages of the current round, while all of them were of all rows; then none."""
         self._turns = 0
         """Messages of the current round that named a sender, here or elsewhere."""
         self._unsent: Packet | None = None
         """Released values that a later `Relay` carries."""
         self._bits: int | Indices = 0
+        """Bits that were sent in the current round: see `SentInRound`."""
         self._count = 0
+        """Messages that were sent in the current round: see `SentInRound`."""
         self.noise = NoiseRows(nodes, ledger.nodes, key if nodes is None else pair_key)
         """The secret rows of correlated noise."""
 
@@ -151,7 +175,7 @@ class Channel:
             expected = "one whose round is a generator, which yields messages"
             got = f"{type(algorithm).__name__} with {reprlib.repr(requests)}"
             fail("algorithm", expected, got)
-        answer: Any = None
+        answer: Any = None  # what the last request got: rows, sums, or None
         sent_before = False
         while True:
             try:
@@ -191,23 +215,32 @@ class Channel:
 
     def _send(self, t: int, message: Message) -> _Travelling:
         """Release a message and let it travel; return what arrived."""
-        release = message.release
-        releases = (release,) if isinstance(release, Release) else release
+        releases = message.release
+        if isinstance(releases, Release):
+            releases = (releases,)
         if message.sender is not None:
             self._turns += 1
         if any(map(is_summed, releases)):
             return (yield from self._send_sum(t, message, releases))
-        if message.values is None:  # of nodes in other processes
-            packet = Packet(None, sender=message.sender)
-        else:
-            packet = self.release_rows(t, message, message.values, releases)
+        if message.values is None:
+            return (yield from self._send_elsewhere(t, message, releases))
+        packet = self.release_rows(t, message, message.values, releases)
+        if message.travels:
+            return (yield from self._carry(packet))
+        self._unsent = packet
+        return packet.values
+
+    def _send_elsewhere(
+        self, t: int, message: Message, releases: tuple[Release, ...]
+    ) -> _Travelling:
+        """Let a message travel that a node in another process releases; return what arrived."""
+        packet = Packet(None, sender=message.sender)
         if not message.travels:
-            if message.values is None:
-                self.admit(t, message, releases)
+            self.admit(t, message, releases)
             self._unsent = packet
-            return packet.values
+            return None
         arrived: Released | None = yield from self._carry(packet)
-        if message.values is None and arrived is not None:
+        if arrived is not None:
             self.admit(t, message, releases)
             self._skip_noise(t, message, releases[-1], arrived)
         return arrived
@@ -225,37 +258,47 @@ class Channel:
     def _send_sum(
         self, t: int, message: Message, releases: tuple[Release, ...]
     ) -> Generator[Packet, Any, Released]:
-        """Release the sum of all nodes' rows: their integers travel, and totals are opened."""
+        """Release the sum of all nodes' rows; return the noisy sums, shape (receivers, dim).
+
+        Each node rounds its row to integers and adds its share of the noise. Only the totals of
+        these integers over all nodes arrive, from which the sums are opened.
+        """
         release = releases[0]
         values = message.values
-        is_plain = (
-            message.sender is None
-            and message.rows is None
-            and message.compressor is None
-            and isinstance(message.unit, float | int)
-            and message.unit == 1.0
-            and message.travels
-        )
-        if len(releases) > 1 or values is None or not is_plain:
+        if len(releases) > 1 or values is None or not _is_of_all_as_it_is(message):
             fail("release", "a sum by itself, in one message of all nodes as it is", release)
         mechanism = release.mechanism
         assert isinstance(mechanism, DistributedDiscreteGaussian)
         self.admit(t, message, releases)
         purpose = Purpose.NOISE + AGAIN * self.earlier_messages(message, len(values))
         stream = self.noise_key(values).stream(purpose, t)
-        nodes = np.arange(len(values)) if self._nodes is None else self._nodes
-        masked = mechanism.part(values, nodes, stream)
-        packet = Packet(None, copies=message.copies, bits=message.bits, masked=masked)
+        contributions = mechanism.part(values, self._local_nodes(len(values)), stream)
+        packet = Packet(None, copies=message.copies, bits=message.bits, masked=contributions)
         totals = yield from self._carry(packet)
-        opened = mechanism.opened(totals)
+        sums = mechanism.opened(totals)
         if self._watcher is not None:
-            opened, _ = watched(self._watcher, releases, None, values, opened, opened, None, None)
-        received = Released(read_only(opened))
+            sums, _ = watched(
+                self._watcher,
+                releases,
+                parts=None,
+                inside=values,
+                noisy=sums,
+                values=sums,
+                compressed=None,
+                rows=None,
+            )
+        received = Released(read_only(sums))
         self.received = received
         return received
 
+    def _local_nodes(self, count: int) -> Indices:
+        """Return the numbers of the nodes here; of all `count` nodes if they are all here."""
+        if self._nodes is None:
+            return np.arange(count)
+        return self._nodes
+
     def _carry(self, packet: Packet) -> _Travelling:
-        """Count the bits of a packet, and the messages that it makes; return what arrived."""
+        """Let a packet travel, and count it; return what arrived."""
         self._count_packet(packet)
         arrived = yield packet
         if arrived is not None:  # a step in place would make private what may be published
@@ -265,15 +308,14 @@ class Channel:
         return arrived
 
     def _count_packet(self, packet: Packet) -> None:
-        """Count the bits of a packet, and the messages that it makes."""
-        content = packet.values if packet.masked is None else packet.masked.steps
-        if content is None:
+        """Count the bits of a packet, and the messages that it makes.
+
+        Without `copies` each node sends one message, and bits are counted by node. With `copies`
+        the messages and bits of all nodes are counted together.
+        """
+        bits = _bits_of_row(packet)
+        if bits is None:
             return
-        bits: int | Indices
-        if packet.compressed is None:
-            bits = 8 * content.itemsize * content.shape[1]
-        else:
-            bits = packet.compressed.bits
         copies = packet.copies
         if copies is None:
             self._bits = self._bits + bits
@@ -288,76 +330,109 @@ class Channel:
     def release_rows(
         self, t: int, message: Message, values: Sensitive, releases: tuple[Release, ...]
     ) -> Packet:
-        """Record and release the rows of a message."""
-        rows = message.rows
-        unit = message.unit
-        _check_shape(values, rows)
-        one_release_of_all = len(releases) == 1 and releases[0].nodes is None
-        parts = None if one_release_of_all else self._parts(message, releases, len(values))
+        """Record and release the rows of a message, shape (rows, dim).
+
+        The noise, and so all steps before the last, are in units of the rows' sensitivity: with a
+        `message.unit` of u, ``values / u`` is noised, and u times the outcome travels.
+        """
+        _check_shape(values, message.rows)
+        parts = self._parts(message, releases, len(values))
         self.admit(t, message, releases)
         if message.travels:
             self.received = None  # as large as the state: its memory goes before what arrives comes
-        again = AGAIN * self.earlier_messages(message, len(values))
-        has_unit = isinstance(unit, np.ndarray) or unit != 1.0
-        inside = Sensitive(values / unit) if has_unit else values
-        noise_key = self.noise_key(inside)
-        key = noise_key
-        numbers = self._nodes if rows is None and message.sender is None else rows
-        if numbers is not None:
-            key = noise_key.for_nodes(numbers.astype(np.uint32))
-        stream = key.stream(Purpose.NOISE + again, t)
-        if parts is None:
-            draw = partial(self._rows_of_noise, t, message, inside, noise_key, again)
-            mechanism = releases[0].mechanism.with_rows(draw)
-            noisy = mechanism.release(inside, releases[0].sensitivity, stream)
-        else:
-            noisy = _released_in_parts(parts, inside, stream)
+        private = self._private_rows(t, message, values)
+        noisy = self._noisy_rows(private, releases, parts)
         released = noisy
         compressed: Compressed | None = None
         if message.compressor is not None:
-            coins = key.stream(Purpose.QUANTIZE + again, t)
-            in_full = Released(noisy * unit) if has_unit else noisy
-            compressed = _compressed(message.compressor, in_full, coins)
-            decoded = read_only(compressed.values)
-            released = Released(decoded / unit) if has_unit else Released(decoded)
+            compressed = _compressed(private, message.compressor, noisy)
+            released = Released(read_only(compressed.values))
+            if _has_unit(message):
+                released = Released(released / message.unit)
         if self._watcher is not None:
             released, compressed = watched(
-                self._watcher, releases, parts, inside, noisy, released, compressed, rows
+                self._watcher,
+                releases,
+                parts=parts,
+                inside=private.values,
+                noisy=noisy,
+                values=released,
+                compressed=compressed,
+                rows=message.rows,
             )
-        if has_unit:
-            released = Released(released * unit)
+        if _has_unit(message):
+            released = Released(released * message.unit)
         return self._packed(message, released, compressed)
 
-    def _rows_of_noise(
-        self, t: int, message: Message, inside: Sensitive, key: Key, again: int, row: CorrelatedRow
-    ) -> Floats:
-        """Return the noise of a mechanism that depends on earlier rows, for those of a message."""
-        rows = message.rows
-        if again or (rows is None) != (message.sender is None):
+    def _private_rows(self, t: int, message: Message, values: Sensitive) -> _PrivateRows:
+        """Return the rows of a message with the source of their noise, and count the message."""
+        again = AGAIN * self.earlier_messages(message, len(values))
+        in_units = values
+        if _has_unit(message):
+            in_units = Sensitive(values / message.unit)
+        key = self.noise_key(in_units)
+        numbers = message.rows
+        if numbers is None and message.sender is None:
+            numbers = self._nodes
+        key_by_row = key
+        if numbers is not None:  # else the rows draw as 0, 1, ..
+            key_by_row = key.for_nodes(numbers.astype(np.uint32))
+        return _PrivateRows(message, t, in_units, key=key, key_by_row=key_by_row, again=again)
+
+    def _noisy_rows(
+        self, private: _PrivateRows, releases: tuple[Release, ...], parts: _Parts | None
+    ) -> Released:
+        """Release private rows: all by one mechanism, or each part by its own."""
+        stream = private.key_by_row.stream(Purpose.NOISE + private.again, private.t)
+        if parts is not None:
+            return _released_in_parts(parts, private.values, stream)
+        (release,) = releases
+        draw = partial(self._correlated_noise, private)
+        mechanism = release.mechanism.with_rows(draw)
+        return mechanism.release(private.values, release.sensitivity, stream)
+
+    def _correlated_noise(self, private: _PrivateRows, mechanism: CorrelatedRow) -> Floats:
+        """Return the noise of private rows by a mechanism that depends on earlier rows of noise."""
+        message = private.message
+        is_of_all = message.rows is None and message.sender is None
+        is_of_a_sender = message.rows is not None and message.sender is not None
+        if private.again or not (is_of_all or is_of_a_sender):
             expected = "correlated noise in one message of all nodes a round"
             fail("release", expected, message.release)
-        if rows is None:
-            return self.noise.draw(key, row, t, inside)
-        return self.noise.draw_some(key, row, t, inside, rows, message.among or 1)
+        if message.rows is None:
+            return self.noise.draw(private.key, mechanism, private.t, private.values)
+        return self.noise.draw_some(
+            private.key,
+            mechanism,
+            private.t,
+            private.values,
+            rows=message.rows,
+            among=message.among or 1,
+        )
 
     def noise_key(self, values: Sensitive) -> Key:
         """Return the key from which the noise on these values comes."""
         return self.key
 
     def _parts(self, message: Message, releases: tuple[Release, ...], count: int) -> _Parts | None:
-        """Return the rows of each release; None if there is one release of all rows."""
+        """Return the rows here of each release; None if there is one release of all rows.
+
+        Several releases must name each node once, in a message of all nodes with `count` rows here.
+        """
+        if len(releases) == 1 and releases[0].nodes is None:
+            return None
         if message.sender is not None:
             if len(releases) != 1:
                 fail("release", "one for each message", f"{len(releases)}")
             return None
         all_nodes = np.arange(self.ledger.nodes)
-        local = all_nodes if self._nodes is None else self._nodes
-        named = np.sort([node for release in releases for node in release.nodes or ()])
-        if not np.array_equal(named, all_nodes) or len(local) != count:
+        local_nodes = self._local_nodes(self.ledger.nodes)
+        named_nodes = np.sort([node for release in releases for node in release.nodes or ()])
+        if not np.array_equal(named_nodes, all_nodes) or len(local_nodes) != count:
             fail("release", "releases that name each node of the message once", releases)
         parts = []
         for release in releases:
-            rows = np.flatnonzero(np.isin(local, release.nodes or ()))
+            rows = np.flatnonzero(np.isin(local_nodes, release.nodes or ()))
             if len(rows):
                 parts.append((release, rows))
         return parts
@@ -370,43 +445,58 @@ class Channel:
         for release in releases:
             if release.round != t:
                 fail("release", f"one of round {t}", f"one of round {release.round}")
-            if sender is not None and sender not in (release.nodes or (sender,)):
+            if sender is None:
+                self.ledger.admit(release, release.nodes)
+                continue
+            if release.nodes and sender not in release.nodes:
                 fail("release", f"one of node {sender}, which sends", f"nodes {release.nodes}")
-            self.ledger.admit(release, release.nodes if sender is None else (sender,))
+            self.ledger.admit(release, (sender,))
 
     def earlier_messages(self, message: Message, count: int) -> int:
         """Return the number of earlier messages of the round with these rows, and count this one.
 
-        Rows without numbers of their own are the same for all senders: then each turn counts, also
-        one whose values are in another process.
+        A sender's rows without numbers are 0, 1, .. whoever sends: then each turn of the round
+        counts, also one whose values are in another process.
+
+        `count` is the number of rows of the message.
         """
-        rows = message.rows
-        of_all = self._messages_of_all
-        is_of_all_rows = rows is None and message.sender is None
-        only_of_all = not len(self._messages_of_row) and of_all.rows in (0, count)
-        if is_of_all_rows and only_of_all:
-            self._messages_of_all = _MessagesOfAll(messages=of_all.messages + 1, rows=count)
-            return of_all.messages
-        if of_all.messages:  # the first of another kind: from here on each row is counted
-            self._messages_of_row = np.full(of_all.rows, of_all.messages)
-            self._messages_of_all = _MessagesOfAll(messages=0, rows=0)
-        last = count if rows is None else int(rows.max()) + 1
-        uncounted = last - len(self._messages_of_row)
-        if uncounted > 0:
-            new_rows = np.zeros(uncounted, np.int64)
-            self._messages_of_row = np.concatenate([self._messages_of_row, new_rows])
-        selected = slice(count) if rows is None else rows
+        is_of_all_rows = message.rows is None and message.sender is None
+        counted_by_row = len(self._messages_of_row) > 0
+        if is_of_all_rows and not counted_by_row and self._messages_of_all.rows in (0, count):
+            earlier = self._messages_of_all.messages
+            self._messages_of_all = _MessagesOfAll(messages=earlier + 1, rows=count)
+            return earlier
+        selected: slice | Indices
+        if message.rows is None:
+            selected = slice(count)
+            self._count_by_row(count)
+        else:
+            selected = message.rows
+            self._count_by_row(int(message.rows.max()) + 1)
         earlier = int(self._messages_of_row[selected].max())
-        if message.sender is not None and rows is None:
+        if message.sender is not None and message.rows is None:
             earlier = max(earlier, self._turns - 1)
         self._messages_of_row[selected] = earlier + 1
         return earlier
+
+    def _count_by_row(self, count: int) -> None:
+        """Count messages from here on by row, of at least `count` rows."""
+        of_all = self._messages_of_all
+        if of_all.messages:
+            self._messages_of_row = np.full(of_all.rows, of_all.messages)
+            self._messages_of_all = _MessagesOfAll(messages=0, rows=0)
+        uncounted = count - len(self._messages_of_row)
+        if uncounted > 0:
+            new_rows = np.zeros(uncounted, np.int64)
+            self._messages_of_row = np.concatenate([self._messages_of_row, new_rows])
 
     def _packed(
         self, message: Message, released: Released, compressed: Compressed | None
     ) -> Packet:
         """Return the packet of a message."""
-        copies = message.copies if message.sender is None else len(released)
+        copies = message.copies
+        if message.sender is not None:
+            copies = len(released)
         if message.among is not None and message.rows is not None:
             all_rows = np.full((message.among, released.shape[1]), np.nan, released.dtype)
             all_rows[message.rows % message.among] = released
@@ -430,19 +520,51 @@ def _check_shape(values: Sensitive, rows: Indices | None) -> None:
         fail("values", "an array of shape (rows, dim), as many rows as named", np.shape(values))
 
 
+def _is_of_all_as_it_is(message: Message) -> bool:
+    """Return whether a message is of all nodes, and neither compressed nor scaled nor held back."""
+    is_of_all = message.sender is None and message.rows is None
+    is_unscaled = isinstance(message.unit, float | int) and message.unit == 1.0
+    return is_of_all and is_unscaled and message.compressor is None and message.travels
+
+
+def _bits_of_row(packet: Packet) -> int | Indices | None:
+    """Return the bits of a row: one number, or that of each row; None if there is no content."""
+    content: npt.NDArray[np.generic] | None = packet.values
+    if packet.masked is not None:
+        content = packet.masked.steps
+    if content is None:
+        return None
+    if packet.compressed is not None:
+        return packet.compressed.bits
+    dim = int(content.shape[1])
+    return 8 * content.itemsize * dim
+
+
 def _released_in_parts(parts: _Parts, inside: Sensitive, stream: Stream) -> Released:
     """Release the rows of each part by its own mechanism."""
     released = Released(np.empty_like(inside))
     for release, rows in parts:
-        noise = stream.for_nodes(rows.astype(np.uint32))
-        private = Sensitive(inside[rows])
-        released[rows] = release.mechanism.release(private, release.sensitivity, noise)
+        part_stream = stream.for_nodes(rows.astype(np.uint32))
+        part_values = Sensitive(inside[rows])
+        released[rows] = release.mechanism.release(part_values, release.sensitivity, part_stream)
     return released
 
 
-def _compressed(compressor: Compressor, values: Released, coins: Stream) -> Compressed:
-    """Return what receivers decode, and the length of each message in bits."""
-    compressed = compressor.compress(values, coins)
+def _has_unit(message: Message) -> bool:
+    """Return whether the unit of a message is another one than 1 for all rows."""
+    return isinstance(message.unit, np.ndarray) or message.unit != 1.0
+
+
+def _compressed(private: _PrivateRows, compressor: Compressor, noisy: Released) -> Compressed:
+    """Return what receivers decode of released rows, and the length of each message in bits.
+
+    `noisy` holds the released rows in units of their sensitivity; they are compressed in full.
+    """
+    in_full = noisy
+    if _has_unit(private.message):
+        in_full = Released(noisy * private.message.unit)
+    coins = private.key_by_row.stream(Purpose.QUANTIZE + private.again, private.t)
+    compressed = compressor.compress(in_full, coins)
     if not kernels.all_finite(compressed.values):
         dtype = compressed.values.dtype
         fail("values", f"numbers whose compression {dtype} can hold", "larger ones")
