@@ -40,6 +40,7 @@ NOT_HERE = {
     "ci.yml:dependencies": "it needs the databases of advisories",
     "ci.yml:torch": "it needs macOS, where PyTorch comes without CUDA",
     "mutants.yml:planted": "it takes hours, every week",
+    "mutants.yml:schedules": "it takes minutes, every week; a quarter of it is a test here",
     "reproduce.yml:small": "it takes an hour, every week",
     "wheels.yml:release_crates": "it publishes",
 }
