@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zlib import crc32
 
 from dpmesh._validate import integer
@@ -125,6 +125,8 @@ def simulate(
     """
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
+    if not isinstance(metrics, Metrics):
+        metrics = Metrics(metrics)
     request = RunRequest(
         algorithm=algorithm,
         problem=problem,
@@ -133,7 +135,7 @@ def simulate(
         key=key,
         delta=delta,
         budget=budget,
-        metrics=metrics if isinstance(metrics, Metrics) else Metrics(metrics),
+        metrics=metrics,
         engine=engine,
         checkpoint=checkpoint,
     )
@@ -145,7 +147,12 @@ def simulate(
 
 
 def drive(prepared: Prepared, *, progress: bool) -> str | None:
-    """Run all rounds that are left; return what ended the run early, if anything."""
+    """Run all rounds that are left.
+
+    Returns
+    -------
+    `BUDGET` or `CALLBACK` if it ended the run early; None if all planned rounds ran.
+    """
     ranks = prepared.ranks
     run = prepared.run
     if ranks.is_root:
@@ -161,7 +168,7 @@ def drive(prepared: Prepared, *, progress: bool) -> str | None:
 
 
 def finished(prepared: Prepared, end_reason: str | None) -> Run:
-    """Return the run, with what it released and what that cost.
+    """Return the run, with what it released and the epsilon of that.
 
     Parameters
     ----------
@@ -175,7 +182,7 @@ def finished(prepared: Prepared, end_reason: str | None) -> Run:
     problem = request.problem
     end = gathered(prepared.run.remembered(), prepared.ranks, prepared.run.share)
     length = f"{end.rounds} of {prepared.run.last}"
-    counted, released = with_gaps(
+    accounts = _with_gaps(
         prepared.plan,
         prepared.run.channel.ledger.plan,
         end.rounds,
@@ -183,10 +190,13 @@ def finished(prepared: Prepared, end_reason: str | None) -> Run:
         releases_decide=algorithm.releases_decide,
     )
     if end_reason == CALLBACK:
-        counted, released = ended_early(prepared.plan, released, end.rounds, length)
+        accounts = _ended_early(prepared.plan, accounts.ledger, end.rounds, length)
     if prepared.ranks.is_root:
         _log.info("a run ends with %d of %d rounds done", end.rounds, prepared.run.last)
-    rounds = prepared.run.last if end_reason is None else f"{length}: there {end_reason}"
+    rounds: int | str = prepared.run.last
+    if end_reason is not None:
+        rounds = f"{length}: there {end_reason}"
+    holds_all_nodes = request.ranks is None
     return Run(
         settings={
             "algorithm": chosen(algorithm),
@@ -195,20 +205,22 @@ def finished(prepared: Prepared, end_reason: str | None) -> Run:
             "rounds": rounds,
         },
         history=end.history,
-        ledger=released,
-        privacy=_report(prepared, counted, end),
+        ledger=accounts.ledger,
+        privacy=_report(prepared, accounts.counted, end),
         traffic=end.traffic,
         parameters=algorithm.parameters(end.state),
         released=algorithm.published(end.state, end.received),
-        problem=problem if request.ranks is None else None,
+        problem=problem if holds_all_nodes else None,
         outline=getattr(problem, "outline", None),
     )
 
 
 def _report(prepared: Prepared, counted: Plan, end: Progress) -> Report:
-    """Return what the releases of a run cost, and what they do not cover."""
+    """Return the privacy report of the counted releases, with what they do not cover."""
     request = prepared.request
-    view = None if request.budget is None else request.budget.view
+    view = None
+    if request.budget is not None:
+        view = request.budget.view
     return report(
         counted,
         prepared.delta,
@@ -269,7 +281,8 @@ class _Loop:
             After a round in which one of the processes was asked to stop.
         """
         rounds = range(self.run.progress.rounds, self.run.last)
-        for t in with_bar(rounds) if progress else rounds:
+        shown_rounds = with_bar(rounds) if progress else rounds
+        for t in shown_rounds:
             signs = self._run_round(interrupt)
             if not signs:
                 continue
@@ -280,11 +293,17 @@ class _Loop:
         return None
 
     def _run_round(self, interrupt: Interrupt) -> Sign:
-        """Run the next round, record it, and save it if that is due; return the signs that hold."""
+        """Run the next round, record it, and save it if that is due; return the signs that hold.
+
+        Processes agree twice: before they record a round, so that all record it or none, and after
+        the root has measured it, so that all know whether its callback ends the run.
+        """
         run = self.run
         several = self.ranks.processes > 1
         step = run.attempt()
-        signs = Sign.STOP if interrupt.requested else Sign.NONE
+        signs = Sign.NONE
+        if interrupt.requested:
+            signs |= Sign.STOP
         if self.saved is not None and self.saved.is_due(run.progress.rounds + 1, run.last):
             signs |= Sign.SAVE
         if several:
@@ -292,10 +311,11 @@ class _Loop:
         self.recording = True
         callback_ends = run.accept(step)
         if run.is_measured:
-            signs |= self.ranks.agree(Sign.ENDED if callback_ends else Sign.NONE)
+            end_sign = Sign.ENDED if callback_ends else Sign.NONE
+            signs |= self.ranks.agree(end_sign)
         if interrupt.requested and not several:
             signs |= Sign.STOP  # asked for while the round was recorded
-        if signs and signs & (Sign.SAVE | Sign.STOP | Sign.ENDED):
+        if signs & (Sign.SAVE | Sign.STOP | Sign.ENDED):
             with interrupt.patiently():
                 self._save()
         self.recording = False
@@ -329,47 +349,56 @@ def _digest(releases: Sequence[Release]) -> int:
     return crc32(repr(releases).encode())
 
 
-def ended_early(plan: Plan, released: Plan, rounds: int, length: str) -> tuple[Plan, Plan]:
-    """Return what a report counts of a run that its callback ended, and its ledger.
+class _Accounts(NamedTuple):
+    """The releases of a run, as its report counts them and as they happened."""
 
-    The report counts the remaining rounds, too, since releases may have decided when to end: the
-    whole plan where the run kept to it, as chance may have given the rest to any batch.
+    counted: Plan
+    """The releases whose epsilon is reported; some of them may not have happened."""
+    ledger: Plan
+    """The releases that happened."""
+
+
+def _ended_early(plan: Plan, ledger: Plan, rounds: int, length: str) -> _Accounts:
+    """Return the accounts of a run that its callback ended after so many rounds.
+
+    The releases seen so far may have decided when to end, so the remaining rounds count, too. A
+    run that kept to its plan counts as the whole plan: where batches are drawn at random, its
+    remaining rounds may have used any of them.
     """
-    all_rounds = plan.releases
-    if unplanned(plan, released.releases):
+    all_releases = plan.releases
+    if unplanned(plan, ledger.releases):
         remaining = (release for release in plan.releases if release.round >= rounds)
-        all_rounds = (*released.releases, *remaining)
-    counted = released.with_releases(all_rounds)
+        all_releases = (*ledger.releases, *remaining)
+    counted = ledger.with_releases(all_releases)
     ended = f"the callback ended the run after {length} rounds without a look at"
-    return (
-        _assuming(f"{ended} private data", counted),
-        _assuming(f"{ended} data or releases", released),
+    return _Accounts(
+        counted=_assuming(f"{ended} private data", counted),
+        ledger=_assuming(f"{ended} data or releases", ledger),
     )
 
 
-def with_gaps(
-    plan: Plan, released: Plan, rounds: int, delta: float, *, releases_decide: bool
-) -> tuple[Plan, Plan]:
-    """Return what a report counts of a run, and its ledger, with a note on missing releases.
+def _with_gaps(
+    plan: Plan, ledger: Plan, rounds: int, delta: float, *, releases_decide: bool
+) -> _Accounts:
+    """Return the accounts of a run of so many rounds, with a note on missing releases.
 
-    A note is needed where planned releases did not happen and that makes the run cheaper. If
-    earlier releases decided it, the report counts the missing ones, too.
+    A note is needed where planned releases did not happen and that lowers epsilon. If earlier
+    releases decided it (`releases_decide`), the report counts the missing ones, too.
     """
     planned = plan.with_releases(release for release in plan.touching if release.round < rounds)
-    missing = len(planned.releases) - len(released.touching)
-    if missing <= 0:
-        return released, released
-    if released.cost(delta).epsilon >= planned.cost(delta).epsilon:
-        return released, released
+    missing = len(planned.releases) - len(ledger.touching)
+    if missing <= 0 or ledger.cost(delta).epsilon >= planned.cost(delta).epsilon:
+        return _Accounts(counted=ledger, ledger=ledger)
     gaps = f"{missing} of {len(planned.releases)} planned releases did not happen"
-    ledger = _assuming(f"{gaps}, which neither data nor releases decided", released)
+    noted = _assuming(f"{gaps}, which neither data nor releases decided", ledger)
     if not releases_decide:
-        return ledger, ledger
-    counted = planned.releases
-    if unplanned(plan, released.releases):
-        counted = (*released.releases, *planned.releases)
+        return _Accounts(counted=noted, ledger=noted)
+    all_releases = planned.releases
+    if unplanned(plan, ledger.releases):
+        all_releases = (*ledger.releases, *planned.releases)
     assumption = f"{gaps}; they are counted, as earlier releases decided which happen"
-    return _assuming(assumption, released.with_releases(counted)), ledger
+    counted = _assuming(assumption, ledger.with_releases(all_releases))
+    return _Accounts(counted=counted, ledger=noted)
 
 
 def _assuming(assumption: str, plan: Plan) -> Plan:
