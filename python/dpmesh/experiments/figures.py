@@ -13,7 +13,7 @@ import numpy as np
 import dpmesh.plots as plots
 from dpmesh._files import JsonObject
 from dpmesh.experiments.results import Result
-from dpmesh.experiments.summary import Setting, placed, scores
+from dpmesh.experiments.summary import Setting, results_by_setting, scores
 from dpmesh.plots.measurements import mean_line
 from dpmesh.plots.panels import DASHES, Line, Panel, drawn, in_words, interval
 
@@ -35,7 +35,7 @@ Levels: TypeAlias = Mapping[str, float]
 
 def drawings(results: Sequence[Result]) -> Iterable[tuple[Figure, str]]:
     """Draw scores of released models, then what was measured over the rounds and for the bytes."""
-    by_setting = placed(results)
+    by_setting = results_by_setting(results)
     if all(np.isfinite(scores(runs)).all() for runs in by_setting.values()):
         levels = _levels(results)
         caption = "score of released models"

@@ -19,7 +19,14 @@ from dpmesh._validate import fail
 from dpmesh.experiments.figures import CURVES, drawings, graphs
 from dpmesh.experiments.html import document, figures, table
 from dpmesh.experiments.results import Result, failures, finished
-from dpmesh.experiments.summary import Groups, compared, dearest, grouped, measured, sentences
+from dpmesh.experiments.summary import (
+    Groups,
+    compared,
+    grouped,
+    largest_epsilon,
+    last_measurements,
+    sentences,
+)
 
 
 def write_page(folders: Sequence[str | Path], target: str | Path | None = None) -> Path:
@@ -116,7 +123,7 @@ def page(
         "interval is of 95%. No epsilon covers these figures: they are for research.</p>",
         figures(drawings(results)),
         "<h2>At the end</h2>",
-        table(*measured(groups, CURVES)),
+        table(*last_measurements(groups, CURVES)),
         *_networks(results),
         *_reports(groups),
         *_details("Settings", json.dumps(settings, indent=1)),
@@ -184,7 +191,7 @@ def _reports(groups: Groups) -> Iterable[str]:
     yield '<p class="note">Each report is for one run alone. Publishing several runs on the same '
     yield "data costs more: dpmesh.privacy.total_cost.</p>"
     for label, runs in groups.items():
-        yield from _details(label, str(dearest(runs)), opened=len(groups) <= 2)
+        yield from _details(label, str(largest_epsilon(runs)), opened=len(groups) <= 2)
 
 
 def _details(title: str, text: str, *, opened: bool = False) -> Iterable[str]:

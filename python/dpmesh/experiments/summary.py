@@ -6,11 +6,12 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from dpmesh._epsilons import rounded_up
+from dpmesh._files import JsonObject
 from dpmesh._table import Table
 from dpmesh.algorithms.base import NOISES
 from dpmesh.experiments.results import Result
@@ -22,14 +23,21 @@ from dpmesh.run.verdict import LEAST, Verdict, clearly, difference
 Groups: TypeAlias = Mapping[str, Sequence[Result]]
 """Runs that differ in their seed alone, by the name of their setting."""
 
-Changes: TypeAlias = Mapping[str, Any]
-"""Settings of a cell of a sweep, by key."""
+Changes: TypeAlias = JsonObject
+"""Settings of a cell of a sweep by key, such as ``"run.seed"``: values, or tables with a kind."""
 
 _BUDGET = ("epsilon", "delta", *NOISES)
+"""Settings of a budget or of noise, without which runs at several epsilons have one name."""
+
+_MOST_NAMED = 3
+"""So many settings are named that are not clearly below the best; others are counted."""
 
 
 class SettingsTable(NamedTuple):
-    """A table of settings: columns that are the same for all of them are one line."""
+    """A table of settings: columns that are the same for all of them are one line.
+
+    Tables of one or two settings keep all columns.
+    """
 
     table: Table
 
@@ -37,16 +45,16 @@ class SettingsTable(NamedTuple):
         """Return lines of text; columns whose cells are all alike are one line below."""
         varying = self.varying
         sides = "l" + "r" * (len(varying.heads) - 1)
-        return "\n".join(filter(None, (varying.aligned(sides), self.constant)))
+        lines = varying.aligned(sides)
+        if self.constant:
+            lines += f"\n{self.constant}"
+        return lines
 
     @property
     def varying(self) -> Table:
-        """The columns that differ between rows, of at least 3; the first one always."""
-        columns = [
-            column
-            for column in range(len(self.table.heads))
-            if column == 0 or not self._is_constant(column)
-        ]
+        """The first column, and all that differ between rows."""
+        further_columns = range(1, len(self.table.heads))
+        columns = [0, *(column for column in further_columns if not self._is_constant(column))]
         heads = [self.table.heads[column] for column in columns]
         rows = [[row[column] for column in columns] for row in self.table.rows]
         return Table(heads, rows)
@@ -65,7 +73,7 @@ class SettingsTable(NamedTuple):
         return f"In all rows: {', '.join(constants)}."
 
     def _is_constant(self, column: int) -> bool:
-        """Return whether a column of at least 3 rows has one value."""
+        """Return whether a column has the same cell in all rows, of which there are at least 3."""
         rows = self.table.rows
         return len(rows) > 2 and len({row[column] for row in rows}) == 1
 
@@ -76,32 +84,34 @@ def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
     A table, such as an algorithm, is named by its kind, and by what differs between those of a
     kind.
     """
-    differing = _differing([result.changes for result in results])
+    varying = _varying_keys([result.changes for result in results])
     groups: dict[str, list[Result]] = defaultdict(list)
     for result in results:
-        groups[_label(result.changes, differing)].append(result)
+        groups[_label(result.changes, varying)].append(result)
     return dict(groups)
 
 
-def _differing(changes: Sequence[Changes]) -> set[tuple[str, str]]:
-    """Return kinds of tables and their keys of which there are several values, or one and none."""
-    tables = [
-        value
-        for changes_of_run in changes
-        for value in changes_of_run.values()
-        if isinstance(value, dict)
-    ]
-    keys = {(str(table.get("kind")), key) for table in tables for key in table}
-    values: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for kind, key in keys:
-        for table in tables:
-            if str(table.get("kind")) == kind:
-                text = json.dumps(table[key]) if key in table else ""
-                values[kind, key].add(text)
-    return {place for place, texts in values.items() if len(texts) > 1}
+def _varying_keys(changes_of_runs: Sequence[Changes]) -> set[tuple[str, str]]:
+    """Return (kind, key) of each setting that differs between tables of one kind.
+
+    A key that only some tables of the kind have differs, too.
+    """
+    tables_by_kind: dict[str, list[JsonObject]] = defaultdict(list)
+    for changes in changes_of_runs:
+        for value in changes.values():
+            if isinstance(value, dict):
+                tables_by_kind[str(value.get("kind"))].append(value)
+    varying = set()
+    for kind, tables in tables_by_kind.items():
+        keys = {key for table in tables for key in table}
+        for key in keys:
+            texts = {json.dumps(table[key]) if key in table else "" for table in tables}
+            if len(texts) > 1:
+                varying.add((kind, key))
+    return varying
 
 
-def _label(changes: Changes, differing: set[tuple[str, str]]) -> str:
+def _label(changes: Changes, varying: set[tuple[str, str]]) -> str:
     """Return the name of a setting: its algorithm first, without the seed."""
     parts = []
     for key in sorted(changes, key=_is_not_algorithm):
@@ -110,10 +120,12 @@ def _label(changes: Changes, differing: set[tuple[str, str]]) -> str:
             continue
         if isinstance(value, dict) and "kind" in value:
             kind = str(value["kind"])
-            differences = [
-                _stated(name, part) for name, part in value.items() if (kind, name) in differing
+            parameters = [
+                _in_words(name, parameter)
+                for name, parameter in value.items()
+                if (kind, name) in varying
             ]
-            parts.append(", ".join([kind, *differences]))
+            parts.append(", ".join([kind, *parameters]))
         else:
             parts.append(f"{key.rpartition('.')[2]} = {value}")
     return ", ".join(parts) or "run"
@@ -124,57 +136,61 @@ def _is_not_algorithm(key: str) -> bool:
     return not key.startswith("algorithm")
 
 
-def _stated(key: str, value: object) -> str:
+def _in_words(key: str, value: object) -> str:
     """Return a key and its value; a table that has a kind is named by it."""
     if isinstance(value, str):
         return f"{key} = {value}"
     if not isinstance(value, dict) or "kind" not in value:
         return f"{key} = {json.dumps(value)}"
-    parts = [_stated(name, part) for name, part in value.items() if name != "kind"]
-    if not parts:
+    parameters = [_in_words(name, part) for name, part in value.items() if name != "kind"]
+    if not parameters:
         return str(value["kind"])
-    return f"{value['kind']}({', '.join(parts)})"
+    return f"{value['kind']}({', '.join(parameters)})"
 
 
 def compared(groups: Groups) -> SettingsTable:
     """Return epsilon, scores beside the baselines, and traffic of each setting."""
     verdicts = {name: verdict(runs) for name, runs in groups.items()}
-    with_baselines = [setting for setting in verdicts.values() if setting is not None]
+    known_verdicts = [setting for setting in verdicts.values() if setting is not None]
     metrics = ["accuracy"]
-    if with_baselines:
-        metrics = [*with_baselines[0].beside[0].measures]
+    if known_verdicts:
+        metrics = list(known_verdicts[0].beside[0].measures)
     main_metric, *further_metrics = metrics
     heads = ["", "runs", "epsilon", "delta", "unit", "neighbours", "adversary", main_metric]
-    if with_baselines:
+    if known_verdicts:
         heads += [*further_metrics, "chance", "alone", "alone, private", "pooled", "than alone"]
+    heads.append("MB sent")
     rows = []
     for name, runs in groups.items():
-        cost = dearest(runs)
-        epsilon = rounded_up(cost.epsilon, 4) if cost.is_finite else "none"
-        row = [name, str(len(runs)), epsilon, rounded_up(cost.delta), *_protected(cost)]
-        row.append(spread(scores(runs)))
-        if with_baselines:
+        privacy = largest_epsilon(runs)
+        epsilon = rounded_up(privacy.epsilon, 4) if privacy.is_finite else "none"
+        row = [name, str(len(runs)), epsilon, rounded_up(privacy.delta), *_guarantee(privacy)]
+        row.append(mean_and_deviation(scores(runs)))
+        if known_verdicts:
             row += _baseline_cells(verdicts[name], further_metrics)
-        row.append(spread([run.traffic.megabytes for run in runs]))
+        row.append(mean_and_deviation([run.traffic.megabytes for run in runs]))
         rows.append(row)
-    return SettingsTable(Table([*heads, "MB sent"], rows))
+    return SettingsTable(Table(heads, rows))
 
 
-def _protected(cost: Report) -> tuple[str, str, str]:
+def _guarantee(privacy: Report) -> tuple[str, str, str]:
     """Return unit, neighboring relation and adversary; dashes where nothing is guaranteed."""
-    if not cost.is_finite:
+    if not privacy.is_finite:
         return "-", "-", "-"
-    return cost.unit, cost.neighboring_relation.replace("_", "-"), cost.adversary_in_brief
+    relation = privacy.neighboring_relation.replace("_", "-")
+    return privacy.unit, relation, privacy.adversary_in_brief
 
 
-def measured(groups: Groups, metrics: Sequence[str]) -> Table:
-    """Return the last measurements that all runs have, of these metrics and of seconds."""
-    runs_of_all = [run for runs in groups.values() for run in runs]
-    measured_by_all = set.intersection(*(set(run.history.metrics) for run in runs_of_all))
-    names = [name for name in (*metrics, "seconds") if name in measured_by_all]
+def last_measurements(groups: Groups, metrics: Sequence[str]) -> Table:
+    """Return the last measurements of these metrics and of seconds, where all runs have them."""
+    all_runs = [run for runs in groups.values() for run in runs]
+    common_metrics = set.intersection(*(set(run.history.metrics) for run in all_runs))
+    names = [name for name in (*metrics, "seconds") if name in common_metrics]
     rows = []
     for setting, runs in groups.items():
-        values = [spread([run.history.last(metric) for run in runs]) for metric in names]
+        values = [
+            mean_and_deviation([run.history.last(metric) for run in runs]) for metric in names
+        ]
         rows.append([setting, *values])
     return Table(["at the end", *(name.replace("_", " ") for name in names)], rows)
 
@@ -187,30 +203,38 @@ class Setting(NamedTuple):
     epsilon: str
 
 
-def placed(results: Sequence[Result]) -> dict[Setting, list[Result]]:
-    """Return the results by method, network and epsilon, the largest of their seeds."""
-    differing = _differing([_unpriced(result.changes) for result in results])
+def results_by_setting(results: Sequence[Result]) -> dict[Setting, list[Result]]:
+    """Return the results by method, network and epsilon, the largest of their seeds.
+
+    Methods name their unit of privacy where the results have several units.
+    """
+    varying = _varying_keys([_without_budget(result.changes) for result in results])
     units = {result.privacy.unit for result in results if result.privacy.is_finite}
-    results_by_setting: dict[Setting, list[Result]] = defaultdict(list)
+    groups: dict[Setting, list[Result]] = defaultdict(list)
     for runs in grouped(results).values():
-        changes = _unpriced(runs[0].changes)
-        of_network = {key: value for key, value in changes.items() if _is_of_network(key)}
-        of_method = {key: value for key, value in changes.items() if not _is_of_network(key)}
-        network = _label(of_network, differing) if of_network else ""
-        method = _label(of_method, differing)
-        privacy = dearest(runs)
+        changes = _without_budget(runs[0].changes)
+        network_changes = {}
+        method_changes = {}
+        for key, value in changes.items():
+            if _is_of_network(key):
+                network_changes[key] = value
+            else:
+                method_changes[key] = value
+        network = _label(network_changes, varying) if network_changes else ""
+        method = _label(method_changes, varying)
+        privacy = largest_epsilon(runs)
         if len(units) > 1 and privacy.is_finite:
             method = f"{method} ({privacy.unit}-level)"
-        results_by_setting[Setting(method, network, _epsilon(runs))] += runs
-    return dict(results_by_setting)
+        groups[Setting(method, network, _epsilon(runs))] += runs
+    return dict(groups)
 
 
 def _epsilon(runs: Sequence[Result]) -> str:
     """Return the epsilon of runs as shown; "none" without a guarantee."""
-    cost = dearest(runs)
-    if not cost.is_finite:
+    privacy = largest_epsilon(runs)
+    if not privacy.is_finite:
         return "none"
-    return rounded_up(cost.epsilon, 3)
+    return rounded_up(privacy.epsilon, 3)
 
 
 def _is_of_network(key: str) -> bool:
@@ -218,40 +242,53 @@ def _is_of_network(key: str) -> bool:
     return key.partition(".")[0] == "topology"
 
 
-def _unpriced(changes: Changes) -> dict[str, Any]:
-    """Return settings without those that state a budget or a noise."""
-    without_budget: dict[str, Any] = {}
+def _without_budget(changes: Changes) -> Changes:
+    """Return settings without those that state a budget or a noise, also within tables."""
+    without_budget: Changes = {}
     for key, value in changes.items():
         if key.rpartition(".")[2] in _BUDGET:
             continue
-        without_budget[key] = _unpriced(value) if isinstance(value, dict) else value
+        without_budget[key] = _without_budget(value) if isinstance(value, dict) else value
     return without_budget
 
 
 def _leader(groups: Groups, opening: str) -> str:
-    """Return which setting scores highest, and which are not clearly below it."""
+    """Return which setting scores highest, and which are not clearly below it.
+
+    Runs are paired by their seeds; without equal seeds, or with fewer than `LEAST` runs, no
+    setting is compared with the best.
+    """
     best = max(groups, key=lambda name: float(np.mean(scores(groups[name]))))
-    runs = groups[best]
-    reached = f"{opening} {best} scores highest: {spread(scores(runs))} ({len(runs)} runs)."
-    if len(runs) < LEAST or any(_seeds(group) != _seeds(runs) for group in groups.values()):
-        return f"{reached} Whether that is clear takes {LEAST} runs each, of the same seeds."
-    best_scores = np.array(scores(runs))
-    held_out = max(0.0 if run.baselines is None else run.baselines.held_out for run in runs)
+    best_runs = groups[best]
+    best_score = mean_and_deviation(scores(best_runs))
+    leader = f"{opening} {best} scores highest: {best_score} ({len(best_runs)} runs)."
+    is_paired = all(_seeds(runs) == _seeds(best_runs) for runs in groups.values())
+    if len(best_runs) < LEAST or not is_paired:
+        return f"{leader} Whether that is clear takes {LEAST} runs each, of the same seeds."
+    best_scores = np.array(scores(best_runs))
+    held_out = max(_held_out(run) for run in best_runs)
     differences = {
-        name: difference(best_scores - scores(group), held_out=held_out)
-        for name, group in groups.items()
+        name: difference(best_scores - scores(runs), held_out=held_out)
+        for name, runs in groups.items()
         if name != best
     }
     is_below = clearly([gain.p for gain in differences.values()])
     close = [name for name, clear in zip(differences, is_below, strict=True) if not clear]
     count = f"{sum(is_below)} of {len(differences)} others"
-    sentence = f"{reached} It is clearly above {count} (paired, 5% in all)."
+    sentence = f"{leader} It is clearly above {count} (paired, 5% in all)."
     if not close:
         return sentence
-    named = "; ".join(close[:3])
-    if len(close) > 3:
-        named += f" and {len(close) - 3} more"
+    named = "; ".join(close[:_MOST_NAMED])
+    if len(close) > _MOST_NAMED:
+        named += f" and {len(close) - _MOST_NAMED} more"
     return f"{sentence} No clear difference from {named}."
+
+
+def _held_out(run: Result) -> float:
+    """Return the share of the records that a run's baselines held out; 0 without baselines."""
+    if run.baselines is None:
+        return 0.0
+    return run.baselines.held_out
 
 
 def _seeds(runs: Sequence[Result]) -> list[object]:
@@ -260,23 +297,28 @@ def _seeds(runs: Sequence[Result]) -> list[object]:
 
 
 def verdict(runs: Sequence[Result]) -> Verdict | None:
-    """Return whether sharing paid, over the runs of a setting; None if unknown."""
-    measured = []
-    beside = []
+    """Return the verdict on federation, over the runs of a setting.
+
+    It is None where a run has no measures or baselines, or where these differ in kind.
+    """
+    measures = []
+    baselines = []
     for run in runs:
         if run.measured is None or run.baselines is None:
             return None
-        measured.append(run.measured)
-        beside.append(run.baselines)
-    kinds = {(len(baselines.alone), baselines.metric) for baselines in beside}
+        measures.append(run.measured)
+        baselines.append(run.baselines)
+    kinds = {(len(baseline.alone), baseline.metric) for baseline in baselines}
     if len(kinds) > 1:
         return None
-    privacy = dearest(runs)
+    privacy = largest_epsilon(runs)
     populations = [run.population for run in runs if run.population is not None]
+    if len(populations) < len(runs):
+        populations = []
     return Verdict(
-        populations=populations if len(populations) == len(runs) else (),
-        measured=measured,
-        beside=beside,
+        populations=populations,
+        measured=measures,
+        beside=baselines,
         epsilon=cost_in_words(privacy),
         unit="run",
         protects=privacy.unit if privacy.is_finite else "",
@@ -294,17 +336,17 @@ def sentences(groups: Groups) -> list[str]:
     if len(groups) == 1:
         verdicts = [verdict(runs) for runs in groups.values()]
         return [setting.sentence for setting in verdicts if setting is not None]
-    comparable: dict[tuple[str, ...], dict[str, Sequence[Result]]] = defaultdict(dict)
+    groups_by_guarantee: dict[tuple[str, ...], dict[str, Sequence[Result]]] = defaultdict(dict)
     for name, runs in groups.items():
         if all(map(isfinite, scores(runs))):
-            guarantee = (_epsilon(runs), *_protected(dearest(runs)))
-            comparable[guarantee][name] = runs
-    texts = []
-    for (epsilon, unit, *_), settings in comparable.items():
-        if len(settings) > 1:
-            of_unit = "" if unit == "-" else f" of one {unit}"
-            texts.append(_leader(settings, f"At epsilon {epsilon}{of_unit}"))
-    return texts
+            guarantee = (_epsilon(runs), *_guarantee(largest_epsilon(runs)))
+            groups_by_guarantee[guarantee][name] = runs
+    leaders = []
+    for (epsilon, unit, *_), comparable in groups_by_guarantee.items():
+        if len(comparable) > 1:
+            per_unit = "" if unit == "-" else f" of one {unit}"
+            leaders.append(_leader(comparable, f"At epsilon {epsilon}{per_unit}"))
+    return leaders
 
 
 def scores(runs: Sequence[Result]) -> list[float]:
@@ -313,30 +355,30 @@ def scores(runs: Sequence[Result]) -> list[float]:
 
 
 def _baseline_cells(verdict: Verdict | None, metrics: Sequence[str]) -> list[str]:
-    """Return further measures, the baselines, and the claim; dashes if they are not known."""
+    """Return further measures, four baselines, and the claim; dashes if they are not known."""
     if verdict is None:
         return ["-"] * (len(metrics) + 5)
     measures = [f"{verdict.mean(metric):.3g}" for metric in metrics]
     baselines = verdict.baselines
-    private = "-"
+    single_site_private = "-"
     if baselines.alone_private is not None:
-        private = f"{baselines.alone_private.mean():.3g}"
-    chance = f"{baselines.chance:.3g}"
-    alone = f"{baselines.alone.mean():.3g}"
-    pooled = f"{baselines.pooled:.3g}"
-    claim: str = verdict.claim or "-"
+        single_site_private = f"{baselines.alone_private.mean():.3g}"
+    majority_class = f"{baselines.chance:.3g}"
+    single_site = f"{baselines.alone.mean():.3g}"
+    centralized = f"{baselines.pooled:.3g}"
+    claim = "-"
     if verdict.claim is not None:
         gain = shown_difference(verdict.metric, verdict.gain.low, verdict.gain.high)
-        claim += f" ({gain})"
-    return [*measures, chance, alone, private, pooled, claim]
+        claim = f"{verdict.claim} ({gain})"
+    return [*measures, majority_class, single_site, single_site_private, centralized, claim]
 
 
-def dearest(runs: Sequence[Result]) -> Report:
-    """Return the report of the run that cost most: chance may decide what a run releases."""
+def largest_epsilon(runs: Sequence[Result]) -> Report:
+    """Return the report with the largest epsilon: what a run releases may depend on its seed."""
     return max((run.privacy for run in runs), key=lambda report: report.epsilon)
 
 
-def spread(values: Sequence[float]) -> str:
+def mean_and_deviation(values: Sequence[float]) -> str:
     """Return mean and standard deviation in few digits."""
     if not all(map(isfinite, values)):
         return "-"
