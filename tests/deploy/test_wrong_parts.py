@@ -1,0 +1,365 @@
+"""Parties that send what is no answer: they are named, asked again, or left out."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mesh_parties import Sums
+from virtual_time import Clock, run
+
+from dpmesh.deploy import Contract, Router
+from dpmesh.deploy.signing import pack, unpack
+from dpmesh.deploy.sums import PARTS, Part
+from dpmesh.deploy.wire import Here, Position, Reached, kind_of, refusal, who
+from dpmesh.kernels.masking import PRIME
+
+
+@pytest.mark.parametrize("lie", ["all ones", "spare bits", "tag", "short", "agreement"])
+@pytest.mark.parametrize("algorithm", ["sums", "first stage"])
+def test_a_malformed_part_is_refused_as_it_arrives_and_its_party_named(
+    lie: str, algorithm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parties, clock = Sums(tmp_path, algorithm, quorum=3), Clock()
+    contract = parties.contract
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 3 or kind_of(answer) != PARTS:
+            return answer
+        parts = [Part.read(each, contract) for each in unpack(answer)[1:]]
+        changed = []
+        for part in parts:
+            size = len(part.packed)
+            if lie == "all ones":
+                part = replace(part, packed=b"\xff" * size)
+            elif lie == "spare bits":
+                part = replace(part, packed=part.packed[:-1] + b"\xff")
+            elif lie == "tag":
+                part = replace(part, tag=PRIME)
+            elif lie == "short":
+                part = replace(part, packed=part.packed[:-1])
+            else:
+                part = replace(part, agreement=os.urandom(32))
+            changed.append(part.as_bytes(contract))
+        return pack(PARTS, *changed)
+
+    router = Router(contract, clock)
+    with caplog.at_level(logging.WARNING, logger="dpmesh"):
+        run(parties, router, clock, answers=spoilt)
+    assert all(node.is_sealed for node in parties.nodes[:3])
+    has_spare_bits = contract.planned.sums.dim * contract.planned.sums.modulus_bits % 8 > 0
+    if lie in ("tag", "short") or (lie != "agreement" and has_spare_bits):
+        assert "p3 sends what this router refuses" in caplog.text
+
+
+@pytest.mark.parametrize("algorithm", ["sums", "neighbour sums"])
+@pytest.mark.parametrize("wrong", [1, 10**6])
+def test_a_wrong_part_spends_no_attempt_of_a_contract_without_a_reserve(
+    algorithm: str, wrong: int, tmp_path: Path
+) -> None:
+    """Its party has stored the right one, and is asked again: once wrong, or for ever."""
+    parties, clock, sent = Sums(tmp_path, algorithm), Clock(), list[bytes]()
+    contract = parties.contract
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 3 or kind_of(answer) != PARTS or len(sent) >= wrong:
+            return answer
+        sent.append(answer)
+        return pack(PARTS, b"another")
+
+    router = Router(contract, clock)
+    if wrong == 1:
+        run(parties, router, clock, answers=spoilt)
+        assert all(node.is_sealed for node in parties.nodes)
+        return
+    with pytest.raises(AssertionError, match=r"does not end: .*p3"):
+        run(parties, router, clock, answers=spoilt)
+    assert len(set(sent)) == 1
+    assert len(sent) < 400
+    assert not router.gone
+    for folder in parties.folders:
+        assert len(folder.ledger(contract).releases) <= 4  # of the first attempt alone
+
+
+def _with_wrong_numbers(
+    answer: bytes, contract: Contract, dealers: Collection[int] = range(4)
+) -> bytes:
+    """Return parts with other integers in the right form, which no router can tell from masked."""
+    changed = []
+    for message in unpack(answer)[1:]:
+        part = Part.read(message, contract)
+        if part.header.dealer in dealers:
+            first_bits = part.packed[0] ^ 1
+            part = replace(part, packed=bytes([first_bits]) + part.packed[1:])
+        changed.append(part)
+    return pack(PARTS, *(part.as_bytes(contract) for part in changed))
+
+
+def test_a_party_whose_numbers_are_wrong_is_found_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Totals without one party after another: without p0, without p1, without p2, who did it."""
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": 4}
+    changes = {"combination": combination}
+    parties, clock = Sums(tmp_path, quorum=3, rounds=8, changes=changes), Clock()
+    contract = parties.contract
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 2 or kind_of(answer) != PARTS:
+            return answer
+        return _with_wrong_numbers(answer, contract)
+
+    router = Router(contract, clock)
+    with caplog.at_level(logging.WARNING, logger="dpmesh"):
+        run(parties, router, clock, answers=spoilt)
+    assert "the total without p2 opens: its part was wrong, or another's was" in caplog.text
+    honest = [parties.nodes[party] for party in (0, 1, 3)]
+    assert all(node.is_sealed for node in honest)
+    assert [node.rounds for node in honest] == [8, 8, 8]
+    spent = [len(folder.ledger(contract).releases) for folder in parties.folders]
+    assert max(spent) <= 12
+
+
+@pytest.mark.parametrize("algorithm", ["sums", "first stage"])
+@pytest.mark.parametrize("lie", ["numbers", "agreement", "malformed"])
+def test_one_wrong_part_costs_nothing_where_no_attempt_without_it_is_allowed(
+    lie: str, algorithm: str, tmp_path: Path
+) -> None:
+    """A first stage's mean has no reserve, whatever the rounds have; and no party may be missing.
+
+    Of the rounds, an attempt is spent if it is known whose part is wrong before they are added up.
+    """
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 0, "reserve": 4}
+    changes = {"combination": combination}
+    parties, clock = Sums(tmp_path, algorithm, quorum=4, changes=changes), Clock()
+    contract, sent = parties.contract, list[bytes]()
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 3 or kind_of(answer) != PARTS or sent:
+            return answer
+        sent.append(answer)
+        if lie == "numbers":
+            return _with_wrong_numbers(answer, contract)
+        if lie == "malformed":
+            return pack(PARTS, b"another")
+        part = Part.read(unpack(answer)[1], contract)
+        return pack(PARTS, replace(part, agreement=bytes(32)).as_bytes(contract))
+
+    run(parties, Router(contract, clock), clock, answers=spoilt)
+    assert all(node.is_sealed for node in parties.nodes)
+    assert [node.rounds for node in parties.nodes] == [contract.terms.rounds] * 4
+    spends = algorithm == "sums" and lie != "numbers"
+    charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
+    assert charged == [contract.planned.steps + spends] * 4
+
+
+@pytest.mark.parametrize(("stalling", "wrong"), [(0, 2), (3, 1)])
+def test_a_search_for_a_wrong_part_leaves_out_one_of_those_who_added_to_it(
+    stalling: int, wrong: int, tmp_path: Path
+) -> None:
+    """A party has stalled in round 1, and adds to nothing until one of the others is left out."""
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": 5}
+    changes = {"combination": combination}
+    parties, clock = Sums(tmp_path, quorum=3, rounds=4, changes=changes), Clock()
+    contract, cohorts = parties.contract, list[set[int]]()
+    router = Router(contract, clock)
+
+    def hears(party: int, step: int) -> bool:
+        return party != stalling or router.at != Position(1)
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if kind_of(answer) != PARTS or router.at is None or router.at.round != 3:
+            return answer
+        cohort = {*Part.read(unpack(answer)[1], contract).header.cohort}
+        if not cohorts or cohort != cohorts[-1]:
+            cohorts.append(cohort)
+        return _with_wrong_numbers(answer, contract) if party == wrong else answer
+
+    run(parties, router, clock, hears, spoilt)
+    others = {0, 1, 2, 3} - {stalling}
+    suspects = [party for party in sorted(others) if party <= wrong]
+    assert cohorts == [others, *({0, 1, 2, 3} - {suspect} for suspect in suspects)]
+    honest = {0, 1, 2, 3} - {wrong}
+    assert all(parties.nodes[party].is_sealed for party in honest)
+    charged = [len(parties.folders[party].ledger(contract).releases) for party in honest]
+    assert max(charged) <= 4 + 1 + len(suspects)
+
+
+def test_a_suspect_that_is_needed_for_a_quorum_is_not_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Party 1 is wrong once; as p0 is left out, p3 is lost, and p0 has to take part again."""
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": 4}
+    changes = {"combination": combination}
+    parties, clock = Sums(tmp_path, quorum=3, rounds=4, changes=changes), Clock()
+    contract, sent = parties.contract, list[bytes]()
+    router = Router(contract, clock)
+
+    def hears(party: int, step: int) -> bool:
+        is_lost = router.travel._suspect is not None or 3 in router.late
+        return party != 3 or not is_lost
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 1 or kind_of(answer) != PARTS or router.at != Position(1) or sent:
+            return answer
+        sent.append(answer)
+        return _with_wrong_numbers(answer, contract)
+
+    with caplog.at_level(logging.WARNING, logger="dpmesh"):
+        run(parties, router, clock, hears, spoilt)
+    assert sent
+    assert all(node.is_sealed for node in parties.nodes[:3])
+    assert router.missing == ["p3"]
+    assert "the total without" not in caplog.text
+    assert router.travel._attempts_cost[0] == 0
+
+
+@pytest.mark.parametrize("algorithm", ["sums", "neighbour sums"])
+@pytest.mark.parametrize("lie", ["numbers", "agreement"])
+@pytest.mark.parametrize("wrong", [1, 10**6])
+def test_a_wrong_total_spends_no_attempt_of_a_contract_without_a_reserve(
+    algorithm: str, lie: str, wrong: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parties, clock, sent = Sums(tmp_path, algorithm), Clock(), list[bytes]()
+    contract = parties.contract
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 3 or kind_of(answer) != PARTS or len(sent) >= wrong:
+            return answer
+        sent.append(answer)
+        if lie == "numbers":
+            return _with_wrong_numbers(answer, contract)
+        parts = [Part.read(message, contract) for message in unpack(answer)[1:]]
+        apart = [replace(part, agreement=bytes(32)).as_bytes(contract) for part in parts]
+        return pack(PARTS, *apart)
+
+    router = Router(contract, clock)
+    # A neighbor that took its own total has answered the next step, to headers that name the wrong
+    # totals of others: it would be charged for another attempt, so the run waits for it.
+    mends = algorithm == "sums" or lie == "agreement"
+    if wrong == 1 and mends:
+        with caplog.at_level(logging.WARNING, logger="dpmesh"):
+            run(parties, router, clock, answers=spoilt)
+        assert "p3" in caplog.text
+        assert all(node.is_done for node in parties.nodes)
+        whole = len(contract.plan.releases)
+        assert [len(each.ledger(contract).releases) for each in parties.folders] == [whole] * 4
+        return
+    with pytest.raises(AssertionError, match=r"does not end.*p3"):
+        run(parties, router, clock, answers=spoilt)
+    assert not router.gone
+    assert len({*sent}) <= 2
+    for folder in parties.folders:
+        of_one_round = len(contract.planned.releases(0, 0))
+        assert len(folder.ledger(contract).releases) <= 4 * of_one_round
+
+
+def test_refusals_of_two_receivers_reopen_the_step_of_their_totals_once(tmp_path: Path) -> None:
+    """Each receiver gets one wrong part of round 2: all refuse before any is asked again."""
+    parties, clock, sent = Sums(tmp_path, "neighbour sums"), Clock(), set[int]()
+    contract = parties.contract
+    router, opened = Router(contract, clock), list[int]()
+
+    def recorded(party: int, step: int) -> bool:
+        if router.at is not None and not router.schedule.is_closing(router.at):
+            opened.append(router.at.round)
+        return True
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        wrong = party in (0, 3) and party not in sent and router.at == Position(2)
+        if not wrong or kind_of(answer) != PARTS:
+            return answer
+        sent.add(party)
+        receivers = {3} if party == 0 else {0, 1, 2}
+        return _with_wrong_numbers(answer, contract, receivers)
+
+    run(parties, router, clock, recorded, spoilt)
+    first_refusal = opened.index(3)
+    assert min(opened[first_refusal:]) == 2
+    assert all(node.is_sealed for node in parties.nodes)
+    charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
+    assert charged == [len(contract.plan.releases)] * 4
+
+
+@pytest.mark.parametrize("reserve", [0, 4])
+@pytest.mark.parametrize("lie", ["cohort", "alone", "dealer", "twice"])
+def test_a_part_under_another_header_costs_its_party_alone(
+    lie: str, reserve: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others add up without it from then on; without a reserve it is asked again."""
+    combination = {"kind": "SecureAggregation", "colluding": 1, "dropouts": 0, "reserve": 0}
+    if reserve > 0:
+        combination |= {"colluding": 0, "dropouts": 1, "reserve": reserve}
+    quorum = 3 if reserve > 0 else 4
+    changes = {"combination": combination}
+    parties, clock = Sums(tmp_path, quorum=quorum, changes=changes), Clock()
+    contract, sent = parties.contract, list[bytes]()
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 3 or kind_of(answer) != PARTS or (reserve == 0 and len(sent) >= 2):
+            return answer
+        sent.append(answer)
+        (message,) = unpack(answer)[1:]
+        if lie == "twice":
+            return pack(PARTS, message, message)
+        part = Part.read(message, contract)
+        other_headers = {
+            "cohort": replace(part.header, cohort=(1, 2, 3)),
+            "alone": replace(part.header, cohort=(3,)),
+            "dealer": replace(part.header, dealer=2),
+        }
+        return pack(PARTS, replace(part, header=other_headers[lie]).as_bytes(contract))
+
+    router = Router(contract, clock)
+    with caplog.at_level(logging.WARNING, logger="dpmesh"):
+        run(parties, router, clock, answers=spoilt)
+    assert "p3 sends what this router refuses: parts" in caplog.text
+    assert all(node.is_sealed for node in parties.nodes[: 3 if reserve > 0 else 4])
+    rounds = contract.terms.rounds
+    charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
+    assert charged == ([rounds + 1] * 3 + [1] if reserve > 0 else [rounds] * 4)
+
+
+@pytest.mark.parametrize("reason", ["malformed", "bad key", "bad cohort", "not signed by p1"])
+@pytest.mark.parametrize("algorithm", ["sums", "neighbour sums"])
+def test_a_refusal_without_a_reserve_has_its_party_asked_again(
+    reason: str, algorithm: str, tmp_path: Path
+) -> None:
+    parties, clock, sent = Sums(tmp_path, algorithm), Clock(), list[bytes]()
+    contract = parties.contract
+    router = Router(contract, clock)
+
+    def refusing(party: int, answer: bytes) -> bytes:
+        if party != 3 or router.at != Position(1) or kind_of(answer) != PARTS or len(sent) >= 2:
+            return answer
+        sent.append(answer)
+        return refusal(contract, reason)
+
+    run(parties, router, clock, answers=refusing)
+    assert len(sent) == 2
+    assert all(node.is_sealed for node in parties.nodes)
+    charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
+    assert charged == [len(contract.plan.releases)] * 4
+
+
+def test_no_message_of_a_party_ends_a_router(tmp_path: Path) -> None:
+    parties, clock = Sums(tmp_path, quorum=3), Clock()
+    contract, random = parties.contract, np.random.default_rng(4)
+    router = Router(contract, clock)
+    asks = parties.asks(router)
+    honest = [parties.nodes[3].answer(who(contract)), parties.answer(3, asks[3])]
+    far = Reached(Position(2**31, 7), b"junk")
+    honest.append(Here(honest[0], b"", far).as_bytes())
+    for message in honest:
+        for _ in range(60):
+            spoilt = bytearray(message)
+            spoilt[random.integers(len(spoilt))] ^= 1 << random.integers(8)
+            router.take(3, bytes(spoilt[: random.integers(len(spoilt))]))
+            router.take(3, bytes(spoilt))
+    run(parties, router, clock)
+    assert all(node.is_sealed for node in parties.nodes[:3])
