@@ -169,6 +169,7 @@ def forecast(
     noise: Noise | None = None,
     colluding: int = 1,
     key: Key | None = None,
+    on_run: Callable[[], object] | None = None,
 ) -> Forecast:
     """Simulate federations of this shape on public data, also with fewer and with more records.
 
@@ -188,6 +189,8 @@ def forecast(
         As in `dpmesh.defaults.choose`.
     key
         Key of the records and the noise, by default a new one. Nothing here is private.
+    on_run
+        Called after each of the `runs_of_forecast`, to show progress.
 
     Raises
     ------
@@ -215,15 +218,12 @@ def forecast(
     choice = None
     seeds = draw.integers(2**62, size=KEYS)
     for name, data in public_data(classes).items():
-        for factor in FACTORS:
-            count = max(1, round(factor * records))
-            if factor != 1 and (count == records or sites * count > MOST):
-                continue
+        for count in _compared(sites, records):
             # All counts have the same seeds, so that levels differ by their records alone.
             generators = [np.random.default_rng(seed) for seed in seeds]
             problems = [_problem(data, sites, count, features, split) for split in generators]
-            levels.append(_level(name, count, problems, chosen, draw))
-            if factor == 1:
+            levels.append(_level(name, count, problems, chosen, draw, on_run))
+            if count == records:
                 choice = chosen(problems[0])
     assert choice is not None
     return Forecast(
@@ -236,6 +236,21 @@ def forecast(
         choice=choice,
         levels=tuple(levels),
     )
+
+
+def runs_of_forecast(sites: int, records: int, classes: int = 2) -> int:
+    """Return the number of runs of a forecast."""
+    return KEYS * len(_compared(sites, records)) * len(public_data(classes))
+
+
+def _compared(sites: int, records: int) -> list[int]:
+    """Return the numbers of records of a site that are simulated."""
+    counts = []
+    for factor in FACTORS:
+        count = max(1, round(factor * records))
+        if factor == 1 or (count != records and sites * count <= MOST):
+            counts.append(count)
+    return counts
 
 
 PAIRS = 20
@@ -279,6 +294,7 @@ def reserve_cost(
     dropouts: int = 1,
     reserve: int | None = None,
     key: Key | None = None,
+    on_pair: Callable[[], object] | None = None,
 ) -> list[ReserveCost]:
     """Simulate the accuracy that a reserve for lost sites costs, on public data.
 
@@ -288,6 +304,8 @@ def reserve_cost(
         As in `forecast`.
     colluding, dropouts, reserve
         As in `dpmesh.defaults.choose`.
+    on_pair
+        Called after each pair of runs, of which each public data set has `PAIRS`, to show progress.
 
     Raises
     ------
@@ -317,6 +335,8 @@ def reserve_cost(
                 run = _run(problem, choice, np.random.default_rng(seed))
                 scores.append(baselines.measured(problem, run.released)["accuracy"])
             pairs.append(scores)
+            if on_pair is not None:
+                on_pair()
         accuracies = np.array(pairs)
         costs.append(
             ReserveCost(
@@ -396,10 +416,15 @@ def _level(
     problems: list[dm.LinearProblem],
     chosen: Callable[[dm.LinearProblem], Choice],
     draw: np.random.Generator,
+    on_run: Callable[[], object] | None,
 ) -> Level:
     """Run the chosen algorithm once on each problem, and compare it with the baselines."""
     choice = chosen(problems[0])
-    runs = [_run(problem, choice, draw) for problem in problems]
+    runs = []
+    for problem in problems:
+        runs.append(_run(problem, choice, draw))
+        if on_run is not None:
+            on_run()
     pairs = [*zip(problems, runs, strict=True)]
     measured = [baselines.measured(problem, run.released) for problem, run in pairs]
     beside = [replace(baselines.compute(problem), held_out=TESTED) for problem in problems]

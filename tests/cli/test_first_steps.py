@@ -340,11 +340,21 @@ def test_a_mistyped_name_gets_the_nearest_one() -> None:
         assert meant in command(*mistyped, code=2).replace("│", ""), mistyped
 
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "three_hospitals" / "contract.toml"
+PLAN = ["--sites", "3", "--records", "20", "--features", "2", "--epsilon", "8", "--algorithm"]
+
+
 @pytest.mark.parametrize(
     ("module", "words", "moves"),
     [
         ("audit", ["audit", "gaussian", "--runs", "20", "--canaries", "20"], 2),
         ("fit", ["fit", "{}", "--label", "b", "--epsilon", "1", "--ranges", "{}.toml"], 1),
+        ("start", ["plan", *PLAN, "gossip"], 30),
+        ("mesh", ["contract", "check", str(EXAMPLE)], 3),
+        ("_sites", ["stats", "{}", "--epsilon", "9", "--ranges", "{}.toml", "--mean", "a"], 3),
+        ("_asking", ["stats", "{}", "--epsilon", "9", "--ranges", "{}.toml", "--mean", "a"], 1),
+        ("synthesize", ["synthesize", "{}.json", "--rows", "9", "--output", "{}.drawn.csv"], 15),
+        ("ranges", ["ranges", "{}"], 1),
     ],
 )
 def test_what_takes_seconds_moves_a_bar(
@@ -356,16 +366,23 @@ def test_what_takes_seconds_moves_a_bar(
 
     moved: list[int] = []
 
-    @contextmanager
-    def bar(total: int | None, *, unit: str, shown: bool = True) -> Any:
-        yield moved.append
-
-    monkeypatch.setattr(import_module(f"dpmesh.cli.{module}"), "progress_bar", bar)
     monkeypatch.chdir(tmp_path)
     table = tmp_path / "table.csv"
     rows = [f"{i % 7},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(60)]
     table.write_text("a,b\n" + "".join(rows))
     Path(f"{table}.toml").write_text('a = [0, 10]\nb = {classes = ["no", "yes"]}\n')
     splits = ["--splits", "1"] if module == "fit" else []
+    if module == "synthesize":
+        options = ["--epsilon", "9", "--pairs", "a,b:2", "--output", f"{table}.json"]
+        command("stats", str(table), "--ranges", f"{table}.toml", *options)
+    totals: list[int | None] = []
+
+    @contextmanager
+    def bar(total: int | None, *, unit: str, shown: bool = True) -> Any:
+        totals.append(total)
+        yield moved.append
+
+    monkeypatch.setattr(import_module(f"dpmesh.cli.{module}"), "progress_bar", bar)
     command(*(word.format(table) for word in words), *splits)
     assert sum(moved) >= moves
+    assert totals in ([None], [sum(moved)])  # a bar with an end reaches it

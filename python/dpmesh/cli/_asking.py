@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dpmesh.cli._progress import progress_bar
+
 if TYPE_CHECKING:
     from dpmesh._files import JsonObject
     from dpmesh.statistics import Question, Statistics
@@ -59,6 +61,8 @@ class Files:
         weights
             The share of the budget of each question; none for equal shares.
         """
+        import numpy as np
+
         from dpmesh.cli._checks import check_budget
         from dpmesh.cli._sites import as_spent, charge, read_sites
         from dpmesh.statistics.ask import ask, names_of, questions_about
@@ -69,10 +73,12 @@ class Files:
         public = read_ranges(self.ranges, released=released)
         kinds = {name: as_range(name, form) for name, form in public.items()}
         questions_asked = questions(kinds)
-        questions_about(questions_asked, kinds, weights)  # fails before any file is read
+        smallest = [question.settled(None, 1) for question in questions_asked]
+        rounds = questions_about(smallest, kinds, weights).rounds  # fails before any file is read
         columns = {name: kinds[name] for name in names_of(questions_asked, kinds)}
         records = read_sites(list(self.paths), columns, (), None, self.site, self.form, drop=False)
-        with warnings.catch_warnings():
+        steps = rounds * len(np.unique(records.owners))
+        with warnings.catch_warnings(), progress_bar(steps, unit="site") as advance:
             warnings.filterwarnings("ignore", ".*are also at the site")  # said by `read_sites`
             answers = ask(
                 questions_asked,
@@ -83,6 +89,7 @@ class Files:
                 delta=delta,
                 colluding=colluding,
                 weights=weights or None,
+                on_site=lambda: advance(1),
             )
         charged = charge(budget, [*released, as_spent(answers.ledger)], delta)
         if not released:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import typer
 
 from dpmesh._validate import fail, nearest
+from dpmesh.cli._progress import progress_bar
 
 if TYPE_CHECKING:
     from dpmesh._files import JsonObject
@@ -208,15 +209,23 @@ def read_sites(
 
     columns = Columns.of(columns_used, columns_used)
     paths = sites.existing(files)
-    tables = [open_table(path, text_format) for path in paths]
-    records = sites.read_sites(paths, tables, columns, labels, target, site=site, drop=drop)
+    with progress_bar(2 * len(paths) + 1, unit="step") as advance:
+        tables = []
+        for path in paths:
+            tables.append(open_table(path, text_format))
+            advance(1)
+        records = sites.read_sites(
+            paths, tables, columns, labels, target, site=site, drop=drop, on_file=lambda: advance(1)
+        )
+        doubts = sites.doubts(records, site)
+        advance(1)
     columns_of_files = []
     for file in records:
         for notice in file.notices:
             typer.echo(notice, err=True)
         complete = file.table.with_missing(file.encoded.absent)
         columns_of_files.append(complete.select([*columns_used]).columns)
-    for doubt in sites.doubts(records, site):
+    for doubt in doubts:
         typer.echo(f"Warning: {doubt}", err=True)
     series = {}
     for name, parts in zip(columns_used, zip(*columns_of_files, strict=True), strict=True):

@@ -14,6 +14,7 @@ import typer
 import dpmesh.cli._options as options
 from dpmesh._files import JsonObject
 from dpmesh._validate import fail
+from dpmesh.cli._progress import progress_bar
 from dpmesh.cli._sites import public_ranges, toml
 from dpmesh.cli.mesh import File
 from dpmesh.schedules import Constant
@@ -177,7 +178,7 @@ def _forecast_of_reserve(
     contract: Contract, request: _Request, reserve: int | None
 ) -> Iterator[str]:
     """Return lines about the accuracy that missing parties and their reserve cost a classifier."""
-    from dpmesh.forecast import MOST, MOST_FEATURES, reserve_cost
+    from dpmesh.forecast import MOST, MOST_FEATURES, PAIRS, public_data, reserve_cost
 
     outline = contract.tables.outline
     if outline is None or outline.classes is None or outline.several:
@@ -188,17 +189,20 @@ def _forecast_of_reserve(
     mean_records = sum(request.records) // request.parties
     name = "forecast    "
     try:
-        costs = reserve_cost(
-            sites=request.parties,
-            records=min(mean_records, MOST // request.parties),
-            features=columns,
-            classes=len(outline.classes),
-            epsilon=request.epsilon,
-            delta=request.delta,
-            colluding=request.colluding,
-            dropouts=request.dropouts,
-            reserve=reserve,
-        )
+        pairs = PAIRS * len(public_data(len(outline.classes)))
+        with progress_bar(pairs, unit="pair") as advance:
+            costs = reserve_cost(
+                sites=request.parties,
+                records=min(mean_records, MOST // request.parties),
+                features=columns,
+                classes=len(outline.classes),
+                epsilon=request.epsilon,
+                delta=request.delta,
+                colluding=request.colluding,
+                dropouts=request.dropouts,
+                reserve=reserve,
+                on_pair=lambda: advance(1),
+            )
     except ModuleNotFoundError as error:
         yield f"{name} {error}"
         return

@@ -14,6 +14,7 @@ import dpmesh.cli._options as options
 from dpmesh._untrusted import read_json
 from dpmesh._validate import fail
 from dpmesh.cli._logs import LogFormat, Speaker
+from dpmesh.cli._progress import progress_bar
 from dpmesh.cli._sites import marks, text_format
 
 if TYPE_CHECKING:
@@ -145,7 +146,9 @@ def check(file: File, module: Module = None) -> None:
         typer.echo(f"assumption   {assumption}")
     for line in Slack.of(read).lines(read):
         typer.echo(line)
-    typer.echo(f"played       {read.patterns.check_thoroughly()}")
+    with progress_bar(len(read.patterns.thorough_rounds), unit="round") as advance:
+        played = read.patterns.check_thoroughly(on_round=lambda: advance(1))
+    typer.echo(f"played       {played}")
     typer.echo(f"traffic      about {bytes_of_round(read):,} bytes a round through the router")
 
 

@@ -12,6 +12,7 @@ import typer
 import dpmesh.cli._options as options
 from dpmesh._validate import fail
 from dpmesh.cli._checks import check_budget
+from dpmesh.cli._progress import progress_bar
 from dpmesh.cli._sites import text_format, toml, toml_key
 
 if TYPE_CHECKING:
@@ -87,7 +88,11 @@ def ranges(
         skip_empty=skip_empty_lines,
     )
     paths = existing(files)
-    tables = [open_table(file, form) for file in paths]
+    tables = []
+    with progress_bar(len(paths), unit="file") as advance:
+        for file in paths:
+            tables.append(open_table(file, form))
+            advance(1)
     if fill is not None:
         assert epsilon is not None
         _fill(fill, tables, epsilon=epsilon, delta=delta, colluding=colluding, budget=budget)

@@ -82,21 +82,24 @@ def plan(
     seed: Annotated[int | None, _AGAIN] = None,
 ) -> None:
     """Estimate the accuracy of a federation, by simulation on public data of its shape."""
-    from dpmesh.forecast import forecast
+    from dpmesh.forecast import forecast, runs_of_forecast
 
     key = None if seed is None else dm.Key.seeded(seed)
-    expected = forecast(
-        sites=sites,
-        records=records,
-        features=features,
-        classes=classes,
-        epsilon=epsilon,
-        delta=delta,
-        algorithm=algorithm,
-        noise=noise,
-        colluding=colluding,
-        key=key,
-    )
+    runs = runs_of_forecast(sites, records, classes)
+    with progress_bar(runs, unit="run") as advance:
+        expected = forecast(
+            sites=sites,
+            records=records,
+            features=features,
+            classes=classes,
+            epsilon=epsilon,
+            delta=delta,
+            algorithm=algorithm,
+            noise=noise,
+            colluding=colluding,
+            key=key,
+            on_run=lambda: advance(1),
+        )
     typer.echo(expected)
     typer.echo(
         "\nMeans of 5 runs on public data that were drawn to this shape (alone and pooled: without "

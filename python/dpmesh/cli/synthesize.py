@@ -12,6 +12,7 @@ import typer
 import dpmesh.cli._options as options
 from dpmesh._untrusted import read_json
 from dpmesh._validate import fail
+from dpmesh.cli._progress import progress_bar
 
 if TYPE_CHECKING:
     from dpmesh.statistics.synthetic import Synthetic
@@ -79,6 +80,7 @@ def synthesize(
     from dpmesh.cli._asking import Files
     from dpmesh.cli._sites import text_format
     from dpmesh.statistics.pairs import Pairs, pairs_in
+    from dpmesh.statistics.synthetic import RAKE_PASSES
     from dpmesh.statistics.synthetic import synthesize as drawn_from
 
     if output.suffix != ".csv":
@@ -114,7 +116,8 @@ def synthesize(
         released = pairs_in(asked_files.answers)
         cost = _cost_of(asked_files.as_dict())
         typer.echo(asked_files)
-    synthetic = drawn_from(released, rows, seed)
+    with progress_bar(RAKE_PASSES, unit="pass") as advance:
+        synthetic = drawn_from(released, rows, seed, on_pass=lambda: advance(1))
     replace_text(output, synthetic.to_csv())
     beside = output.with_name(f"{output.name}.toml")
     replace_text(beside, _sidecar(synthetic, cost))

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -151,28 +152,43 @@ class RoundPatterns:
         if self._column is not self._planned.problem:
             self._check_lengths()
 
-    def check_thoroughly(self, clock: Callable[[], float] = time.monotonic) -> Played:
-        """Play the first and last rounds of a run, and one of each kind between them.
+    @cached_property
+    def thorough_rounds(self) -> Sequence[int]:
+        """The first and last rounds of a run, and one of each kind between them.
 
         Rounds are of one kind if their releases have the same kinds of mechanism and sampling, and
-        are of the same nodes. By token only the first rounds are played, in their order.
+        are of the same nodes. By token these are only the first rounds, in their order.
+        """
+        rounds = self._rounds
+        if self._in_turns:
+            return range(min(2 * EDGE, rounds))
+        first = range(min(EDGE, rounds))
+        last = range(max(len(first), rounds - EDGE), rounds)
+        kinds: dict[tuple[object, ...], int] = {}
+        for t in range(len(first), last.start):
+            kinds.setdefault(_kind(self._algorithm.release_of(t)), t)
+        return [*first, *last, *kinds.values()]
+
+    def check_thoroughly(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        on_round: Callable[[], object] | None = None,
+    ) -> Played:
+        """Play the `thorough_rounds`, as many as fit into the time for them.
+
+        Parameters
+        ----------
+        clock
+            Returns the time in seconds.
+        on_round
+            Called after each round, to show progress.
 
         Raises
         ------
         ValueError
             As `check_at_once`.
         """
-        rounds = self._rounds
-        if self._in_turns:
-            return self._checked(range(min(2 * EDGE, rounds)), clock)
-        first = range(min(EDGE, rounds))
-        last = range(max(len(first), rounds - EDGE), rounds)
-        kinds: dict[tuple[object, ...], int] = {}
-        for t in range(len(first), last.start):
-            kinds.setdefault(_kind(self._algorithm.release_of(t)), t)
-        return self._checked([*first, *last, *kinds.values()], clock)
-
-    def _checked(self, rounds: Sequence[int], clock: Callable[[], float]) -> Played:
+        rounds = self.thorough_rounds
         end = clock() + SECONDS
         distinct: set[RoundPattern] = set()
         played = 0
@@ -185,6 +201,8 @@ class RoundPatterns:
             self._check(t, dry_run)
             distinct.add(without_round(dry_run.pattern(t)))
             played += 1
+            if on_round is not None:
+                on_round()
         return Played(rounds=played, patterns=len(distinct), total=self._rounds, in_time=in_time)
 
     def _check(self, t: int, dry_run: DryRun) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import fsum, sqrt
@@ -353,12 +353,15 @@ class Asked:
         What they read, each cell by itself.
     parts
         The records of each site.
+    on_site
+        Called after the vectors of each site in each round.
     """
 
     questions: Questions
     columns: dict[str, Column]
     parts: tuple[npt.NDArray[np.int64], ...]
     test: None = None
+    on_site: Callable[[], object] | None = None
 
     @property
     def nodes(self) -> int:
@@ -420,6 +423,8 @@ class AskedInRound:
         for places in np.array_split(records, blocks):
             columns = {name: column.take(places) for name, column in self.asked.columns.items()}
             yield questions.vectors(columns, self.t, self.totals)
+        if self.asked.on_site is not None:
+            self.asked.on_site()
 
 
 def ask(
@@ -433,6 +438,7 @@ def ask(
     colluding: int = 1,
     weights: Sequence[float] | None = None,
     key: Key | None = None,
+    on_site: Callable[[], object] | None = None,
 ) -> Statistics:
     """Answer questions about the records of all sites, at one epsilon for all answers together.
 
@@ -461,6 +467,8 @@ def ask(
     key
         The source of the noise; by default the operating system. A seeded one makes the answers
         reproducible, and then they are not private.
+    on_site
+        Called after the records of each site in each round, to show progress.
 
     Raises
     ------
@@ -508,7 +516,7 @@ def ask(
     copies = copied(fingerprints(table), parts, np.unique(owners))
     if copies is not None:
         warnings.warn(copies, UserWarning, stacklevel=2)
-    problem: Any = Asked(questions=about, columns=columns, parts=parts)
+    problem: Any = Asked(questions=about, columns=columns, parts=parts, on_site=on_site)
     quiet = Metrics([], progress=False)
     algorithm: Any = sums
     run = simulate(algorithm, problem, rounds=about.rounds, key=key, delta=delta, metrics=quiet)

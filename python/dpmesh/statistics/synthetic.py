@@ -13,7 +13,7 @@ Everything here follows from released numbers, and costs nothing more:
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -144,7 +144,12 @@ def drawn_from_tree(
     return result
 
 
-def raked(rows: Places, tables: TwoWayTables, sizes: Sequence[int]) -> Floats:
+def raked(
+    rows: Places,
+    tables: TwoWayTables,
+    sizes: Sequence[int],
+    on_pass: Callable[[], object] | None = None,
+) -> Floats:
     """Return weights of rows that bring all two-way tables near the fitted ones, of sum 1."""
     weights = np.full(len(rows), 1.0 / len(rows))
     targets = {pair: table.ravel() / table.sum() for pair, table in tables.items()}
@@ -157,6 +162,8 @@ def raked(rows: Places, tables: TwoWayTables, sizes: Sequence[int]) -> Floats:
             factors = np.clip(factors, LEAST_FACTOR, LARGEST_FACTOR) ** power
             weights = weights * factors[cells[pair]]
             weights = weights / weights.sum()
+        if on_pass is not None:
+            on_pass()
     return weights
 
 
@@ -303,7 +310,9 @@ def values_of(
     return result
 
 
-def synthesize(released: PairTables, rows: int, seed: int = 0) -> Synthetic:
+def synthesize(
+    released: PairTables, rows: int, seed: int = 0, on_pass: Callable[[], object] | None = None
+) -> Synthetic:
     """Draw rows from released two-way tables.
 
     Parameters
@@ -314,6 +323,8 @@ def synthesize(released: PairTables, rows: int, seed: int = 0) -> Synthetic:
         How many rows, at least 1: any number costs the same.
     seed
         Of public coins.
+    on_pass
+        Called after each of the `RAKE_PASSES` over all tables, to show progress.
 
     Raises
     ------
@@ -331,7 +342,8 @@ def synthesize(released: PairTables, rows: int, seed: int = 0) -> Synthetic:
     }
     pool = 2 * max(records, rows)
     candidates = drawn_from_tree(tree_of(near, len(sizes)), near, margins, pool, draw)
-    places = resampled(candidates, raked(candidates, near, sizes), rows, draw)
+    weights = raked(candidates, near, sizes, on_pass)
+    places = resampled(candidates, weights, rows, draw)
     errors = []
     for (a, b), counts in noisy.items():
         cells = places[:, a] * sizes[b] + places[:, b]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from glob import glob
 from pathlib import Path
 from typing import NamedTuple
@@ -169,6 +169,7 @@ def read_sites(
     *,
     site: str | None = None,
     drop: bool = False,
+    on_file: Callable[[], object] | None = None,
 ) -> list[FileRecords]:
     """Return the records of each file.
 
@@ -184,6 +185,8 @@ def read_sites(
         The column that names the site; by default each file is one.
     drop
         True to leave out records without a label or a site.
+    on_file
+        Called after each file, to show progress.
 
     Raises
     ------
@@ -201,6 +204,8 @@ def read_sites(
             records = _read_file(table, columns, labels, target, file_site, site, drop=drop)
         notices = [f"{path}, {notice}" for notice in records.notices]
         records_of_files.append(records._replace(notices=notices))
+        if on_file is not None:
+            on_file()
     return records_of_files
 
 
