@@ -1,4 +1,5 @@
-// What scrolls can be focused, so that the arrow keys scroll it; each bar of a program has its name.
+// What scrolls can be focused, so that the arrow keys scroll it; each bar of a program has its name,
+// and each part of a table of contents that of the part which it is in.
 function reachByKeyboard() {
   for (const box of document.querySelectorAll("pre > code, .md-typeset__scrollwrap")) {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0
@@ -7,5 +8,12 @@ function reachByKeyboard() {
     bar.setAttribute("aria-label", `Program ${count + 1}`)
   })
 }
+function nameContents() {
+  for (const part of document.querySelectorAll(".md-nav--secondary nav.md-nav")) {
+    const outer = part.parentElement.closest("nav").getAttribute("aria-label")
+    part.setAttribute("aria-label", `${outer}: ${part.getAttribute("aria-label")}`)
+  }
+}
 window.addEventListener("load", reachByKeyboard)
+window.addEventListener("load", nameContents)
 window.addEventListener("resize", reachByKeyboard)
