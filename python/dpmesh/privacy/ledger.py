@@ -98,8 +98,10 @@ class Ledger:
         UnplannedRelease
             A `ValueError`, if it is part of an event that was not planned so.
         """
-        times = self._times_with(release, nodes)
-        if self._is_another(release, times):
+        counts = self._sent.get(release)
+        times = self._times_with(counts, nodes)
+        is_another = counts is None or bool(times.max() > counts.max())
+        if is_another:  # and no further part of a release that other nodes began
             self._check(release)
             self.in_round.append(release)
         self._sent[release] = times
@@ -131,22 +133,20 @@ class Ledger:
         """Add the releases of finished rounds, such as those before a checkpoint."""
         restored = tuple(releases)
         self.releases += restored
-        self._events.take(_of_events(restored))
+        events = _of_events(restored)
+        if events:
+            self._events.take(events)
         if self._budget is not None and self._as_planned:
             self._as_planned = self._left.holds(restored)
             self._left.take(restored)
 
-    def _times_with(self, release: Release, nodes: Iterable[int] | None) -> npt.NDArray[np.int64]:
+    def _times_with(
+        self, counts: npt.NDArray[np.int64] | None, nodes: Iterable[int] | None
+    ) -> npt.NDArray[np.int64]:
         """Return how often each node has sent under a release once these nodes did, too."""
-        counts = self._sent.get(release)
         times = np.zeros(self.nodes, np.int64) if counts is None else counts.copy()
         times[slice(None) if nodes is None else list(nodes)] += 1
         return times
-
-    def _is_another(self, release: Release, times: npt.NDArray[np.int64]) -> bool:
-        """Return whether this is no further part of a release that other nodes began."""
-        counts = self._sent.get(release)
-        return counts is None or bool(times.max() > counts.max())
 
     def _allows(self, release: Release, budget: Budget) -> bool:
         if self._as_planned and self._left.holds((*self.in_round, release)):

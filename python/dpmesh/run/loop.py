@@ -311,11 +311,12 @@ class _Loop:
         self.recording = True
         callback_ends = run.accept(step)
         if run.is_measured:
-            end_sign = Sign.ENDED if callback_ends else Sign.NONE
-            signs |= self.ranks.agree(end_sign)
+            signs_of_end = self.ranks.agree(Sign.ENDED if callback_ends else Sign.NONE)
+            if signs_of_end:
+                signs |= signs_of_end
         if interrupt.requested and not several:
             signs |= Sign.STOP  # asked for while the round was recorded
-        if signs & (Sign.SAVE | Sign.STOP | Sign.ENDED):
+        if signs:  # whichever it is
             with interrupt.patiently():
                 self._save()
         self.recording = False

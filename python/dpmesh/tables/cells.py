@@ -393,6 +393,10 @@ def map_cells(parse: Callable[[Any], Any], cells: Cells, dtype: npt.DTypeLike) -
             parsed[cell] = result
         return result
 
+    if cells.dtype.kind in "iu":
+        distinct, positions = np.unique(cells, return_inverse=True)
+        results = np.fromiter(map(parse, distinct.tolist()), dtype, len(distinct))
+        return results[positions]
     if cells.dtype.kind in "mM":
         return np.fromiter(map(parse_once, cells), dtype, len(cells))
     return np.fromiter(map(parse_once, cells.tolist()), dtype, len(cells))
