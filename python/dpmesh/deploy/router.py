@@ -286,8 +286,8 @@ class Router(Attendance):
         """Return True if enough parties reported what they received of this one since its start."""
         if party not in self.fresh:
             return True
-        witnesses, quorum = self.travel.confirming(party)
-        return len(witnesses & self.answers(party)) >= quorum
+        confirmers = self.travel.confirming(party)
+        return len(confirmers.parties & self.answers(party)) >= confirmers.needed
 
     def _silent(self, party: int) -> set[int]:
         """Return those without whose word a party does not go on."""
@@ -298,7 +298,7 @@ class Router(Attendance):
             return holding_up
         if self._confirmed(party):
             return set()
-        return self.travel.confirming(party)[0] - self.answers(party)
+        return self.travel.confirming(party).parties - self.answers(party)
 
     def _take_refusal(self, party: int, reason: str) -> None:
         _log.warning("%s refuses: %s", self.contract.parties[party].name, reason)

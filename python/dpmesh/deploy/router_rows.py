@@ -1,31 +1,42 @@
-"""Routing of rows: to the nodes that mix them or, with a token, build upon them."""
+"""Routing of rows: to the nodes that mix them or, with a token, build upon them.
+
+A position waits for the rows of its senders: of all parties in gossip, of the holder by token. It
+is over once each sender has answered or is late; then the next one opens, if a quorum is there. A
+party is asked for its rows one position after another, with the rows that it mixes attached. A late
+party is asked for the positions that it missed, too, but no other receives these rows any more.
+
+A party that started anew is asked for a row only after enough of the parties that receive this row
+have confirmed its start: they say whether they have a later row of it than it knows of.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
+from dpmesh._privacy_types import Released
 from dpmesh.deploy.attendance import Attendance
-from dpmesh.deploy.row import ROW, Row
+from dpmesh.deploy.row import ROW, Place, Row
+from dpmesh.deploy.schedule import Confirmers
 from dpmesh.deploy.wire import Fresh, Position, Reached
 
 
-class _Confirming(NamedTuple):
-    """Parties that may confirm a start, and the number of them that must.
+class _Start(NamedTuple):
+    """A party's start, and the parties that can confirm it.
 
     Attributes
     ----------
     question
-        What the party that started asks.
-    others, needed
-        Those that its next row goes to, and how many of them must answer.
+        The party's question to the others after its start.
+    confirmers
+        The receivers of its next row, and the number of them that must answer.
     """
 
     question: Fresh
-    others: set[int]
-    needed: int
+    confirmers: Confirmers
 
 
 class RowRouting:
@@ -38,25 +49,28 @@ class RowRouting:
     """
 
     lacking = frozenset[int]()
-    """Whose secret is needed before the first position: nobody's."""
+    """Parties whose secret is needed before the first position: none."""
 
     def __init__(self, router: Attendance) -> None:
-        self._router, self._contract, self._schedule = router, router.contract, router.schedule
+        self._router = router
+        self._contract = router.contract
+        self._schedule = router.schedule
         self.takes: dict[bytes, Callable[[int, bytes], None]] = {ROW: self._take_row}
         self._rows: dict[Position, dict[int, bytes]] = {}
-        self._newest: dict[int, tuple[Position, int]] = {}
-        """By token: where each model was released last, and by whom."""
+        """Signed rows that came in time, by position and party."""
+        self._newest: dict[int, Place] = {}
+        """By token: the place of each model's last release, by the model's number."""
         self._withheld: dict[Position, set[int]] = {}
-        """By position: parties that have computed their row and keep it, as nobody could confirm
+        """By position: parties that computed their row and keep it, as no party could confirm
         their start."""
-        self._confirming: dict[int, _Confirming] = {}
-        """Who must confirm the start of a party, by its number."""
+        self._starts: dict[int, _Start] = {}
+        """The last start of each party, by its number."""
         self._askers: dict[int, set[int]] = {}
-        """Who needs the word of a party about its start, by that party's number."""
-        self._indexed = 0
-        """How many questions had come when this was written down."""
-        self._cut: set[tuple[Position, int, int]] = set()
-        """Rows that a party refused: where, whose, and by whom."""
+        """Parties that started and need the word of another one, by that one's number."""
+        self._indexed_starts = 0
+        """Number of starts that `_askers` covers."""
+        self._refused_rows: defaultdict[int, set[Place]] = defaultdict(set)
+        """Places of the rows that a party refused, by that party's number."""
 
     @property
     def ended(self) -> dict[int, bytes]:
@@ -65,13 +79,16 @@ class RowRouting:
 
     @property
     def waited(self) -> set[int]:
-        """For whom the open position waits."""
-        router, at = self._router, self._router.at
-        assert at is not None
-        everybody = range(self._contract.nodes)
-        due = everybody if at == self._schedule.end else self._schedule.senders(at)
-        answered = router.in_time[at] | self._withheld.get(at, set())
-        return {*due} - answered - router.out
+        """Senders that the open position waits for: neither answered, nor late or gone."""
+        router = self._router
+        position = router.at
+        assert position is not None
+        if position == self._schedule.end:
+            senders = {*range(self._contract.nodes)}
+        else:
+            senders = {*self._schedule.senders(position)}
+        withholding = self._withheld.get(position, set())
+        return senders - router.in_time[position] - withholding - router.out
 
     def start(self) -> None:
         """Open the first position."""
@@ -79,17 +96,17 @@ class RowRouting:
         self.settle()
 
     def question_between(self, party: int) -> bytes | None:
-        """Return what to ask a party between two positions: nothing."""
+        """Return the question to a party between two positions: none, as rows need no secrets."""
         return None
 
     def check_reached(self, reached: Reached) -> None:
-        """Accept how far a party got: rows are asked for from the first position on."""
+        """Accept any progress of a party: rows are asked for from the first position on."""
 
     def recall(self, party: int, totals: tuple[bytes, ...]) -> None:
         """Drop totals: rows are not added up."""
 
     def holding_up(self, party: int) -> set[int]:
-        """Return who holds up a party, but for words about its start: nobody."""
+        """Return the parties that hold up one that is confirmed: none."""
         return set()
 
     def give_up(self) -> bool:
@@ -97,115 +114,167 @@ class RowRouting:
         return False
 
     def settle(self) -> None:
-        """Advance to the first position that waits for somebody, if there is a quorum."""
-        router, end = self._router, self._schedule.end
-        while router.at not in (None, end) and not self.waited and router.enough:
+        """Open positions up to the first one that waits for a party, while a quorum is there."""
+        router = self._router
+        while router.at not in (None, self._schedule.end) and not self.waited and router.enough:
             router.move(self._schedule.after(router.at))
 
     def next(self, party: int) -> Position | None:
-        """Return the position that a party is to answer next, if any."""
-        at, before, end = self._router.at, self._router.answered[party], self._schedule.end
-        assert at is not None
-        if before == end:
+        """Return the position that a party is to answer next, if any.
+
+        In gossip it is the one after its last answer, up to the open one. By token it is the open
+        one, if the party holds the token or the run is over.
+        """
+        position = self._router.at
+        assert position is not None
+        last = self._router.answered[party]
+        if last == self._schedule.end:
             return None
         if self._schedule.gossips:
-            after = self._schedule.after(before)
-            return after if after <= at else None
-        holds = party in self._schedule.senders(at) or at == end
-        return at if holds and before != at else None
+            following = self._schedule.after(last)
+            if following > position:
+                return None
+            return following
+        is_due = position == self._schedule.end or party in self._schedule.senders(position)
+        if is_due and last != position:
+            return position
+        return None
 
-    def confirming(self, party: int) -> tuple[set[int], int]:
-        """Return who must say what it has of a party that started, and how many of them.
+    def confirming(self, party: int) -> Confirmers:
+        """Return the parties that can confirm a party's start, and how many of them must.
 
-        They are those that its next row goes to, after the one that it knows to have sent last.
+        They are the receivers of its next row, after the one that it knows to have sent last.
         """
         question = self._router.fresh[party]
-        known = self._confirming.get(party)
-        if known is None or known.question != question:
-            at = min(self._schedule.after(question.last.at), self._schedule.end)
-            known = _Confirming(question, *self._schedule.confirming(at, party))
-            self._confirming[party] = known
-        return known.others, known.needed
+        start = self._starts.get(party)
+        if start is None or start.question != question:
+            following = min(self._schedule.after(question.last.at), self._schedule.end)
+            start = _Start(question, self._schedule.confirming(following, party))
+            self._starts[party] = start
+        return start.confirmers
 
     def askers(self, party: int) -> set[int]:
         """Return the parties that started and need the word of this one."""
         router = self._router
-        if self._indexed != router.starts:
-            self._indexed, self._askers = router.starts, {}
+        if self._indexed_starts != router.starts:
+            self._indexed_starts = router.starts
+            self._askers = {}
             for asker in router.fresh:
-                for other in self.confirming(asker)[0]:
-                    self._askers.setdefault(other, set()).add(asker)
+                for confirmer in self.confirming(asker).parties:
+                    self._askers.setdefault(confirmer, set()).add(asker)
         return self._askers.get(party, set()) & router.fresh.keys()
 
     def is_cut_off(self, party: int) -> bool:
         """Return True if too few parties are left to confirm a party's start.
 
-        Such a party computes its step and keeps the row: those whom it would go to are not there.
+        Such a party computes its step and keeps the row, whose receivers are not there.
         """
         router = self._router
         if not self._schedule.gossips or not router.enough or party not in router.fresh:
             return False
-        others, needed = self.confirming(party)
+        confirmers = self.confirming(party)
         may_confirm = (router.everybody - router.out) | router.answers(party)
-        return len(others & may_confirm) < needed
+        return len(confirmers.parties & may_confirm) < confirmers.needed
 
     def attached(self, party: int) -> tuple[bytes, ...]:
-        """Return what goes with a party's question: signatures, confirmations, rows."""
-        router, before = self._router, self._router.answered[party]
-        signed = tuple(router.signatures.values()) if before is None else ()
-        if self._schedule.gossips:
-            heard = self._heard(party, before)
-        else:
-            heard = [(at, other) for at, other in self._newest.values() if other != party]
-            heard = [place for place in heard if before is None or before < place[0]]
-        rows = (self._rows[at][n] for at, n in sorted({*heard}) if (at, n, party) not in self._cut)
-        confirming = self.confirming(party)[0] if party in router.fresh else set()
-        return (*signed, *router.confirmation(party, confirming), *rows)
+        """Return the messages with a party's question: signatures, confirmations, rows.
 
-    def _heard(self, party: int, before: Position | None) -> list[tuple[Position, int]]:
-        """Return the neighbours' rows of a position, if they and the party were in time."""
-        if before is None:
-            return []
-        in_time = self._router.in_time[before]
+        All signatures go with its first question. Confirmations go to a party that started, and
+        rows to all that mix them or build upon them, but for those that the party refused.
+        """
+        router = self._router
+        last = router.answered[party]
+        signatures: Iterable[bytes] = ()
+        if last is None:
+            signatures = router.signatures.values()
+        confirmers = set[int]()
+        if party in router.fresh:
+            confirmers = self.confirming(party).parties
+        if self._schedule.gossips:
+            places = self._places_to_mix(party, last)
+        else:
+            places = self._places_of_models(party, last)
+        sound = places - self._refused_rows[party]
+        rows = (self._rows[place.at][place.party] for place in sorted(sound))
+        return (*signatures, *router.confirmation(party, confirmers), *rows)
+
+    def _places_to_mix(self, party: int, last: Position | None) -> set[Place]:
+        """Return the places of the rows that a party mixes after its last answer in gossip.
+
+        They are those of its neighbours and partners that came in time. A party that was late
+        mixes its own row alone.
+        """
+        if last is None:
+            return set()
+        in_time = self._router.in_time[last]
         if party not in in_time:
-            return []
-        return [(before, n) for n in self._schedule.sent(before, party) & in_time]
+            return set()
+        return {Place(last, sender) for sender in self._schedule.sent(last, party) & in_time}
+
+    def _places_of_models(self, party: int, last: Position | None) -> set[Place]:
+        """Return the places of models by token that a party has not received or released."""
+        places = {place for place in self._newest.values() if place.party != party}
+        if last is None:
+            return places
+        return {place for place in places if last < place.at}
 
     def _take_row(self, _: int, answer: bytes) -> None:
-        row, router = Row.read(answer, self._contract), self._router
-        party, at = row.party, row.at
-        if router.at is None or party in router.gone or at != self.next(party):
+        """Take a party's row, and open the next position if no other is awaited.
+
+        A row for any other position than its party's next one is dropped. A row whose values no
+        receiver would accept fails, before it counts as an answer.
+        """
+        row = Row.read(answer, self._contract)
+        router = self._router
+        if router.at is None or row.party in router.gone or row.at != self.next(row.party):
             return
-        is_withheld = row.is_withheld and self._schedule.gossips and at != self._schedule.end
-        has_values = at != self._schedule.end and not is_withheld
-        values = row.values(self._contract) if has_values else None
-        router.came(party, at)
-        if at == router.at and is_withheld:
-            self._withheld.setdefault(at, set()).add(party)
-        elif at == router.at:
-            router.in_time[at].add(party)
-            self._rows.setdefault(at, {})[party] = answer
-            if values is not None and not self._schedule.gossips:
-                released = np.flatnonzero(~np.isnan(values[:, 0])).tolist()
-                self._newest |= dict.fromkeys(released, (at, party))
-            self._forget()
+        is_end = row.at == self._schedule.end
+        is_withheld = row.is_withheld and self._schedule.gossips and not is_end
+        values: Released | None = None
+        if not is_end and not is_withheld:
+            values = row.values(self._contract)
+        router.came(row.party, row.at)
+        if row.at == router.at:
+            if is_withheld:
+                self._withheld.setdefault(row.at, set()).add(row.party)
+            else:
+                self._keep(row.place, answer, values)
         self.settle()
 
+    def _keep(self, place: Place, message: bytes, values: Released | None) -> None:
+        """Keep a row of the open position for its receivers, and drop those that are used up."""
+        self._router.in_time[place.at].add(place.party)
+        self._rows.setdefault(place.at, {})[place.party] = message
+        if values is not None and not self._schedule.gossips:
+            models = np.flatnonzero(~np.isnan(values[:, 0])).tolist()
+            self._newest |= dict.fromkeys(models, place)
+        self._forget()
+
     def _forget(self) -> None:
-        """Drop rows that nobody will be asked with."""
+        """Drop the rows that go with no further question."""
+        for position in self._used_up():
+            del self._rows[position], self._router.in_time[position]
+            self._withheld.pop(position, None)
+
+    def _used_up(self) -> list[Position]:
+        """Return the positions whose rows no party needs any more.
+
+        In gossip all parties that are not gone have answered a later one. By token it is not the
+        open one, and each of its models was released again.
+        """
         router = self._router
-        if self._schedule.gossips:
-            answered = [each for n, each in router.answered.items() if n not in router.gone]
-            old = [at for at in self._rows if all(each and at < each for each in answered)]
-        else:
-            used = {at for at, _ in self._newest.values()} | {router.at}
-            old = [at for at in self._rows if at not in used]
-        for at in old:
-            del self._rows[at], router.in_time[at]
-            self._withheld.pop(at, None)
+        if not self._schedule.gossips:
+            used = {place.at for place in self._newest.values()} | {router.at}
+            return [position for position in self._rows if position not in used]
+        answered = [last for party, last in router.answered.items() if party not in router.gone]
+        return [
+            position
+            for position in self._rows
+            if all(last is not None and position < last for last in answered)
+        ]
 
     def refused(self, party: int, reason: str) -> None:
-        """Bring a row that a party refuses to it no more."""
-        for number, each in enumerate(self._contract.parties):
-            if reason == f"bad row of {each.name}":
-                self._cut |= {(at, number, party) for at in self._rows}
+        """Send a party no row again that it refuses as bad: it goes on without that row."""
+        for sender, signer in enumerate(self._contract.parties):
+            if reason == f"bad row of {signer.name}":
+                self._refused_rows[party] |= {Place(position, sender) for position in self._rows}

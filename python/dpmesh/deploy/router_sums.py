@@ -27,6 +27,7 @@ from dataclasses import replace
 
 from dpmesh._validate import fail
 from dpmesh.deploy.attendance import Attendance
+from dpmesh.deploy.schedule import Confirmers
 from dpmesh.deploy.signing import digest, pack, unpack
 from dpmesh.deploy.sums import (
     DEAL,
@@ -624,10 +625,10 @@ class SumRouting:
         """Return the parties that started and need the word of this one: all of them."""
         return {*self._router.fresh}
 
-    def confirming(self, party: int) -> tuple[set[int], int]:
-        """Return who must say how far a party that started got, and how many of them."""
-        witnesses = self._cohort - self._router.out - {party}
-        return witnesses, len(witnesses)
+    def confirming(self, party: int) -> Confirmers:
+        """Return the parties that must report what they know of a party that started: all left."""
+        others = self._cohort - self._router.out - {party}
+        return Confirmers(others, len(others))
 
     def is_cut_off(self, party: int) -> bool:
         """Return False: a cohort is of the parties left, so some can always confirm a start."""

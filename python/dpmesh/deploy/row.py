@@ -32,6 +32,21 @@ MIXED_BYTES = 3 * NUMBER_BYTES + 32
 PROCESS_BYTES = 8
 
 
+class Place(NamedTuple):
+    """The place of a row in a run.
+
+    Attributes
+    ----------
+    at
+        The position at which it was sent.
+    party
+        The party that sent it.
+    """
+
+    at: Position
+    party: int
+
+
 @dataclass(frozen=True)
 class Row:
     """A released row, signed by its party.
@@ -72,6 +87,11 @@ class Row:
     def signed(self, key: SigningKey) -> bytes:
         """Return the row as bytes, signed."""
         return signed(key, *self._fields)
+
+    @property
+    def place(self) -> Place:
+        """The row's position and party."""
+        return Place(self.at, self.party)
 
     @property
     def is_withheld(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,21 @@ _FIRST = 10
 EARLY = 2**31
 """The exchange at which the parties sign an early end: after all attempts at the open sum."""
 _NOBODY = Header(Position(0), (), 0, bytes(60))
+
+
+class Confirmers(NamedTuple):
+    """Parties that can confirm a node's start.
+
+    Attributes
+    ----------
+    parties
+        They know whether the node released its next row before it started.
+    needed
+        How many of them must say so.
+    """
+
+    parties: set[int]
+    needed: int
 
 
 class Schedule:
@@ -155,7 +170,7 @@ class Schedule:
         last = self.gossips and self.after(at).exchange == 0
         return self.heard(at, node) | {*(self.partners(at.round + 1, node) if last else ())}
 
-    def confirming(self, at: Position, node: int) -> tuple[set[int], int]:
+    def confirming(self, at: Position, node: int) -> Confirmers:
         """Return who knows whether a node released its row of a position, and how many must say so.
 
         As many of them may be silent as the quorum allows to be missing, but not all.
@@ -163,7 +178,7 @@ class Schedule:
         everybody = self.contract.nodes
         hear = self.heard(at, node) if self.gossips else set[int]()
         others = hear or {*range(everybody)} - {node}
-        return others, max(1, len(others) - (everybody - self.contract.terms.quorum))
+        return Confirmers(others, max(1, len(others) - (everybody - self.contract.terms.quorum)))
 
 
 def bytes_of_row(contract: Contract, mixed: int) -> int:
