@@ -128,7 +128,7 @@ class Rows:
                 if (row.at, row.party) in rows:
                     raise RefusedError(f"bad row of {contract.parties[row.party].name}")
                 rows[row.at, row.party] = message
-                self.partners.hear(row.party, row.said)
+                self.partners.hear(row.party, row.processes)
         if last is None:
             for number, party in enumerate(contract.parties):
                 if number not in signed:

@@ -67,7 +67,7 @@ class Row:
         The row as it is sent.
     mixed
         Which rows the party mixed before it sent this one: see `mixed_rows`.
-    said
+    processes
         The numbers of its process and of its partners': see `dpmesh.deploy.witness`.
     signature
         Of all that.
@@ -81,7 +81,7 @@ class Row:
     shape: tuple[int, int]
     codes: bytes
     mixed: bytes
-    said: bytes = b""
+    processes: bytes = b""
     signature: bytes = b""
 
     def signed(self, key: SigningKey) -> bytes:
@@ -100,7 +100,7 @@ class Row:
 
     def without_values(self) -> Row:
         """Return the row as its party sends it if it keeps the values to itself; to be signed."""
-        return replace(self, shape=(0, 0), codes=b"", said=b"", signature=b"")
+        return replace(self, shape=(0, 0), codes=b"", processes=b"", signature=b"")
 
     @property
     def sent(self) -> Sent:
@@ -110,7 +110,7 @@ class Row:
     @property
     def _fields(self) -> tuple[bytes, ...]:
         named = (*self.at, self.party, self.incarnation, *self.shape)
-        contents = self.dtype.encode(), self.codes, self.mixed, self.said
+        contents = self.dtype.encode(), self.codes, self.mixed, self.processes
         return ROW, self.contract, *numbers(*named), *contents
 
     @classmethod
@@ -151,8 +151,8 @@ class Row:
             fail("row", f"one that {contract.parties[party].name} signed", "another")
         return row
 
-    def mixes(self, contract: Contract) -> dict[tuple[Position, int], bytes]:
-        """Return the hashes of the rows that the party mixed, by position and party.
+    def mixes(self, contract: Contract) -> dict[Place, bytes]:
+        """Return the hashes of the rows that the party mixed, by their places.
 
         Raises
         ------
@@ -162,13 +162,13 @@ class Row:
         entries = range(0, len(self.mixed), MIXED_BYTES)
         if len(self.mixed) % MIXED_BYTES or len(entries) > max(contract.nodes, contract.models):
             fail("row", "hashes of the rows that its party mixed", f"{len(self.mixed)} bytes")
-        hashes = {}
+        hashes: dict[Place, bytes] = {}
         for start in entries:
             entry = self.mixed[start : start + MIXED_BYTES]
             round_, exchange, party = read_numbers(entry[:4], entry[4:8], entry[8:12])
             if party >= contract.nodes:
                 fail("row", "hashes of rows of parties of the contract", party)
-            hashes[Position(round_, exchange), party] = entry[12:]
+            hashes[Place(Position(round_, exchange), party)] = entry[12:]
         return hashes
 
     def values(self, contract: Contract) -> Released | None:
@@ -196,17 +196,16 @@ class Row:
         return Released(values)
 
 
-def place_and_hash(contract: Contract, message: bytes) -> tuple[tuple[Position, int], bytes]:
-    """Return the position and the party of a stored row, and its hash, signature included."""
-    row = Row.read(message, contract, stored=True)
-    return (row.at, row.party), digest(message)
+def place_and_hash(contract: Contract, message: bytes) -> tuple[Place, bytes]:
+    """Return the place of a stored row, and its hash, signature included."""
+    return Row.read(message, contract, stored=True).place, digest(message)
 
 
 def mixed_rows(contract: Contract, messages: Iterable[bytes]) -> bytes:
     """Return positions, parties and hashes of the rows that a node mixed, as `Row.mixed`."""
     entries = (place_and_hash(contract, message) for message in messages)
     return b"".join(
-        b"".join(numbers(*position, party)) + hashed for (position, party), hashed in entries
+        b"".join(numbers(*place.at, place.party)) + row_hash for place, row_hash in entries
     )
 
 
