@@ -120,7 +120,7 @@ class StandIn:
         return pack(PARTS, *parts)
 
     def _row(self, at: Position) -> bytes:
-        mixed = bytes(MIXED_BYTES * (len(self._schedule.heard(at, self._number)) + 1))
+        mixed = bytes(MIXED_BYTES * (len(self._schedule.mixed_by(at, self._number)) + 1))
         values = np.random.default_rng(self._number).normal(size=DIM).tobytes()
         named = self._contract.hash, at, self._number, 0, "float64", (1, DIM)
         return Row(*named, values, mixed if at.round else b"").signed(self._signing)

@@ -246,7 +246,7 @@ class RowChannel(NodeChannel):
         arrived = self.rows.get(self.at, {})
         if packet.sender is not None:
             return arrived.get(packet.sender)
-        neighbours = self.schedule.heard(self.at, self.node)
+        neighbours = self.schedule.mixed_by(self.at, self.node)
         missing = {party for party in neighbours if arrived.get(party) is None}
         parties, weights = self.schedule.mixing(self.at.round, self.node, missing)
         order = np.arange(len(parties)), np.array([0, len(parties)])

@@ -155,8 +155,8 @@ class Rows:
         schedule = self._schedule
         if schedule.gossips:
             before = last is not None and row.at == last.at
-            return before and row.party in schedule.sent(row.at, self._number)
-        return row.at < at and row.party in schedule.heard(row.at, self._number)
+            return before and row.party in schedule.delivered_to(row.at, self._number)
+        return row.at < at and row.party in schedule.mixed_by(row.at, self._number)
 
     def charged(self, at: Position) -> tuple[Release, ...]:
         """Return what a step is charged, from public numbers alone; refuse it over budget."""

@@ -100,7 +100,7 @@ class Outcome:
         before = schedule.before(schedule.end)
         if before is None:
             return True
-        return bool(last.rows) or not schedule.heard(before, self.number)
+        return bool(last.rows) or not schedule.mixed_by(before, self.number)
 
     @property
     def seals(self) -> tuple[bytes, ...]:

@@ -209,7 +209,9 @@ class RowRouting:
         in_time = self._router.in_time[last]
         if party not in in_time:
             return set()
-        return {Place(last, sender) for sender in self._schedule.sent(last, party) & in_time}
+        return {
+            Place(last, sender) for sender in self._schedule.delivered_to(last, party) & in_time
+        }
 
     def _places_of_models(self, party: int, last: Position | None) -> set[Place]:
         """Return the places of models by token that a party has not received or released."""

@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.row import MIXED_BYTES, PROCESS_BYTES, Row
-from dpmesh.deploy.signing import SigningKey, pack
+from dpmesh.deploy.signing import LENGTH_BYTES, SigningKey, pack
 from dpmesh.deploy.sums import Header, Part, Total
 from dpmesh.deploy.turns import Turns
 from dpmesh.deploy.wire import Ask, Position
 from dpmesh.topology import MixingMatrix
 
-_FIRST = 10
-"""So many rounds are counted."""
+COUNTED_ROUNDS = 10
+"""Number of rounds whose bytes are counted for the mean of a round."""
 EARLY = 2**31
 """The exchange at which the parties sign an early end: after all attempts at the open sum."""
-_NOBODY = Header(Position(0), (), 0, bytes(60))
+_EMPTY_HEADER = Header(Position(0), (), 0, bytes(60))
+"""A header without a cohort, with a sealed secret of its usual length."""
+_PART_EXTRA = 2**8
+"""Bytes of a part of a sum beside its integers, at most."""
+_PARTY_EXTRA = 2**9
+"""Bytes of an answer for each party, at most: a secret sealed for it, or its signature."""
+_MESSAGE_EXTRA = 2**16
+"""Bytes of a question or an answer beside what is counted, at most."""
+_ROWS_OF_AN_ANSWER = 4
+"""Number of rows to whose length the fixed parts of an answer may add up."""
+
+
+class PerNode(Protocol):
+    """Randomness that names the nodes whose rows it is drawn for: a key, or a round's coins."""
+
+    def for_nodes(self: AnyPerNode, nodes: Any) -> AnyPerNode:
+        """Return the randomness of some nodes."""
+
+
+AnyPerNode = TypeVar("AnyPerNode", bound=PerNode)
 
 
 class Confirmers(NamedTuple):
@@ -37,6 +56,21 @@ class Confirmers(NamedTuple):
     needed: int
 
 
+class MixingRow(NamedTuple):
+    """A node's row of the mixing matrix of a round, without zeros.
+
+    Attributes
+    ----------
+    parties
+        The parties whose rows the node mixes, itself among them.
+    weights
+        The weight of each.
+    """
+
+    parties: list[int]
+    weights: list[float]
+
+
 class Schedule:
     """The positions of a run.
 
@@ -47,7 +81,8 @@ class Schedule:
     """
 
     def __init__(self, contract: Contract) -> None:
-        self.contract, self.topology = contract, contract.topology
+        self.contract = contract
+        self.topology = contract.topology
         self.end = Position(contract.planned.steps, int(contract.has_one_model))
         """After the last message, when the nodes take what was sent last; where one sum is for
         all, once they have signed what they took."""
@@ -57,32 +92,39 @@ class Schedule:
         self._partners = lru_cache(maxsize=4)(self._partners_at)
 
     def closing(self, step: int) -> Position:
-        """Return where the parties sign the end of a run after so many sums: of all, or early."""
-        return Position(step, 0 if step == self.end.round else EARLY)
+        """Return the position at which the parties sign the end of a run after so many sums.
 
-    def is_early(self, at: Position) -> bool:
+        It is another one if the run ends early.
+        """
+        if step == self.end.round:
+            return Position(step)
+        return Position(step, EARLY)
+
+    def is_early(self, position: Position) -> bool:
         """Return True if the parties sign an early end at a position."""
-        return self.contract.has_one_model and at.exchange >= EARLY
+        return self.contract.has_one_model and position.exchange >= EARLY
 
-    def is_closing(self, at: Position) -> bool:
+    def is_closing(self, position: Position) -> bool:
         """Return True if the rounds are over at a position, so that nothing is released there."""
-        return at.round == self.end.round or self.is_early(at)
+        return position.round == self.end.round or self.is_early(position)
 
-    def is_last(self, at: Position | None) -> bool:
+    def is_last(self, position: Position | None) -> bool:
         """Return True if no position follows."""
-        if at is None:
+        if position is None:
             return False
-        return at == self.end or (self.is_early(at) and at.exchange == EARLY + 1)
+        is_last_early = self.is_early(position) and position.exchange == EARLY + 1
+        return position == self.end or is_last_early
 
     @property
     def gossips(self) -> bool:
         """True if all nodes send at each position; by token one does."""
         return self.topology is not None
 
-    def seat(self, node: int, key: Any) -> Any:
+    def seat(self, node: int, key: AnyPerNode) -> AnyPerNode:
         """Return the key of a node's rows; where a token travels, rows name their nodes."""
-        own_row = self.gossips or self.contract.planned.sums is not None
-        return key.for_nodes(np.array([node], np.uint32)) if own_row else key
+        if self.gossips or self.contract.planned.sums is not None:
+            return key.for_nodes(np.array([node], np.uint32))
+        return key
 
     def holders(self, t: int) -> tuple[int, ...]:
         """Return the nodes that hold the token in round t, in their order."""
@@ -92,156 +134,212 @@ class Schedule:
         """Return how often messages travel in round t, where all nodes send at once."""
         return self.contract.patterns.exchanges(t)
 
-    def senders(self, at: Position) -> tuple[int, ...]:
-        """Return the nodes that send at a position; nobody does at the end."""
-        if not 0 <= at.round < self.end.round:
+    def senders(self, position: Position) -> tuple[int, ...]:
+        """Return the nodes that send at a position; none at the end."""
+        if not 0 <= position.round < self.end.round:
             return ()
         if self.contract.planned.sums is not None:
-            return tuple(range(self.contract.nodes))  # each time another attempt
+            return tuple(range(self.contract.nodes))  # each exchange is another attempt
         if self.gossips:
-            within = at.exchange < self.exchanges(at.round)
-            return tuple(range(self.contract.nodes)) if within else ()
-        return self.holders(at.round)[at.exchange : at.exchange + 1]
+            if position.exchange < self.exchanges(position.round):
+                return tuple(range(self.contract.nodes))
+            return ()
+        holders = self.holders(position.round)
+        return holders[position.exchange : position.exchange + 1]
 
-    def after(self, at: Position | None) -> Position:
+    def after(self, position: Position | None) -> Position:
         """Return the position that follows, `end` after the last one."""
-        nxt = Position(0) if at is None else Position(at.round, at.exchange + 1)
-        while nxt.round < self.end.round and not self.senders(nxt):
-            nxt = Position(nxt.round + 1)
-        return nxt
+        if position is None:
+            following = Position(0)
+        else:
+            following = Position(position.round, position.exchange + 1)
+        while following.round < self.end.round and not self.senders(following):
+            following = Position(following.round + 1)
+        return following
 
-    def before(self, at: Position) -> Position | None:
+    def before(self, position: Position) -> Position | None:
         """Return the position of gossip before another one; None before the first."""
-        if at.exchange > 0:
-            return Position(at.round, at.exchange - 1)
-        for t in reversed(range(at.round)):
+        if position.exchange > 0:
+            return Position(position.round, position.exchange - 1)
+        for t in reversed(range(position.round)):
             exchanges = self.exchanges(t)
             if exchanges > 0:
                 return Position(t, exchanges - 1)
         return None
 
-    def begun(self, at: Position) -> range:
+    def begun(self, position: Position) -> range:
         """Return the rounds that begin in the step of gossip that ends at a position.
 
-        They are the round of the position, and those before it in which nothing travels.
+        They are the round of the position, and those before it in which nothing travels. The step
+        is charged for all of them.
         """
-        if at.exchange > 0:
+        if position.exchange > 0:
             return range(0)
-        before = self.before(at)
-        first = 0 if before is None else before.round + 1
-        return range(first, min(at.round + 1, self.end.round))
+        before = self.before(position)
+        first = 0
+        if before is not None:
+            first = before.round + 1
+        return range(first, min(position.round + 1, self.end.round))
 
-    def mixing(self, t: int, node: int, missing: set[int]) -> tuple[list[int], list[float]]:
-        """Return whose rows a node mixes in round t, itself among them, and their weights.
+    def mixing(self, t: int, node: int, missing: set[int]) -> MixingRow:
+        """Return the parties whose rows a node mixes in round t, and their weights.
 
         Both ends of a link to a missing node put its weight on themselves.
         """
         matrix: MixingMatrix = self.matrix(t)
         if missing:
             edges = matrix.edges
-            down = np.isin(edges, list(missing)) & np.isin(edges[:, ::-1], [node])
-            matrix = matrix.keep_edges(~down.any(axis=1))
-        start, end = matrix.weights.indptr[node : node + 2]
+            to_missing = np.isin(edges, list(missing)) & np.isin(edges[:, ::-1], [node])
+            matrix = matrix.keep_edges(~to_missing.any(axis=1))
         weights = matrix.weights
-        return weights.indices[start:end].tolist(), weights.data[start:end].tolist()
+        start, end = weights.indptr[node : node + 2]
+        return MixingRow(weights.indices[start:end].tolist(), weights.data[start:end].tolist())
 
-    def heard(self, at: Position, node: int) -> set[int]:
-        """Return the other nodes whose rows of a position a node may receive."""
+    def mixed_by(self, position: Position, node: int) -> set[int]:
+        """Return the other nodes whose rows of a position a node mixes or builds upon."""
         if self.gossips:
-            return set(self.matrix(at.round).neighbours(node).tolist())
-        return set(self.senders(at)) - {node}
+            return set(self.matrix(position.round).neighbours(node).tolist())
+        return set(self.senders(position)) - {node}
+
+    def delivered_to(self, position: Position, node: int) -> set[int]:
+        """Return the other nodes whose rows of a position go to a node.
+
+        They are those whose rows it mixes, and with the last row of a round its partners in the
+        next one: rows name the processes that may share secrets.
+        """
+        senders = self.mixed_by(position, node)
+        ends_round = self.gossips and self.after(position).exchange == 0
+        if ends_round:
+            return senders | {*self.partners(position.round + 1, node)}
+        return senders
 
     def partners(self, t: int, node: int) -> tuple[int, ...]:
-        """Return with whom a node shares secrets in round t, ascending."""
+        """Return the nodes with which a node shares secrets in round t, ascending."""
         return self._partners(t).get(node, ())
 
     def _partners_at(self, t: int) -> dict[int, tuple[int, ...]]:
+        """Return the partners of each node that shares secrets in round t."""
         secrets = self.contract.planned.secrets_at(t)
         if secrets is None:
             return {}
-        of_nodes: dict[int, list[int]] = {}
+        partners: dict[int, list[int]] = {}
         for i, j in secrets.pairs.tolist():
-            of_nodes.setdefault(i, []).append(j)
-            of_nodes.setdefault(j, []).append(i)
-        return {node: tuple(sorted(others)) for node, others in of_nodes.items()}
+            partners.setdefault(i, []).append(j)
+            partners.setdefault(j, []).append(i)
+        return {node: tuple(sorted(others)) for node, others in partners.items()}
 
-    def sent(self, at: Position, node: int) -> set[int]:
-        """Return the other nodes whose rows of a position go to a node: partners' too."""
-        last = self.gossips and self.after(at).exchange == 0
-        return self.heard(at, node) | {*(self.partners(at.round + 1, node) if last else ())}
+    def confirming(self, position: Position, node: int) -> Confirmers:
+        """Return the parties that know if a node released its row of a position, and the quorum.
 
-    def confirming(self, at: Position, node: int) -> Confirmers:
-        """Return who knows whether a node released its row of a position, and how many must say so.
-
-        As many of them may be silent as the quorum allows to be missing, but not all.
+        They are the receivers of the row, or all other parties if it has none, or by token. As many
+        of them may be silent as the contract's quorum allows to be missing, but not all.
         """
-        everybody = self.contract.nodes
-        hear = self.heard(at, node) if self.gossips else set[int]()
-        others = hear or {*range(everybody)} - {node}
-        return Confirmers(others, max(1, len(others) - (everybody - self.contract.terms.quorum)))
+        nodes = self.contract.nodes
+        receivers = set[int]()
+        if self.gossips:
+            receivers = self.mixed_by(position, node)
+        if not receivers:
+            receivers = {*range(nodes)} - {node}
+        may_be_silent = nodes - self.contract.terms.quorum
+        return Confirmers(receivers, max(1, len(receivers) - may_be_silent))
 
 
 def bytes_of_row(contract: Contract, mixed: int) -> int:
     """Return the length of a signed row made of so many others, without compression."""
-    values = np.zeros((contract.models, contract.dim // contract.models), contract.terms.numbers)
-    kind, shape = contract.terms.numbers, values.shape
-    public, hashes = (contract.hash, Position(0), 0, 0, kind, shape), bytes(mixed * MIXED_BYTES)
-    said = bytes(contract.planned.has_partners * PROCESS_BYTES * (1 + mixed))
-    row = Row(*public, values.tobytes(), hashes, said)
+    shape = (contract.models, contract.dim // contract.models)
+    numbers = contract.terms.numbers
+    processes = 0
+    if contract.planned.has_partners:
+        processes = 1 + mixed
+    row = Row(
+        contract.hash,
+        Position(0),
+        party=0,
+        incarnation=0,
+        dtype=numbers,
+        shape=shape,
+        codes=np.zeros(shape, numbers).tobytes(),
+        mixed=bytes(mixed * MIXED_BYTES),
+        processes=bytes(processes * PROCESS_BYTES),
+    )
     return len(row.signed(SigningKey.generate()))
 
 
 def bytes_of_total(contract: Contract) -> int:
     """Return the length of the longest total with its header, as it goes to a node."""
-    packed = bytes(_longest(contract))
-    return len(Total(_NOBODY, packed, 0).as_bytes(contract))
+    packed = bytes(_longest_sum(contract))
+    return len(Total(_EMPTY_HEADER, packed, 0).as_bytes(contract))
 
 
-def _longest(contract: Contract) -> int:
-    """Return the length of the longest sum, packed."""
+def _longest_sum(contract: Contract) -> int:
+    """Return the bytes of the longest sum, packed."""
     planned = contract.planned
     return max(planned.sums_at(step).message_bytes for step in range(planned.steps))
 
 
 def longest_question(contract: Contract) -> int:
     """Return the most bytes that a router sends a node in one message."""
-    missed = (
-        0 if contract.planned.sums is None else contract.planned.steps * bytes_of_total(contract)
-    )
-    return 2 * contract.nodes * bytes_of_row(contract, contract.nodes) + missed + 2**16
+    totals = 0
+    if contract.planned.sums is not None:
+        totals = contract.planned.steps * bytes_of_total(contract)  # if it missed them all
+    row = bytes_of_row(contract, contract.nodes)
+    return 2 * contract.nodes * row + totals + _MESSAGE_EXTRA
 
 
 def longest_answer(contract: Contract) -> int:
     """Return the most bytes that a node sends a router in one message."""
     sums = contract.planned.sums
-    parts = 0 if sums is None else sums.sites * (_longest(contract) + 2**8)
-    rows = 4 if sums is not None else 4 + contract.nodes  # later ones of all that started
-    return rows * bytes_of_row(contract, contract.nodes) + parts + 2**9 * contract.nodes + 2**16
+    parts = 0
+    rows = _ROWS_OF_AN_ANSWER
+    if sums is not None:
+        parts = sums.sites * (_longest_sum(contract) + _PART_EXTRA)
+    else:
+        rows += contract.nodes  # later ones of all that started
+    row = bytes_of_row(contract, contract.nodes)
+    return rows * row + parts + _PARTY_EXTRA * contract.nodes + _MESSAGE_EXTRA
 
 
 def bytes_of_round(contract: Contract) -> int:
-    """Return what the router receives and sends in a round, questions included, without losses.
+    """Return the bytes that the router receives and sends in a round, without losses.
 
-    Each node's row goes to the router once, and once to each node that receives it. By token each
-    model goes to the router and to the next holder. A part of a sum goes to the router, and the
-    total to all; where sums differ in length, the longest counts.
+    Questions are among them. Each node's row goes to the router once, and once to each node that
+    receives it. By token each model goes to the router and to the next holder. A part of a sum goes
+    to the router, and the total to all; where sums differ in length, the longest counts.
     """
     if contract.planned.sums is not None:
-        part = Part(_NOBODY, bytes(32), bytes(_longest(contract)), 0)
-        parts = sum(map(len, contract.planned.sums.receivers))
-        each = len(part.as_bytes(contract)) + len(_NOBODY.as_bytes(contract)) + 16
-        question = len(Ask(Position(0), ()).as_bytes(contract)) + 24
-        return parts * each + contract.nodes * (question + bytes_of_total(contract))
-    schedule, by_token = Schedule(contract), bytes_of_row(contract, contract.models)
-    question = len(pack(b"dpmesh ask 1", contract.hash, bytes(4), bytes(4)))
-    rounds = min(_FIRST, contract.terms.rounds)
-    total = 0
-    for t in range(rounds):
-        if not schedule.gossips:
-            total += len(schedule.holders(t)) * (2 * by_token + question + 8)
-            continue
-        heard = schedule.matrix(t).messages
-        row = bytes_of_row(contract, heard // contract.nodes)
-        each = contract.nodes * (row + question) + heard * (row + 8)
-        total += schedule.exchanges(t) * each
-    return total // rounds
+        return _bytes_of_sums(contract, sum(map(len, contract.planned.sums.receivers)))
+    schedule = Schedule(contract)
+    rounds = min(COUNTED_ROUNDS, contract.terms.rounds)
+    bytes_of_rounds = _bytes_of_gossip if schedule.gossips else _bytes_of_token
+    return sum(bytes_of_rounds(schedule, t) for t in range(rounds)) // rounds
+
+
+def _bytes_of_sums(contract: Contract, parts: int) -> int:
+    """Return the bytes of a round with so many parts of sums."""
+    part = Part(_EMPTY_HEADER, bytes(32), bytes(_longest_sum(contract)), 0)
+    header = len(_EMPTY_HEADER.as_bytes(contract))
+    part_and_header = len(part.as_bytes(contract)) + header + 2 * LENGTH_BYTES
+    question = len(Ask(Position(0), ()).as_bytes(contract)) + 3 * LENGTH_BYTES
+    return parts * part_and_header + contract.nodes * (question + bytes_of_total(contract))
+
+
+def _bytes_of_question(contract: Contract) -> int:
+    """Return the bytes of a question for a row, without the rows attached."""
+    return len(pack(b"dpmesh ask 1", contract.hash, bytes(4), bytes(4)))
+
+
+def _bytes_of_token(schedule: Schedule, t: int) -> int:
+    """Return the bytes of round t by token."""
+    contract = schedule.contract
+    model = bytes_of_row(contract, contract.models)
+    turn = 2 * model + _bytes_of_question(contract) + LENGTH_BYTES
+    return len(schedule.holders(t)) * turn
+
+
+def _bytes_of_gossip(schedule: Schedule, t: int) -> int:
+    """Return the bytes of round t of gossip."""
+    contract = schedule.contract
+    links = schedule.matrix(t).messages
+    row = bytes_of_row(contract, links // contract.nodes)
+    answers_and_questions = contract.nodes * (row + _bytes_of_question(contract))
+    return schedule.exchanges(t) * (answers_and_questions + links * (row + LENGTH_BYTES))
