@@ -41,6 +41,43 @@ def test_a_router_that_restarts_beside_a_lost_party_goes_on(algorithm: str, tmp_
     assert all(node.is_sealed for node in parties.nodes[:3])
 
 
+@pytest.mark.parametrize("algorithm", ["gradient descent", "without replacement"])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_gossip_below_its_quorum_says_for_whom_it_pauses_and_resumes(
+    algorithm: str, is_restarted: bool, tmp_path: Path
+) -> None:
+    mesh = pytest.importorskip("dpmesh.cli.mesh")
+    parties, clock = Parties(tmp_path, algorithm, quorum=3, rehearsal=False, rounds=6), Clock()
+    router = Router(parties.contract, clock)
+    lines: list[str] = []
+    progress = mesh._Progress(lines.append)
+    there = {0, 1, 2, 3}
+    while router.at is None or router.at.round < 2:
+        run_once(parties, router, clock)
+        progress(router)
+    there -= {2, 3}
+    if is_restarted:
+        router = Router(parties.contract, clock)
+    for step in range(100):
+        run_once(parties, router, clock, lambda party, step: party in there, step=step)
+        progress(router)
+    charged = [parties.folders[party].ledger(parties.contract) for party in there]
+    assert not router.done
+    assert not router.failure
+    assert router.waits_for == ["p2", "p3"]
+    paused = (
+        "waiting for the signatures of" if is_restarted else "paused below the quorum: waiting for"
+    )
+    assert lines[-1] == f"{paused} p2, p3"
+    for step in range(50):  # nobody is charged for waiting
+        run_once(parties, router, clock, lambda party, step: party in there, step=step)
+    assert [parties.folders[party].ledger(parties.contract) for party in there] == charged
+    there |= {2}
+    run(parties, router, clock, lambda party, step: party in there)
+    assert router.missing == ["p3"]
+    assert all(parties.nodes[party].is_done for party in there)
+
+
 def test_a_party_that_stalls_again_and_again_costs_one_attempt(tmp_path: Path) -> None:
     parties, clock = Sums(tmp_path, quorum=3, rounds=8), Clock()
     router = Router(parties.contract, clock)
