@@ -1,7 +1,8 @@
-"""Words of README, docs, help and errors: search terms, phrases to avoid, length of sentences.
+"""Words of README, docs, help, docstrings, errors and reports.
 
-``python .ci/words.py`` prints what it counts; with ``--check`` it ends with 1 where a search term
-leads nowhere or a phrase to avoid is used.
+``python .ci/words.py`` prints what it counts: search terms, phrases to avoid, length of sentences.
+With ``--check`` it ends with 1 where a search term leads nowhere, a phrase to avoid is used, a
+docstring begins with a question word, or sentences are too long.
 """
 
 from __future__ import annotations
@@ -47,6 +48,14 @@ LONGEST_MEAN = 18.0
 """Words of a sentence, on average."""
 LONG = 30
 """Words of a sentence that is an exception."""
+LARGEST_SHARE = {"pages": 0.05, "help": 0.0, "docstrings": 0.02}
+"""Share of sentences that are exceptions."""
+
+PACKAGE = ROOT / "python" / "dpmesh"
+SECTIONS = ("Parameters", "Attributes", "Raises", "Returns", "Yields", "Examples", "Notes")
+"""Heads of the sections of a docstring."""
+QUESTION = re.compile(r"(What|Whether|How|Who)\b")
+"""Words with which no docstring begins: it names or commands."""
 
 
 def pages() -> list[Path]:
@@ -77,21 +86,65 @@ def _is_public(node: ast.stmt) -> bool:
     return isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
 
 
-def error_texts() -> dict[Path, str]:
-    """Return what errors and warnings say, by the module that raises them."""
-    texts = {}
-    for module in sorted((ROOT / "python" / "dpmesh").rglob("*.py")):
-        calls = [node for node in ast.walk(ast.parse(module.read_text())) if _tells(node)]
-        texts[module] = "\n".join(_texts(call) for call in calls)
+def spoken_texts() -> dict[Path, str]:
+    """Return all texts of code, by module: those of errors, warnings, reports, pages and plots."""
+    return {
+        module: _texts(_without_docstrings(ast.parse(module.read_text())))
+        for module in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def docstrings() -> dict[Path, list[str]]:
+    """Return the docstrings of all public names, by module."""
+    texts: dict[Path, list[str]] = {}
+    for module in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(module.read_text())):
+            if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                continue
+            text = ast.get_docstring(node)
+            if text and not getattr(node, "name", "").startswith("_"):
+                texts.setdefault(module, []).append(text)
     return texts
 
 
-def _tells(node: ast.AST) -> bool:
-    """Return whether a node is a call whose texts a user reads as an error or a warning."""
-    if not isinstance(node, ast.Call):
-        return False
-    name = _name(node)
-    return name in ("fail", "warn", "NotProved") or name.endswith("Error")
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    """Return a module without texts that stand as statements."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [line for line in body if not _is_text(line)]  # type: ignore[attr-defined]
+    return tree
+
+
+def _is_text(node: ast.stmt) -> bool:
+    """Return whether a statement is a text alone."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def paragraphs_of(docstring: str) -> str:
+    """Return the prose of a docstring: without heads of sections, parameters' names and programs.
+
+    The text of each parameter is a paragraph.
+    """
+    blocks: list[list[str]] = [[]]
+    in_section = in_program = False
+    for line in docstring.splitlines():
+        is_name = in_section and line.strip() and not line.startswith(" ")
+        if line.strip() in SECTIONS:
+            in_section, is_name = True, True
+        is_row = line.startswith("`") and "  " in line  # of a table
+        if line.startswith(">>>"):
+            in_program = True
+        elif not line.strip():
+            in_program = False
+        if is_name or is_row or in_program or not line.strip() or not line.strip("-= "):
+            blocks.append([])
+        elif in_section:
+            blocks[-1].append(line.removeprefix("    "))
+        else:
+            blocks[-1].append(line)
+    text = "\n\n".join("\n".join(block) for block in blocks if block)
+    return re.sub(r"``[^`]*``", "`code`", re.sub(r"^.*::$", "", text, flags=re.M))
 
 
 def _name(call: ast.Call) -> str:
@@ -130,34 +183,60 @@ def main(check: bool) -> int:
     missing = [term for term in SEARCH_TERMS if term.lower() not in together]
     print("search terms without a hit:", ", ".join(missing) or "none")
 
+    documented = {module: "\n\n".join(texts) for module, texts in docstrings().items()}
     phrases = (Path(__file__).parent / "banned_phrases.txt").read_text().splitlines()
     used = 0
-    spoken = {**help_texts()}
-    for module, text in error_texts().items():
-        spoken[module] = f"{spoken.get(module, '')} {text}"
-    for page, text in {**texts, **spoken}.items():
-        flat = " ".join(text.split()).lower()
-        for phrase in filter(None, phrases):
-            count = flat.count(phrase.lower())
-            used += count
-            if count:
-                print(f"{page.relative_to(ROOT)}: {phrase!r} {count} times")
+    for source in (texts, help_texts(), spoken_texts(), documented):
+        for page, text in source.items():
+            flat = " ".join(text.split()).lower()
+            for phrase in filter(None, phrases):
+                count = flat.count(phrase.lower())
+                used += count
+                if count:
+                    print(f"{page.relative_to(ROOT)}: {phrase!r} {count} times")
+    questions = [
+        f"{module.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for module, module_texts in docstrings().items()
+        for text in module_texts
+        if QUESTION.match(text)
+    ]
+    for line in questions:
+        print(line)
+    print(f"phrases to avoid: {used}; docstrings that begin with a question word: {len(questions)}")
 
-    longest_help = 0
-    for module, text in help_texts().items():
-        for sentence in sentences_of(text):
-            longest_help = max(longest_help, len(sentence.split()))
-            if len(sentence.split()) > LONG:
-                print(f"{module.relative_to(ROOT)}: {len(sentence.split())} words: {sentence}")
-    lengths = [len(s.split()) for text in texts.values() for s in sentences_of(text)]
-    mean = sum(lengths) / len(lengths)
-    long = sum(length > LONG for length in lengths)
+    documented = {
+        module: "\n\n".join(map(paragraphs_of, module_texts))
+        for module, module_texts in docstrings().items()
+    }
+    is_long = [
+        _print_lengths("pages", texts),
+        _print_lengths("help", help_texts()),
+        _print_lengths("docstrings", documented),
+    ]
+    return int(check and bool(missing or used or questions or any(is_long)))
+
+
+def _print_lengths(kind: str, texts: dict[Path, str]) -> bool:
+    """Print the length of sentences; return whether they are too long."""
+    sentences = [
+        (len(sentence.split()), sentence, place)
+        for place, text in texts.items()
+        for sentence in sentences_of(text)
+    ]
+    mean = sum(length for length, *_ in sentences) / len(sentences)
+    exceptions = [found for found in sentences if found[0] > LONG]
+    share = len(exceptions) / len(sentences)
+    longest, sentence, place = max(sentences)
     print(
-        f"{len(lengths)} sentences of {mean:.1f} words on average (at most {LONGEST_MEAN:g}), "
-        f"{long} of more than {LONG}; longest sentence of help: {longest_help}; "
-        f"phrases to avoid: {used}"
+        f"{kind}: {len(sentences)} sentences of {mean:.1f} words on average (at most "
+        f"{LONGEST_MEAN:g}), {len(exceptions)} of more than {LONG} "
+        f"(at most {LARGEST_SHARE[kind]:.0%}); longest: {longest} words, "
+        f"{place.relative_to(ROOT)}: {sentence[:60]}"
     )
-    return int(check and bool(missing or used or mean > LONGEST_MEAN))
+    if "--long" in sys.argv:
+        for length, sentence, place in sorted(exceptions, reverse=True):
+            print(f"    {place.relative_to(ROOT)}: {length} words: {sentence}")
+    return mean > LONGEST_MEAN or share > LARGEST_SHARE[kind]
 
 
 if __name__ == "__main__":

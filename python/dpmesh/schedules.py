@@ -341,8 +341,8 @@ def keep_schedules(algorithm: object, *names: str) -> None:
     ------
     ValueError
         If a setting is neither a finite number greater than 0 nor a schedule whose first value is a
-        finite number of at least 0; or if a schedule returns a different number when it is called
-        again, so that the accounted step might not be the one taken.
+        finite number of at least 0. If a schedule returns another number when it is called again:
+        the accounted step might then not be the one taken.
     """
     for name in names:
         value = getattr(algorithm, name)

@@ -310,7 +310,7 @@ def test_a_budget_calibrates_it() -> None:
 def test_the_report_states_the_secret() -> None:
     from dpmesh.privacy import report
 
-    assert "each record is used in one secret round of 10" in str(report(plan(10), 1e-5))
+    assert "each record is used in one round of 10, a secret one" in str(report(plan(10), 1e-5))
 
 
 def test_bad_arguments() -> None:

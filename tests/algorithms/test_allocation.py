@@ -324,7 +324,7 @@ def test_clients_take_part_once_in_each_pass() -> None:
     exact = random_allocation_epsilon(delta=1e-4, cycles=2, **given)
     assert run.privacy.epsilon == pytest.approx(exact, rel=1e-6)
     assert algorithm.plan(5).cost(1e-4) == algorithm.plan(8).cost(1e-4)
-    assert "each user is used in one secret round of 4" in str(run.privacy)
+    assert "each user is used in one round of 4, a secret one" in str(run.privacy)
     with pytest.raises(ValueError, match="of sums of integers only these are proved"):
         replace(algorithm, combination=SecureAggregation(dim=2, rounds=8))
 

@@ -172,7 +172,7 @@ def test_files_keep_the_estimator(tumours: Any, tmp_path: Path) -> None:
     assert clone(loaded).fit(table, diagnosis).n_features_in_ == 30
     assert {"against", "together"} <= model.report_.as_dict().keys()  # as files have them
     old = {name: value for name, value in model.report_.as_dict().items() if name != "against"}
-    assert FitReport.from_dict(old).against.startswith("everybody")
+    assert FitReport.from_dict(old).threat_model.startswith("everybody")
 
 
 @pytest.mark.slow
@@ -246,7 +246,7 @@ def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
     model.fit(X, y, groups=np.arange(300) % 6)
     assert model.report_.privacy.epsilon == pytest.approx(3.0, rel=1e-3)
     assert model.report_.privacy.unit == "user"
-    assert "everybody" in model.report_.against
+    assert "everybody" in model.report_.threat_model
 
     def masked(noise: float) -> dm.FederatedLearning:
         sums = dm.algorithms.SecureAggregation(dim=130, rounds=3, colluding=2)
@@ -255,7 +255,7 @@ def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
     secret = PrivateClassifier(3.0, ranges=(0, 16), algorithm=masked, rounds=3)
     secret.fit(X, y, groups=np.arange(300) % 6)
     assert secret.report_.privacy.epsilon == pytest.approx(3.0, rel=1e-3)
-    assert "even if any 2 of the sites help it" in secret.report_.against
+    assert "even if any 2 of the sites help it" in secret.report_.threat_model
     with pytest.raises(ValueError, match="rounds: wanted a number of rounds"):
         clone(model).set_params(rounds=None).fit(X, y)
 

@@ -47,7 +47,7 @@ def test_the_words_of_a_fit_say_that_seeded_noise_is_not_private(seeded: bool) -
         rounds=5,
         megabytes=1.0,
         privacy=dm.privacy.report(plan, 1e-5, seeded=seeded),
-        against="the server",
+        threat_model="the server",
     )
     assert fit.plain_words.startswith("NOT private: the noise is seeded") == seeded
     assert "What this means for one person" in fit.plain_words

@@ -227,7 +227,7 @@ def test_one_release_answers_all_and_costs_what_was_asked(sites: int) -> None:
     assert found.privacy.epsilon == pytest.approx(1.0, abs=1e-5)
     assert found.ledger.cost(1e-5).epsilon == found.privacy.epsilon
     assert len(found.ledger.releases) == 1
-    assert ("server" in found.against) == (sites > 2)
+    assert ("server" in found.threat_model) == (sites > 2)
     assert found.answers[0].rows[1].estimate == pytest.approx(60, abs=8)
     alone = ask(asked[:1], table, site, ranges=RANGES, epsilon=1.0, key=dm.Key.seeded(0))
     ratio = found.answers[0].rows[1].noise / alone.answers[0].rows[1].noise

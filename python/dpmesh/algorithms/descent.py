@@ -51,9 +51,9 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
     clipping_norm
         L, the largest norm of a record's gradient.
     batches
-        Into how many batches a node's first `records` records are split, in their order; a round
-        takes the gradient of the next one, and the first one follows the last. 1 takes all records
-        in every round.
+        Number of batches into which a node's first `records` records are split, in their order. A
+        round takes the gradient of the next one, and the first one follows the last. 1 takes all
+        records in every round.
     copies
         The most nodes that hold the same record. Each of them adds noise of its own, so the run
         costs as much as `copies` runs on it.

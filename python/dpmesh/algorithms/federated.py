@@ -112,8 +112,8 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         `RecordGradients`, which protects a record.
     noise_multiplier
         Standard deviation nu of the noise on the sum over the contribution's `clipping_norm`, as in
-        Opacus and Flower; under a secure sum, of the noise unknown to the server and the clients
-        that collude with it. None runs without noise, for comparison.
+        Opacus and Flower. Under secure aggregation it counts only noise that is unknown to the
+        server and the clients that collude with it. None runs without noise, for comparison.
     combination
         How contributions come together: `TrustedServer`, which sees them, or `SecureAggregation`,
         where it sees noisy sums alone.

@@ -60,9 +60,9 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
     records
         Number of records of all nodes together, N: a public constant.
     noise_multiplier
-        Scale of the noise in a sum that the adversary does not know, over the norm with which one
-        clipped gradient enters all sums of a round together, alpha C nodes / (records sqrt(fewest
-        neighbours)): half of how far they move if a record is replaced.
+        Scale of the noise in a sum that the adversary does not know, over half of the distance by
+        which all sums of a round together move if a record is replaced: alpha C nodes / (records
+        sqrt(fewest neighbours)).
     step_size
         alpha for t = 1, 2, ..
     clipping_norm

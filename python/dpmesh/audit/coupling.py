@@ -126,11 +126,14 @@ def couple(
 ) -> Coupling:
     """Run an algorithm on two neighbouring problems with the same releases, and compare.
 
-    It checks that the releases are those of the plan; that none moves further than its noise
-    covers, nor all together further than the plan accounts for; that no two numbers have the same
-    noise, and no two nodes a part of it in common; that numbers independent of the data do not move
-    at all; and that neither the amount of communication nor the published models differ, since both
-    should follow from releases.
+    It checks five things:
+
+    - The releases are those of the plan.
+    - None moves further than its noise covers, nor all together further than the plan accounts for.
+    - No two numbers have the same noise, and no two nodes a part of it in common.
+    - Numbers independent of the data do not move at all.
+    - Neither the amount of communication nor the published models differ: they follow from
+      releases.
 
     Parameters
     ----------

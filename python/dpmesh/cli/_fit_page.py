@@ -107,7 +107,7 @@ class FitPage:
             ("Model", f"{self._kind}, from {columns} column{'s' * (columns != 1)}"),
             ("Learned from", f"{sites}, {records}"),
             ("Guarantee", guarantee),
-            ("Threat model", report.against),
+            ("Threat model", report.threat_model),
             ("Adversary", privacy.adversary),
         ]
         if privacy.is_finite and not privacy.seeded:
@@ -142,8 +142,7 @@ class FitPage:
         if len(verdict.baselines.alone) > 1:
             yield from self._populations()
         if evaluation.by_epsilon:
-            heads, *rows = evaluation.epsilons()
-            yield details("Scores over epsilon", table(heads, rows))
+            yield details("Scores over epsilon", table(*evaluation.epsilon_table))
         yield details("Baselines, on the records of all sites", table(*verdict.table))
 
     def _populations(self) -> Iterator[str]:

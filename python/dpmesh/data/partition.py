@@ -1,8 +1,8 @@
 """Train-test splits and partitions of records among nodes.
 
 A partition is a tuple with one array of record indices for each node. The arrays are disjoint, none
-is empty, and together they hold every record, unless equal sizes are asked for: then all nodes have
-the same number of records, and the few left over belong to no node. Each node's records are in
+is empty, and together they hold every record. If equal sizes are asked for, all nodes have the same
+number of records, and the few left over belong to no node. Each node's records are in
 random order, except with `by_user`, which keeps the order of the dataset.
 
 Guarantees are for nodes that hold these records: a neighbouring dataset replaces a record at its

@@ -2,8 +2,8 @@
 
 Two datasets that differ in one record still differ in one record afterwards, so every guarantee for
 the result is one for the original. Standardization, PCA, feature selection or vocabularies fitted
-to the data are not of this kind: one record moves the mean and the principal axes, and with them
-all other records, so that the fit itself leaks and "one record" no longer bounds the difference.
+to the data are not of this kind. One record moves the mean and the principal axes, and with them
+all other records: the fit itself leaks, and "one record" no longer bounds the difference.
 Fit such maps to public data of the same kind, or release them through a private mechanism of their
 own and count its epsilon.
 """

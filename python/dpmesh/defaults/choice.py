@@ -407,7 +407,7 @@ def _gain(shared_noise: BetweenPartners) -> float:
     return independent_noise / shared_noise.mixed_noise(uses=rows)
 
 
-def against(algorithm: object, view: EverybodyButPartners | None = None) -> str:
+def threat_model_of(algorithm: object, view: EverybodyButPartners | None = None) -> str:
     """Return the threat model of an algorithm's guarantee, in words."""
     if view is not None:
         return in_words(view)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from dpmesh._validate import fail
-from dpmesh.defaults.choice import against
+from dpmesh.defaults.choice import threat_model_of
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.row import Row
@@ -200,7 +200,7 @@ class Outcome:
             ),
             sites=contract.nodes,
             records=records,
-            against=against(contract.algorithm),
+            threat_model=threat_model_of(contract.algorithm),
             privacy=replace(privacy, assumptions=(*privacy.assumptions, PUBLIC)),
             ledger=contract.plan,
         )

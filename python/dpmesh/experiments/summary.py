@@ -281,7 +281,7 @@ def _leader(groups: Groups, opening: str) -> str:
     named = "; ".join(close[:_MOST_NAMED])
     if len(close) > _MOST_NAMED:
         named += f" and {len(close) - _MOST_NAMED} more"
-    return f"{sentence} No clear difference from {named}."
+    return f"{sentence} Inconclusive against {named}."
 
 
 def _held_out(run: Result) -> float:

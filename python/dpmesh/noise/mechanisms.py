@@ -327,9 +327,9 @@ class Mechanism(ABC):
         Raises
         ------
         ValueError
-            If an argument has the wrong type, a value is NaN or infinite, a noisy row is so long
-            that rounding to its type adds too much to the sensitivity, or the noise is smaller than
-            the type's normal numbers or exceeds 2**25 times the grid.
+            If an argument has the wrong type, or a value is NaN or infinite. If a noisy row is so
+            long that rounding to its type adds too much to the sensitivity. If the noise is smaller
+            than the type's normal numbers, or exceeds 2**25 times the grid.
         """
         if not isinstance(sensitivity, Sensitivity):
             fail("sensitivity", A_SENSITIVITY, reprlib.repr(sensitivity))

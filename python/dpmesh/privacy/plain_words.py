@@ -30,15 +30,15 @@ def found_at(false_alarms: float, epsilon: float, delta: float = 0.0) -> float:
     return most
 
 
-def plain_words(epsilon: float, delta: float, against: str) -> str:
+def plain_words(epsilon: float, delta: float, threat_model: str) -> str:
     """Return what a guarantee means for one person, and what it does not cover.
 
     Parameters
     ----------
     epsilon, delta
         Of the guarantee, for one record.
-    against
-        Against whom it holds, in words.
+    threat_model
+        The threat model of the guarantee, in words.
     """
     guesses = right_guesses(epsilon, delta)
     detections = found_at(0.01, epsilon, delta)
@@ -53,6 +53,6 @@ def plain_words(epsilon: float, delta: float, against: str) -> str:
             f"  {100 * detections:.1f} in 100 true ones. Without what is published it confirms 1.",
             "- It does not hide what holds for many people alike, nor what a site does with its",
             "  own records, nor a person with several records as well as one with a single one.",
-            f"- Threat model: {against}.",
+            f"- Threat model: {threat_model}.",
         ]
     )

@@ -292,9 +292,9 @@ class Plan(InNotebooks):
         delta
             In [0, 1). At 0, Gaussian releases have infinite epsilon.
         view
-            Against whom, such as ``OneNode(topology=topology)`` of `dpmesh.privacy.views`; None for
-            somebody who sees every message, with those colluding whom a star of secrets allows. It
-            needs the plan of a problem:
+            The adversary's view, such as ``OneNode(topology=topology)`` of `dpmesh.privacy.views`.
+            None for an adversary who sees every message, and colludes with as many nodes as a star
+            of secrets allows. A view needs the plan of a problem:
             ``algorithm.plan(rounds, problem)``. Where less than against everybody is not proved,
             the cost states why.
 

@@ -30,7 +30,7 @@ OF_MODELS = ("accuracy", "node_accuracy", "consensus_distance", "run.parameters"
 """What follows from the models that nodes hold, which an algorithm may release or not."""
 
 SEES_ALL = "an adversary who sees all that is released"
-"""Against whom an epsilon holds unless partners or a secure sum share its noise."""
+"""The adversary of an epsilon, unless partners or a secure sum share its noise."""
 
 SEEDED = (
     "the noise is seeded: whoever knows the seed can remove it, so this run is reproducible but no "
@@ -64,7 +64,7 @@ class Guarantee:
     unit, neighboring_relation
         What is protected: see `Plan`.
     adversary
-        Against whom.
+        The adversary, in words.
     conditions
         What it rests on.
     accountant
@@ -141,7 +141,7 @@ class Report(InNotebooks):
     not_covered
         What a run measured and the guarantee does not cover, see `not_covered`.
     adversary
-        Against whom `epsilon` holds.
+        The adversary of `epsilon`, in words.
     seeded
         Whether the noise came from a key with a known seed: then nothing is private.
 
@@ -292,8 +292,8 @@ def _secret(allocations: Sequence[RandomAllocation], unit: Unit) -> str:
     counts = sorted({allocation.rounds for allocation in allocations})
     rounds = " to ".join(dict.fromkeys((str(counts[0]), str(counts[-1]))))
     return (
-        f"each {unit} is used in one secret round of {rounds}: neither that nor how many take part "
-        "in a round is published, and nobody infers it from the time of an answer"
+        f"each {unit} is used in one round of {rounds}, a secret one: neither that nor how many "
+        "take part in a round is published, and nobody infers it from the time of an answer"
     )
 
 
@@ -333,7 +333,7 @@ def report(
         Number of records or users that the data hold. A `delta` above 1 over it is named; None if
         it is not known.
     view
-        An adversary who sees part of the messages, against whom the cost is reported, too; see
+        An adversary who sees part of the messages, whose epsilon is reported, too; see
         `Plan.cost`. None reports the cost against one who sees all messages alone; where partners
         share secrets, against all except link partners.
     not_covered
@@ -394,7 +394,7 @@ def _noise_in_words(plan: Plan) -> str | None:
 
 
 def _adversary(plan: Plan) -> str:
-    """Return against whom the epsilon of a plan holds: whoever does not share in its noise."""
+    """Return the adversary of a plan's epsilon: parties that do not share in its noise."""
     stars = [secrets.coalition for secrets in secrets_in(plan.releases) if secrets.star]
     seen_by = but_partners(max(stars)) if stars else SEES_ALL
     mechanisms = [release.mechanism for release in plan.touching]

@@ -1,6 +1,6 @@
 """Records and their partition among nodes, checked and concatenated.
 
-In a pass of random allocation each record is in a batch of one secret round. Which one is a
+In a pass of random allocation each record is in the batch of one round, which is secret. It is a
 function of the node's secret key, the node and the record's place, and of nothing else: the same in
 one process, on ranks and between parties, and after a resume.
 """

@@ -30,10 +30,10 @@ class TorchProblem(DenseProblem):
     """A module, the records of each node, and test records.
 
     Parameters of nodes are rows of one float32 array: the module's parameters in their order,
-    flattened. A stack of nodes trains in one vectorized call (`torch.func`), so the module must be
-    one that `torch.func.vmap` can take: no batch norm in training mode, whose statistics would
-    include the padding, and no dropout, whose coins are not from the key. Group norm works. Whether
-    module and loss treat each record by itself is tested with two records, alone and together.
+    flattened. A stack of nodes trains in one vectorized call (`torch.func`), so the module must
+    work under `torch.func.vmap`. Batch norm in training mode does not: its statistics would
+    include the padding. Nor does dropout, whose coins are not from the key. Group norm works.
+    A test with two records, alone and together, checks that module and loss treat each by itself.
 
     Parameters
     ----------

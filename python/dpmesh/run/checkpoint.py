@@ -3,7 +3,7 @@
 The file holds what the remaining rounds need: the state of all nodes (with their own un-noised
 parameters: protect it like them), what the metrics and the network remember, the history and the
 ledger. It holds no key and no records. A run resumes under its own key only: the rounds after the
-checkpoint, run again, then release the same values, which costs nothing; under a fresh key they
+checkpoint, run again, then release the same values, which costs nothing. Under a fresh key they
 would release a second noisy version, and draw samples other than those already used. Nor does a run
 resume with another algorithm, network, problem or data: both would then have the same noise.
 """

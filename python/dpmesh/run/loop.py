@@ -81,8 +81,8 @@ def simulate(
         What must not be exceeded: a plan that costs more is refused before the first round, and a
         run that departs from its plan ends before the first release that would cost more.
     metrics
-        What to measure: names of metrics and functions of your own, or `Metrics`, which also sets
-        how often, who receives the measurements and whether a bar shows progress; see there for the
+        Metrics to measure: their names and custom functions, or `Metrics`. The latter also sets how
+        often, who receives the measurements and whether a bar shows progress; see there for the
         names and the default. An empty list measures nothing but traffic.
     engine
         Where nodes live and how messages move. By default all nodes are in this process, messages
@@ -101,9 +101,9 @@ def simulate(
     Raises
     ------
     ValueError
-        If an argument is invalid, or the plan is over the budget (the error states how many rounds
-        are affordable), or the topology and the problem differ in their nodes, or a topology is
-        missing or superfluous, or the checkpoint is that of another run, key or data.
+        If an argument is invalid, or a topology is missing, superfluous or of other nodes than the
+        problem's. If the plan is over the budget: the error states how many rounds are affordable.
+        If the checkpoint is that of another run, key or data.
     TypeError
         If an argument is one of an earlier version; the error shows the new call.
     OSError

@@ -3,7 +3,7 @@
 Splits of one table overlap, so that the mean of K of them is less certain than that of K
 independent ones. With a share h of the records held out, the variance of paired differences is
 multiplied by 1 / K + h / (1 - h) (Nadeau and Bengio, "Inference for the generalization error",
-Machine Learning 52, 2003: a heuristic, whose level a study on labels of noise checks), and no
+Machine Learning 52, 2003). This is a heuristic, whose level a study on labels of noise checks. No
 difference counts as finer than one test record. The interval of the mean is Student's.
 
 One test is stated beforehand: the mean over the test records of all sites, in the main measure. Its
@@ -183,7 +183,7 @@ class Verdict:
         Scores on each site's own test records and on the rarest class, one for each split; empty
         where they were not taken.
     protects, adversary
-        Unit of privacy, and against whom, as columns of tables show them; empty without columns.
+        Unit of privacy and adversary, as columns of tables show them; empty without columns.
 
     Raises
     ------

@@ -39,8 +39,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     Parameters
     ----------
     epsilon, delta
-        What a whole `fit` may cost, for replacing one record of one site. `report_` states against
-        whom. An epsilon of None learns without noise, for comparison.
+        Privacy budget of a whole `fit`, for replacing one record of one site. `report_` has the
+        threat model. An epsilon of None learns without noise, for comparison.
     ranges
         Public ranges of the columns, see `dpmesh.tables.Columns.of`. They must not be computed from
         the data. None stands for [-1, 1] in each column.

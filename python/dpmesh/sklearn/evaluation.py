@@ -84,11 +84,12 @@ class Evaluation(InNotebooks):
         """The means of the baselines over the splits."""
         return self.verdict.baselines
 
-    def epsilons(self) -> list[list[str]]:
-        """Return the lines of a table of scores over epsilon, that of heads first."""
+    @property
+    def epsilon_table(self) -> Table:
+        """Scores at each epsilon, where several were compared, as a table."""
         metric = self.verdict.metric
         heads = ["epsilon", "unit", "adversary", metric, "95% interval", "beside single sites"]
-        lines = [heads]
+        lines = []
         for epsilon, verdict in self.by_epsilon.items():
             splits = len(verdict.measured)
             between = "-"
@@ -100,7 +101,7 @@ class Evaluation(InNotebooks):
             claim = verdict.claim or few
             protected = [verdict.protects, verdict.adversary]
             lines.append([as_given(epsilon), *protected, score, between, claim])
-        return lines
+        return Table(heads, lines)
 
     @property
     def sentence(self) -> str:
@@ -119,14 +120,13 @@ class Evaluation(InNotebooks):
         report = self.estimator.report_
         against = ""
         if report.privacy.is_finite:
-            against = f"\nThe epsilon holds against {report.against}."
-        head, *rows = self.epsilons()
-        looked = [str(Table(head, rows)), ""] if rows else []
+            against = f"\nThe epsilon holds against {report.threat_model}."
+        compared = [str(self.epsilon_table), ""] if self.by_epsilon else []
         tables = str(self.verdict.table)
         if self.verdict.populations and len(self.verdict.baselines.alone) > 1:
             tables = f"{tables}\n\n{self.verdict.population_table}"
         result = f"{tables}\n\n{self.sentence}{against}\n{self.note}".rstrip()
-        return "\n".join([*looked, result])
+        return "\n".join([*compared, result])
 
 
 def evaluate(

@@ -12,7 +12,7 @@ from dpmesh._html import InNotebooks
 from dpmesh.algorithms.calibrated import Calibrated
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.defaults import Choice
-from dpmesh.defaults.choice import EVERYBODY, against
+from dpmesh.defaults.choice import EVERYBODY, threat_model_of
 from dpmesh.privacy.plain_words import plain_words
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.views import EverybodyButPartners
@@ -20,7 +20,7 @@ from dpmesh.run.identity import in_lines
 from dpmesh.tables import Columns, Number
 from dpmesh.tables.calibration import Calibration
 
-_FILE_KEYS = {"counts_all_sites": "together"}
+_FILE_KEYS = {"counts_all_sites": "together", "threat_model": "against"}
 """Keys of model files that have another name than the report's field."""
 
 
@@ -44,8 +44,8 @@ class FitReport(InNotebooks):
         What was sent over all links, in 10**6 bytes.
     privacy
         The guarantee, which holds for each record of each site.
-    against
-        The threat model, in words: the parties against whom the guarantee holds.
+    threat_model
+        The threat model of the guarantee, in words.
     counts_all_sites
         True if `records` counts all sites together, as under secure aggregation.
     features
@@ -75,7 +75,7 @@ class FitReport(InNotebooks):
     rounds: int
     megabytes: float
     privacy: Report
-    against: str = EVERYBODY
+    threat_model: str = EVERYBODY
     counts_all_sites: bool = False
     features: str = ""
     calibration: str = ""
@@ -90,7 +90,7 @@ class FitReport(InNotebooks):
             [
                 f"{self.estimator} of {sites} with {records}",
                 *(["sites       all records are one site"] if self.sites == 1 else []),
-                f"against     {self.against}",
+                f"against     {self.threat_model}",
                 *([f"features    {self.features}"] if self.features else []),
                 *(in_lines("calibration", self.calibration) if self.calibration else []),
                 *in_lines("algorithm", self.algorithm),
@@ -105,7 +105,7 @@ class FitReport(InNotebooks):
     @property
     def plain_words(self) -> str:
         """Meaning of the guarantee for one person, for those who decide on epsilon."""
-        words = plain_words(self.privacy.epsilon, self.privacy.delta, self.against)
+        words = plain_words(self.privacy.epsilon, self.privacy.delta, self.threat_model)
         if not self.privacy.seeded:
             return words
         return f"NOT private: the noise is seeded. With secret noise:\n{words}"
@@ -154,7 +154,7 @@ def report_of(
         rounds=chosen.rounds,
         megabytes=run.traffic.megabytes,
         privacy=privacy,
-        against=against(chosen.algorithm, chosen.view),
+        threat_model=threat_model_of(chosen.algorithm, chosen.view),
         counts_all_sites=secure,
         features=_features(columns, stage),
         calibration=calibration,

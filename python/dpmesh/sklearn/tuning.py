@@ -43,8 +43,8 @@ class Tuned:
     params
         What it sets.
     epsilon, delta
-        What fits and choice cost any record together. It holds against whom the fits' guarantee
-        holds, and against everybody who learns the choice.
+        Of all fits and the choice together, for any record. The adversary is that of the fits'
+        guarantee, who also learns the choice.
     epsilon_of_a_fit
         What each fit costs by itself, at most.
 
@@ -88,10 +88,10 @@ def tune(
     """Fit each candidate and choose one on held-out records, within one epsilon.
 
     The fits share `epsilon` of the training records. The choice is made by the exponential
-    mechanism, with the task's utility of the held-out records (the number of correct predictions,
-    weighted where `class_shares` are stated; for numbers and counts minus the squared error in
-    units of the public range) and all of `epsilon`. A record is either in one part or in the other,
-    by its position alone, so the two do not add up.
+    mechanism with all of `epsilon`. Its utility is that of the task on the held-out records: the
+    number of correct predictions, weighted where `class_shares` are stated. For numbers and counts
+    it is minus the squared error, in units of the public range. A record is either in one part or
+    in the other, by its position alone, so the two do not add up.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ from dpmesh._validate import fail, instance, nearest, positive, probability
 from dpmesh.algorithms.adaptive_sums import AdaptiveSums, NoisyTotal
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.defaults import method_for
-from dpmesh.defaults.choice import against
+from dpmesh.defaults.choice import threat_model_of
 from dpmesh.keys import Key
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
@@ -55,8 +55,8 @@ class Statistics(InNotebooks):
         One for each question.
     sites, records
         Their public numbers.
-    against
-        Against whom the guarantee holds, in words.
+    threat_model
+        The threat model of the guarantee, in words.
     privacy
         What all answers cost together.
     ledger
@@ -82,7 +82,7 @@ class Statistics(InNotebooks):
     answers: tuple[Answer, ...]
     sites: int
     records: int
-    against: str
+    threat_model: str
     privacy: Report
     ledger: Plan
     notices: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class Statistics(InNotebooks):
 
     def __str__(self) -> str:
         head = f"{self.records} records at {self.sites} site{'s' * (self.sites != 1)}"
-        cost = f"against     {self.against}\n{self.privacy}"
+        cost = f"against     {self.threat_model}\n{self.privacy}"
         return "\n\n".join([head, *map(str, self.answers), cost])
 
     def synthesize(self, rows: int, seed: int = 0) -> Synthetic:
@@ -119,7 +119,7 @@ class Statistics(InNotebooks):
 
     def as_dict(self) -> dict[str, Any]:
         """Return what may be published in plain types that JSON can hold."""
-        numbers = {"sites": self.sites, "records": self.records, "against": self.against}
+        numbers = {"sites": self.sites, "records": self.records, "against": self.threat_model}
         answers = [answer.as_dict() for answer in self.answers]
         cost: dict[str, Any] = {"ledger": self.ledger.as_dict(), "privacy": self.privacy.as_dict()}
         if self.earlier:
@@ -443,8 +443,8 @@ def ask(
     """Answer questions about the records of all sites, at one epsilon for all answers together.
 
     The vectors of all questions are released as one sum, each question with the same share of the
-    budget: its vector is divided by its sensitivity, so that k questions need sqrt(k) times the
-    noise of one. Regressions take several rounds, over which they divide their share.
+    budget. Each vector is divided by its sensitivity: k questions need sqrt(k) times the noise of
+    one. Regressions take several rounds, over which they divide their share.
 
     Parameters
     ----------
@@ -524,7 +524,7 @@ def ask(
         answers=about.answers(run.released[0], sums.noise_scales, table.records),
         sites=len(parts),
         records=table.records,
-        against=against(sums),
+        threat_model=threat_model_of(sums),
         privacy=replace(run.privacy, assumptions=(*run.privacy.assumptions, PUBLIC)),
         ledger=run.ledger,
         notices=tuple(notices),

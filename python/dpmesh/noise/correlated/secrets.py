@@ -109,7 +109,7 @@ class Secrets:
     def mu_against(self, colluding: int | None) -> float:
         """Return mu of one round at noise ratio 1, against the worst `colluding` nodes.
 
-        None for all other nodes together, against whom only local noise protects.
+        None if all other nodes collude: then only local noise protects.
         """
         if colluding is None:
             return (1 + _ROUNDING) / self.own
