@@ -1,19 +1,23 @@
-"""A node's releases as rows, which other nodes mix or, with a token, build upon."""
+"""A node's releases as rows, which other nodes mix or, with a token, build upon.
+
+A step of a node ends at a position at which it sends a row. Its question brings the rows that it
+mixes, or the models that it builds upon. They are checked by public numbers alone, before the step
+is charged; then the node runs its rounds up to the position, draws the noise, and signs the row.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 
 import numpy as np
 
 from dpmesh._core import __version__
+from dpmesh._privacy_types import Released
 from dpmesh._validate import fail
 from dpmesh.deploy.exchange import RowChannel, state_from_bytes
 from dpmesh.deploy.member import Member
-from dpmesh.deploy.row import Row, check_length, compressor_at, mixed_rows
+from dpmesh.deploy.row import Place, Row, check_length, compressor_at, mixed_rows
 from dpmesh.deploy.signing import KEY_BYTES, digest, pack, unpack
 from dpmesh.deploy.steps import Stored
 from dpmesh.deploy.wire import (
@@ -37,7 +41,7 @@ _log = logging.getLogger("dpmesh")
 
 
 class Rows:
-    """The rows of a node: checks of those received, charges, and the row it sends.
+    """The rows of a node: checks of received rows, charges, and the row that it sends.
 
     Parameters
     ----------
@@ -46,167 +50,257 @@ class Rows:
     """
 
     def __init__(self, node: Member) -> None:
-        self._node, self._schedule, self._number = node, node.schedule, node.number
+        self._node = node
+        self._schedule = node.schedule
+        self._number = node.number
         self._contract = node.contract
         self.witness: Witness | None = Witness(node.contract, node.folder, node.number)
-        """Who was found to send different rows to different parties."""
+        """Evidence of parties that send different rows to different parties."""
         self.partners = Partners(node.schedule, node.number, rehearsal=node.rehearsal)
-        """Who shares secrets with this node."""
-        self.process = self.partners.process if node.contract.planned.has_partners else b""
+        """The parties that share secrets with this node."""
+        self.process = b""
         """The number of this process, if partners share secrets."""
+        if node.contract.planned.has_partners:
+            self.process = self.partners.process
 
     def releases(self, ask: Ask) -> bool:
-        """Return True: others must always confirm this node's start before it answers."""
+        """Return True: others must confirm this node's start before it answers any question."""
         return True
 
     def may_withhold(self, ask: Ask) -> bool:
         """Return True if an unconfirmed node may compute its step and keep the row to itself.
 
-        The router asks so if all that the next row goes to are lost.
+        The router asks so if all receivers of the row are lost.
         """
         return self._schedule.gossips and WITHHOLD in ask.attached
 
     def declined(self, ask: Ask, last: Stored | None) -> bytes | None:
-        """Return nothing: a node over budget refuses, as no other waits for its row."""
+        """Return None: a node over budget refuses, as no other waits for its row."""
         return None
 
     def answer_of(self, step: Stored, message: bytes) -> bytes:
-        """Return what leaves the node of a step whose message is this one."""
+        """Return the answer to a step: its signed row, or a signed row without values if withheld.
+
+        Parameters
+        ----------
+        step
+            The step.
+        message
+            Its row, as stored.
+        """
         if not step.withheld:
             return message
-        row = Row.read(message, self._contract, stored=True).without_values()
-        return row.signed(self._node.folder.signing)
+        row = Row.read(message, self._contract, stored=True)
+        return row.without_values().signed(self._node.folder.signing)
 
-    def later_than(self, asked: tuple[Fresh, ...]) -> bytes:
-        """Return the later rows of those who ask that this node has."""
-        later = (self._node.folder.later_row(self._contract, own) for own in asked)
-        return pack(*filter(None, later))
+    def later_than(self, questions: tuple[Fresh, ...]) -> bytes:
+        """Return the rows that parties which started sent later than they know of.
+
+        They are those that this node received, packed, as their parties signed them.
+        """
+        folder = self._node.folder
+        rows = [folder.later_row(self._contract, question) for question in questions]
+        return pack(*(row for row in rows if row))
 
     def header_of(self, step: Stored) -> bytes:
         """Return nothing: rows have no header."""
         return b""
 
     def totals_since(self, step: int) -> tuple[bytes, ...]:
-        """Return nothing: rows are not added up."""
+        """Return no totals: rows are not added up."""
         return ()
 
-    def is_confirmed(self, ask: Ask, said: dict[int, bytes], last: Position) -> bool:
+    def is_confirmed(self, ask: Ask, reports: dict[int, bytes], last: Position) -> bool:
         """Return True if enough parties confirm that this node's folder lacks none of its rows.
 
-        They are those that the next row goes to. A router that hides their answers stops this node.
+        They are the receivers of its next row. A router that hides their reports stops this node.
+
+        Parameters
+        ----------
+        ask
+            The question that brings the reports.
+        reports
+            Later rows of parties that started, packed, by the party that reports them.
+        last
+            The position of the last row that this node knows to have sent.
+
+        Raises
+        ------
+        RefusedError
+            If a party has a later row of this node: its folder was restored from an older copy,
+            and would release a second row for the same position.
         """
         contract = self._contract
-        for by, later in said.items():
-            rows = [Row.read(each, contract, stored=True) for each in unpack(later)]
+        for reporter, report in reports.items():
+            rows = [Row.read(message, contract, stored=True) for message in unpack(report)]
             if any(row.party == self._number for row in rows):
-                name = contract.parties[by].name
+                name = contract.parties[reporter].name
                 _log.error("%s has a later row of this node: its folder was restored", name)
                 raise RefusedError("restored")
-        others, needed = self._schedule.confirming(self._schedule.after(last), self._number)
-        return len(said.keys() & others) >= needed
+        confirmers = self._schedule.confirming(self._schedule.after(last), self._number)
+        return len(reports.keys() & confirmers.parties) >= confirmers.needed
 
-    def follows(self, last: Stored | None, at: Position) -> bool:
+    def follows(self, last: Stored | None, position: Position) -> bool:
         """Return True if a position is the next one or, by token, a later one of this node."""
-        schedule, before = self._schedule, None if last is None else last.at
+        schedule = self._schedule
+        last_position = None
+        if last is not None:
+            last_position = last.at
         if schedule.gossips:
-            return at == schedule.after(before)
-        sends = self._number in schedule.senders(at) or at == schedule.end
-        return sends and (before is None or before < at)
+            return position == schedule.after(last_position)
+        sends = self._number in schedule.senders(position) or position == schedule.end
+        return sends and (last_position is None or last_position < position)
 
     def checked(self, ask: Ask, last: Stored | None) -> tuple[bytes, ...]:
-        """Return the rows of a question; refuse one that does not pass, by public numbers."""
-        contract, signed, rows = self._contract, {self._number}, dict[tuple[Position, int], bytes]()
+        """Return the rows of a question in the order of their places, once each of them passes.
+
+        Public numbers alone decide, before private data are touched. A row that does not pass
+        refuses the whole question: the router sends it again without. Signatures and rows name the
+        processes of their parties, which partners need.
+
+        Parameters
+        ----------
+        ask
+            The question for a step.
+        last
+            The step before it; None before the first one, whose question brings the signatures of
+            all parties under the contract.
+        """
+        contract = self._contract
+        signers = {self._number}
+        rows: dict[Place, bytes] = {}
         for message in ask.attached:
             kind = kind_of(message)
             if kind == SIGNED:
                 with suppress(ValueError):
-                    by = Signature.read(message, contract)
-                    signed.add(by.party)
-                    self.partners.hear(by.party, by.key[KEY_BYTES:])
-            is_row = message != WITHHOLD and kind not in (SIGNED, FRESH, HEARD)
-            if is_row and (row := self._sound(message, ask.at, last)):
-                if (row.at, row.party) in rows:
-                    raise RefusedError(f"bad row of {contract.parties[row.party].name}")
-                rows[row.at, row.party] = message
+                    signature = Signature.read(message, contract)
+                    signers.add(signature.party)
+                    self.partners.hear(signature.party, signature.key[KEY_BYTES:])
+            elif message != WITHHOLD and kind not in (FRESH, HEARD):
+                row = self._sound(message, ask.at, last)
+                if row is None:
+                    continue
+                if row.place in rows:
+                    raise self._bad_row(row)
+                rows[row.place] = message
                 self.partners.hear(row.party, row.processes)
         if last is None:
             for number, party in enumerate(contract.parties):
-                if number not in signed:
+                if number not in signers:
                     raise RefusedError(f"not signed by {party.name}")
         return tuple(rows[place] for place in sorted(rows))
 
-    def _sound(self, message: bytes, at: Position, last: Stored | None) -> Row | None:
-        """Return a row that passes; None for an old one; refuse another."""
-        contract, schedule = self._contract, self._schedule
+    def _bad_row(self, row: Row) -> RefusedError:
+        """Return the refusal of a row, which names its party."""
+        return RefusedError(f"bad row of {self._contract.parties[row.party].name}")
+
+    def _sound(self, message: bytes, position: Position, last: Stored | None) -> Row | None:
+        """Return a row that passes all checks; None for an old one; refuse another."""
         try:
-            row = Row.read(message, contract)
+            row = Row.read(message, self._contract)
         except ValueError:
             raise RefusedError("malformed") from None
-        if not schedule.gossips and last is not None and row.at <= last.at:
+        if not self._schedule.gossips and last is not None and row.at <= last.at:
             return None  # the router did not get the last answer, and sends an old model again
         with suppress(ValueError):
-            row.values(contract)
-            if self._is_expected(row, last, at):
+            row.values(self._contract)
+            if self._is_expected(row, last, position):
                 return row
-        raise RefusedError(f"bad row of {contract.parties[row.party].name}")
+        raise self._bad_row(row)
 
-    def _is_expected(self, row: Row, last: Stored | None, at: Position) -> bool:
-        """Return True if a row is a neighbour's last one, or a later token holder's."""
+    def _is_expected(self, row: Row, last: Stored | None, position: Position) -> bool:
+        """Return True if a row is a neighbour's last one, or an earlier token holder's."""
         schedule = self._schedule
         if schedule.gossips:
-            before = last is not None and row.at == last.at
-            return before and row.party in schedule.delivered_to(row.at, self._number)
-        return row.at < at and row.party in schedule.mixed_by(row.at, self._number)
+            is_of_last_position = last is not None and row.at == last.at
+            return is_of_last_position and row.party in schedule.delivered_to(row.at, self._number)
+        return row.at < position and row.party in schedule.mixed_by(row.at, self._number)
 
-    def charged(self, at: Position) -> tuple[Release, ...]:
-        """Return what a step is charged, from public numbers alone; refuse it over budget."""
+    def charged(self, position: Position) -> tuple[Release, ...]:
+        """Return the releases that a step is charged, from public numbers alone.
+
+        They are those of the rounds that begin in the step: a later row of a round is made of its
+        first one and of others' rows. By token only a holder releases something.
+
+        Raises
+        ------
+        RefusedError
+            If the step releases something and the folder is over its budget.
+        """
+        rounds = range(0)
         if self._schedule.gossips:
-            begun: Iterable[int] = self._schedule.begun(at)  # rows sent on later are released
-        else:
-            begun = [at.round] if self._number in self._schedule.senders(at) else []
+            rounds = self._schedule.begun(position)
+        elif self._number in self._schedule.senders(position):
+            rounds = range(position.round, position.round + 1)
         planned = self._contract.planned
-        releases = [each for t in begun for each in planned.releases(self._number, t)]
+        releases = [release for t in rounds for release in planned.releases(self._number, t)]
         if releases and self._node.folder.is_over_budget:
             raise RefusedError("over budget")
-        return tuple(map(planned.charged, releases))
+        return tuple(planned.charged(release) for release in releases)
 
     def go_on(self, channel: RowChannel, step: Stored) -> bytes:
-        """Run a node's rounds up to a stored step; return the row that it sends, signed."""
-        contract, at = self._contract, step.at
+        """Run a node's rounds up to a stored, charged step; return the row that it sends, signed.
+
+        The row leaves the node only after it is stored, so that a killed process sends the same
+        row again. Partners share secrets in the first row of a round.
+        """
+        position = step.at
+        is_end = position == self._schedule.end
         self._read(channel, step.rows)
-        if contract.planned.has_partners and at.exchange == 0 and at != self._schedule.end:
-            channel.share(self._seeds(at, step.rows))
-        packet = channel.go_to(at, step.rows)
-        row = self._packed(packet, at, mixed_rows(contract, step.rows))
+        if self._contract.planned.has_partners and position.exchange == 0 and not is_end:
+            channel.share(self._seeds(position, step.rows))  # before the row's noise is drawn
+        packet = channel.go_to(position, step.rows)
+        row = self._packed(packet, position, mixed_rows(self._contract, step.rows))
         message = row.signed(self._node.folder.signing)
-        if at != self._schedule.end:
+        if not is_end:
             self._read(channel, (message,))
         return message
 
-    def _seeds(self, at: Position, rows: tuple[bytes, ...]) -> dict[int, bytes]:
-        """Return where the secrets of a step come from, by the partners who count."""
-        contract, read = self._contract, partial(Row.read, contract=self._contract, stored=True)
-        before = self._schedule.before(at)
-        last = None if before is None else self._node.folder.step(contract, before)
-        own = read(last.row) if last is not None and last.row is not None else None
-        counted = self.partners.counted(own, map(read, rows))
+    def _seeds(self, position: Position, messages: tuple[bytes, ...]) -> dict[int, bytes]:
+        """Return the seed of the secret with each partner that counts in a position's round.
+
+        A seed depends on the round and on the numbers of both processes, so that no secret is used
+        again after a restart. In a rehearsal it is the contract's public key.
+        """
+        contract = self._contract
+        rows = [Row.read(message, contract, stored=True) for message in messages]
+        counted = self.partners.counted(self._last_row(position), rows)
         if self._node.rehearsal:
             return dict.fromkeys(counted, bytes.fromhex(contract.terms.public_key))
-        group, process = self._node.group(), self.partners.process
-        return {j: group.between(j, at.round, process, other) for j, other in counted.items()}
+        group = self._node.group()
+        return {
+            partner: group.between(partner, position.round, self.partners.process, process)
+            for partner, process in counted.items()
+        }
+
+    def _last_row(self, position: Position) -> Row | None:
+        """Return the row that this node sent before a position, if any."""
+        before = self._schedule.before(position)
+        if before is None:
+            return None
+        step = self._node.folder.step(self._contract, before)
+        if step is None or step.row is None:
+            return None
+        return Row.read(step.row, self._contract, stored=True)
 
     def resumed(self, base: Stored | None, steps: list[Stored]) -> RowChannel:
-        """Return the channel of the node's rounds, from stored steps: no row is drawn twice.
+        """Return the channel of the node's rounds after a start: no row is drawn twice.
 
-        They go on from the state of the step `base`; the rounds before it are not run again.
+        Parameters
+        ----------
+        base
+            The step whose state is stored, if any. The rounds before it are not run again.
+        steps
+            The steps from its round on. Rows that the node has computed are taken from them.
         """
-        channel = self.rounds_from(self._node.start)
-        if base is not None and base.state is not None:
+        if base is None or base.state is None:
+            channel = self.rounds_from(self._node.start)
+        else:
             channel = self.rounds_from(self._node.state(base.state), base.at.round)
-            like = DrawnRows(rows=0, earlier=())
-            earlier, drawn = (state_from_bytes(each, like) for each in unpack(base.state)[1:])
-            channel.noise.recall(earlier)
-            channel.drawn = drawn
+            pattern = DrawnRows(rows=0, earlier=())
+            _, memory, in_round = unpack(base.state)
+            channel.noise.recall(state_from_bytes(memory, pattern))
+            channel.drawn = state_from_bytes(in_round, pattern)
         for step in steps:
             if step.row is not None:
                 self._read(channel, (*step.rows, step.row))
@@ -214,35 +308,59 @@ class Rows:
         return channel
 
     def rounds_from(self, state: object, t: int = 0) -> RowChannel:
-        """Return the node's rounds from t on."""
-        context, node = None, self._node
+        """Return the node's rounds from t on.
+
+        Their randomness depends on the contract, the records and the versions of what computes
+        them: under others the same position gets other noise. In a rehearsal it is the simulator's.
+        """
+        node = self._node
+        context = None
         if not node.rehearsal:
             versions = f"{__version__} {np.__version__}".encode()
             context = digest(self._contract.hash, node.records.encode(), versions)
-        inputs = node.problem, node.key, context, state, t
-        return RowChannel(self._schedule, self._number, *inputs)
+        return RowChannel(self._schedule, self._number, node.problem, node.key, context, state, t)
 
     def _read(self, channel: RowChannel, messages: tuple[bytes, ...]) -> None:
-        """Pass on the rows in stored messages."""
+        """Give a channel the values of stored rows."""
         for message in messages:
             row = Row.read(message, self._contract, stored=True)
             channel.rows.setdefault(row.at, {})[row.party] = row.values(self._contract)
 
-    def _packed(self, packet: Packet, at: Position, mixed: bytes) -> Row:
+    def _packed(self, packet: Packet, position: Position, mixed: bytes) -> Row:
         """Return a released packet as a row; fail if it is longer than the contract allows."""
-        contract, values = self._contract, packet.values
-        public = contract.hash, at, self._number, self._node.folder.incarnation(contract.hash)
-        if values is None:
-            return Row(*public, contract.terms.numbers, (0, 0), b"", mixed)
-        said = self.partners.statement(at.round + 1) if contract.planned.has_partners else b""
-        own = values if self._schedule.gossips else values[~np.isnan(values[:, 0])]
-        check_length(own, contract)
-        compressor = compressor_at(contract, at)
+        contract = self._contract
+        incarnation = self._node.folder.incarnation(contract.hash)
+        if packet.values is None:
+            numbers = contract.terms.numbers
+            shape = (0, 0)
+            return Row(
+                contract.hash, position, self._number, incarnation, numbers, shape, b"", mixed
+            )
+        processes = b""
+        if contract.planned.has_partners:
+            processes = self.partners.statement(position.round + 1)
+        rows, columns = packet.values.shape
+        return Row(
+            contract.hash,
+            position,
+            self._number,
+            incarnation,
+            dtype=str(packet.values.dtype),
+            shape=(rows, columns),
+            codes=self._codes(packet, packet.values, position),
+            mixed=mixed,
+            processes=processes,
+        )
+
+    def _codes(self, packet: Packet, values: Released, position: Position) -> bytes:
+        """Return released values as they are sent; fail if they are too long, or not as agreed."""
+        released = values
+        if not self._schedule.gossips:
+            released = Released(values[~np.isnan(values[:, 0])])  # the models of this turn
+        check_length(released, self._contract)
+        compressor = compressor_at(self._contract, position)
         if (packet.compressed is None) != (compressor is None):
             fail("compressor", "messages compressed by the algorithm's own compressor", "others")
         if packet.compressed is not None:
-            codes = packet.compressed.message(0)
-        else:
-            codes = values.astype(values.dtype.newbyteorder("<")).tobytes()
-        shape = values.shape[0], values.shape[1]
-        return Row(*public, str(values.dtype), shape, codes, mixed, said)
+            return packet.compressed.message(0)
+        return values.astype(values.dtype.newbyteorder("<")).tobytes()
