@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
-from math import ceil, erfc, floor, inf, isfinite, sqrt
+from math import ceil, erfc, floor, inf, isfinite, isnan, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,13 @@ from dpmesh.statistics.bins import Floats
 from dpmesh.statistics.two_way import PairTables
 
 Z = 1.959963984540054
-"""A 95% interval of a normal distribution is so many standard deviations long to either side."""
+"""Half of a 95% interval of a normal distribution, in standard deviations."""
+
+_LEAST_P = 1e-16
+"""Smaller p-values are not told apart: they are below the rounding of float64."""
+
+MOST_MARKS = 6
+"""Times at which numbers at risk are printed."""
 
 LOUD = "noise exceeds the sampling error: more records, or a larger epsilon, help"
 
@@ -55,41 +61,55 @@ class Row(NamedTuple):
     p_value: float | None = None
 
 
-def row(name: str, given: Floats, most: tuple[float, float]) -> Row:
-    """Return a normal interval within the possible values.
+def row(name: str, estimate_and_errors: Floats, value_range: tuple[float, float]) -> Row:
+    """Return a row with a normal interval, cut off at the possible values.
 
     Parameters
     ----------
     name
-        What it is.
-    given
+        Name of the row.
+    estimate_and_errors
         The estimate, and the standard deviations of noise and sampling, shape (3,).
-    most
+    value_range
         The smallest and the largest possible value.
     """
-    estimate, noise, sampling = map(float, given)
+    estimate, noise, sampling = map(float, estimate_and_errors)
     half = Z * sqrt(noise**2 + sampling**2)
-    low, high = np.clip((estimate - half, estimate + half), *most)
+    low, high = np.clip((estimate - half, estimate + half), *value_range)
     return Row(name, estimate, Z * noise, Z * sampling, float(low), float(high))
 
 
 def nothing(name: str) -> Row:
     """Return a row of what cannot be estimated."""
-    return Row(name, *[np.nan] * 5)
+    nan = np.nan
+    return Row(name, estimate=nan, noise=nan, sampling=nan, low=nan, high=nan)
 
 
 def share(name: str, count: float, noise: float, records: float) -> Row:
-    """Return a noisy count among so many records: Wilson's interval, with noise.
+    """Return a noisy count among n records, with Wilson's interval widened by the noise.
 
-    It holds all p for which ``abs(count - n p) <= Z sqrt(n p (1 - p) + noise^2)``.
+    The interval holds all expected counts x = n p with ``(count - x)^2 <= Z^2 (x (1 - x / n) +
+    noise^2)``. Its ends are the roots of ``(1 + Z^2 / n) x^2 - 2 (count + Z^2 / 2) x + count^2 -
+    Z^2 noise^2``.
+
+    Parameters
+    ----------
+    name
+        Name of the row.
+    count
+        The noisy count; for the interval it is cut off at 0 and at n.
+    noise
+        Standard deviation of its noise.
+    records
+        Number of records, n.
     """
-    inside = min(max(count, 0.0), records)
-    # the ends solve scale x^2 - 2 middle x + inside^2 - (Z noise)^2 = 0 for x = n p
-    middle = inside + Z * Z / 2
-    scale = 1 + Z * Z / records
-    root = sqrt(max(middle**2 - scale * (inside**2 - (Z * noise) ** 2), 0.0))
-    low, high = np.clip([(middle - root) / scale, (middle + root) / scale], 0, records)
-    sampling = sqrt(max(inside * (1 - inside / records), 0.0))
+    possible_count = min(max(count, 0.0), records)
+    leading = 1 + Z * Z / records
+    middle = possible_count + Z * Z / 2
+    constant = possible_count**2 - (Z * noise) ** 2
+    root = sqrt(max(middle**2 - leading * constant, 0.0))
+    low, high = np.clip([(middle - root) / leading, (middle + root) / leading], 0, records)
+    sampling = sqrt(max(possible_count * (1 - possible_count / records), 0.0))
     return Row(name, count, Z * noise, Z * sampling, float(low), float(high))
 
 
@@ -115,25 +135,33 @@ class Grid:
     hidden: str | None = None
 
     def table(self, title: str, counts: Sequence[Row]) -> Table:
-        """Return the counts, each with its 95% interval."""
-        shown = [place for place, name in enumerate(self.columns) if name != self.hidden]
+        """Return the counts, each with its 95% interval.
+
+        `counts` holds those of all cells, row by row.
+        """
+        heads = [title, *(column for column in self.columns if column != self.hidden)]
+        width = len(self.columns)
         lines = []
-        for nth, name in enumerate(self.rows):
-            own = counts[nth * len(self.columns) : (nth + 1) * len(self.columns)]
+        for row_number, row_name in enumerate(self.rows):
+            if row_name == self.hidden:
+                continue
+            row_counts = counts[row_number * width : (row_number + 1) * width]
             cells = [
-                f"{own[place].estimate:.0f} ({own[place].low:.0f} to {own[place].high:.0f})"
-                for place in shown
+                f"{count.estimate:.0f} ({count.low:.0f} to {count.high:.0f})"
+                for column, count in zip(self.columns, row_counts, strict=True)
+                if column != self.hidden
             ]
-            if name != self.hidden:
-                lines.append([name, *cells])
-        return Table([title, *(self.columns[place] for place in shown)], lines)
+            lines.append([row_name, *cells])
+        return Table(heads, lines)
 
 
 def p_in_words(p_value: float | None) -> str:
-    """Return a p-value with two digits."""
-    if p_value is None or p_value != p_value:
+    """Return a p-value with two digits; a dash if there is none."""
+    if p_value is None or isnan(p_value):
         return "-"
-    return "< 1e-16" if p_value < 1e-16 else f"{p_value:.2g}"
+    if p_value < _LEAST_P:
+        return f"< {_LEAST_P:.0e}"
+    return f"{p_value:.2g}"
 
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -161,8 +189,8 @@ class Fit:
     @property
     def covariance(self) -> Floats:
         """The covariance of noise and sampling together, shape (coefficients, coefficients)."""
-        result: Floats = np.array(self.noise_covariance) + np.array(self.sampling_covariance)
-        return result
+        covariance: Floats = np.array(self.noise_covariance) + np.array(self.sampling_covariance)
+        return covariance
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fit in plain types that JSON can hold."""
@@ -197,29 +225,26 @@ class GroupCurve:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the curve in plain types that JSON can hold; NaN becomes None."""
-        result: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, value in asdict(self).items():
-            result[name] = [*map(_finite, value)] if isinstance(value, tuple) else value
-        return result
+            if isinstance(value, tuple):
+                value = [_finite(element) for element in value]
+            fields[name] = value
+        return fields
 
 
 def at_risk_table(curves: Sequence[GroupCurve]) -> Table:
-    """Return the numbers at risk of each group at some of the edges."""
-    bins = len(curves[0].at_risk)
-    chosen = sorted({round(place) for place in np.linspace(0, bins - 1, min(bins, MOST_MARKS))})
-    heads = [f"at risk at {curves[0].time}", *(curves[0].marks[place] for place in chosen)]
-    rows = [
-        [
-            curve.name,
-            *(f"{curve.at_risk[place]:.0f} ± {curve.at_risk_noise[place]:.0f}" for place in chosen),
-        ]
-        for curve in curves
-    ]
+    """Return the numbers at risk of each group at some edges of bins, evenly spaced."""
+    first_curve = curves[0]
+    bins = len(first_curve.at_risk)
+    evenly_spaced = np.linspace(0, bins - 1, min(bins, MOST_MARKS))
+    edges = sorted({round(edge) for edge in evenly_spaced})
+    heads = [f"at risk at {first_curve.time}", *(first_curve.marks[edge] for edge in edges)]
+    rows = []
+    for curve in curves:
+        cells = [f"{curve.at_risk[edge]:.0f} ± {curve.at_risk_noise[edge]:.0f}" for edge in edges]
+        rows.append([curve.name, *cells])
     return Table(heads, rows)
-
-
-MOST_MARKS = 6
-"""Times at which numbers at risk are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,15 +332,15 @@ class Answer:
     @property
     def warnings(self) -> list[str]:
         """Warnings for the reader, computed from the rows."""
-        shown = (*self.rows, *self.ratios)
-        unknown = [row.name for row in shown if np.isnan(row.estimate)]
-        result = []
+        all_rows = (*self.rows, *self.ratios)
+        unknown = [row.name for row in all_rows if isnan(row.estimate)]
+        warnings = []
         if unknown and not self.explained:
-            result.append(f"too few records at this noise: {', '.join(unknown)}")
-        louder = sum(row.noise > row.sampling for row in self.rows)
-        if self.rows and 2 * louder > len(self.rows):
-            result.append(LOUD)
-        return result
+            warnings.append(f"too few records at this noise: {', '.join(unknown)}")
+        noisy_rows = [row for row in self.rows if row.noise > row.sampling]
+        if 2 * len(noisy_rows) > len(self.rows):
+            warnings.append(LOUD)
+        return warnings
 
     def table(self) -> Table:
         """Return what is shown, without the notes."""
@@ -328,45 +353,47 @@ class Answer:
 
         There is none where the notes say why there are no estimates.
         """
-        result = [self.table()] if self.rows and not self.explained else []
+        tables = []
+        if self.rows and not self.explained:
+            tables.append(self.table())
         if self.pairs is not None:
-            result.append(self.pairs.table())
+            tables.append(self.pairs.table())
         if self.medians:
-            result.append(self._table_of("", self.medians))
+            tables.append(self._table_of("", self.medians))
         if self.curves:
-            result.append(at_risk_table(self.curves))
+            tables.append(at_risk_table(self.curves))
         if self.ratios:
-            result.append(self._table_of("", self.ratios))
-        return tuple(result)
+            tables.append(self._table_of("", self.ratios))
+        return tuple(tables)
 
     def _table_of(self, title: str, rows: Sequence[Row]) -> Table:
-        tested = any(row.p_value is not None for row in rows)
-        heads = [title, "estimate", "noise", "sampling", "95% interval", *["p"] * tested]
-        return Table(heads, [self._line(row, tested) for row in rows])
-
-    def _line(self, row: Row, tested: bool) -> list[str]:
-        cells = self._cells(row)
-        if tested:
-            cells.append(p_in_words(row.p_value))
-        return cells
+        """Return rows as a table, with a column of p-values if a row has one."""
+        heads = [title, "estimate", "noise", "sampling", "95% interval"]
+        lines = [self._cells(row) for row in rows]
+        if any(row.p_value is not None for row in rows):
+            heads.append("p")
+            for row, line in zip(rows, lines, strict=True):
+                line.append(p_in_words(row.p_value))
+        return Table(heads, lines)
 
     def _cells(self, row: Row) -> list[str]:
-        if np.isnan(row.estimate):
-            return [row.name, *"----"]
+        """Return the cells of a row without its p-value: dashes if it cannot be estimated."""
+        if isnan(row.estimate):
+            return [row.name, "-", "-", "-", "-"]
         if row.noise == row.sampling == 0:  # public, as the number of all records is
             return [row.name, f"{row.estimate:.6g}", "0", "0", "public"]
-        halves = (row.noise, row.sampling)
         decimals = _decimals(row)
-        spread = [f"± {half:.{decimals}f}" if half < inf else "-" for half in halves]
+        noise = _half_in_words(row.noise, decimals)
+        sampling = _half_in_words(row.sampling, decimals)
         if self.dates:
-            day, first, last = floor(row.estimate), floor(row.low), ceil(row.high)
-            estimate, low, high = (str(date.fromordinal(each)) for each in (day, first, last))
+            estimate = str(date.fromordinal(floor(row.estimate)))
+            low = str(date.fromordinal(floor(row.low)))
+            high = str(date.fromordinal(ceil(row.high)))
         else:
-            numbers = (row.estimate, row.low, row.high)
-            estimate, low, high = (
-                "not reached" if each == inf else f"{each:.{decimals}f}" for each in numbers
-            )
-        return [row.name, estimate, *spread, f"{low} to {high}"]
+            estimate = _number_in_words(row.estimate, decimals)
+            low = _number_in_words(row.low, decimals)
+            high = _number_in_words(row.high, decimals)
+        return [row.name, estimate, noise, sampling, f"{low} to {high}"]
 
     def __str__(self) -> str:
         parts = [str(table) for table in self.tables()]
@@ -376,69 +403,96 @@ class Answer:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer in plain types that JSON can hold; NaN becomes None."""
-        result: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "title": self.title,
             "rows": [_plain(row) for row in self.rows],
             "notes": [*self.notes, *self.warnings],
             "p_value": self.p_value,
         }
         if self.medians:
-            result["medians"] = [_plain(row) for row in self.medians]
+            fields["medians"] = [_plain(row) for row in self.medians]
         if self.curves:
-            result["curves"] = [curve.as_dict() for curve in self.curves]
+            fields["curves"] = [curve.as_dict() for curve in self.curves]
         if self.ratios:
-            result["ratios"] = [_plain(row) for row in self.ratios]
+            fields["ratios"] = [_plain(row) for row in self.ratios]
         if self.pairs is not None:
-            result["pairs"] = self.pairs.as_dict()
+            fields["pairs"] = self.pairs.as_dict()
         if self.fit is not None:
-            result["fit"] = self.fit.as_dict()
-        return result
+            fields["fit"] = self.fit.as_dict()
+        return fields
 
 
 def _decimals(row: Row) -> int:
-    """Return how many decimals a row is shown with: two digits of its errors.
+    """Return the number of decimals of a row, by which its larger error has one or two digits.
 
-    A median that is not reached has no errors: its interval ends at the edge of a bin.
+    A median that is not reached has no errors: its interval begins at the edge of a bin.
     """
-    known = [half for half in (row.noise, row.sampling) if half < inf]
-    if not known:
-        return 0 if row.low == round(row.low) else 2
-    last_place = max(1e-9, *known) / 30  # so that the larger error has one or two digits
-    return int(np.clip(-np.floor(np.log10(last_place)), 0, 8))
+    finite_errors = [half for half in (row.noise, row.sampling) if half < inf]
+    if not finite_errors:
+        if row.low == round(row.low):
+            return 0
+        return 2
+    last_digit = max(1e-9, *finite_errors) / 30  # the larger error is at least 3 of it
+    return int(np.clip(-np.floor(np.log10(last_digit)), 0, 8))
+
+
+def _half_in_words(half: float, decimals: int) -> str:
+    """Return half of an interval; a dash if it is not finite."""
+    if not isfinite(half):
+        return "-"
+    return f"± {half:.{decimals}f}"
+
+
+def _number_in_words(number: float, decimals: int) -> str:
+    """Return a number with so many decimals; infinite times are not reached."""
+    if number == inf:
+        return "not reached"
+    return f"{number:.{decimals}f}"
 
 
 def _plain(row: Row) -> dict[str, Any]:
     """Return a row in plain types; NaN, and what is not reached, become None."""
-    result = {name: _finite(value) for name, value in row._asdict().items()}
+    fields = {name: _finite(value) for name, value in row._asdict().items()}
     if row.p_value is None:
-        del result["p_value"]
-    return result
+        del fields["p_value"]
+    return fields
 
 
 def _finite(value: Any) -> Any:
     """Return a value, None for a number that is not finite."""
-    return None if isinstance(value, float) and not isfinite(value) else value
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return value
 
 
 def consistent(counts: Floats, records: int) -> Floats:
-    """Return noisy counts of disjoint cells whose sum is the public number of records."""
+    """Return noisy counts of disjoint cells, shifted so that their sum is the number of records.
+
+    The sum of all noise is spread evenly over the cells, shape (cells,).
+    """
     return np.asarray(counts + (records - counts.sum()) / len(counts))
 
 
 def quantile(q: float, counts: Floats, noise: float, absent: bool) -> Floats:
     """Return a quantile, its noise and sampling error, and an interval, all in bins.
 
+    At the edge j between bins, consider the balance ``B_j = (count below j) - q (count of all)``:
+    it rises with j, and is 0 at the quantile. Its noise has the variance that `_balance_variance`
+    returns; sampling of n records gives it about the variance ``n q (1 - q)`` of a binomial count.
+    The interval holds all bins where a 95% interval of the balance reaches 0. The estimate is
+    where the balance crosses 0, linear within a bin, after isotonic regression.
+
     Parameters
     ----------
     q
-        In (0, 1).
+        Which quantile, in (0, 1).
     counts
         Noisy counts of the bins and, last, if `absent`, of the records without a value, already
-        made `consistent`.
+        made `consistent`; shape (bins,) or (bins + 1,).
     noise
         Standard deviation of the noise of a count, before counts were made `consistent`.
     absent
-        Whether the last count is of records without a value.
+        True if the last count is of records without a value.
 
     Returns
     -------
@@ -449,24 +503,51 @@ def quantile(q: float, counts: Floats, noise: float, absent: bool) -> Floats:
     bins = len(present)
     cells = len(counts)
     total = float(present.sum())
-    j = np.arange(bins + 1)
-    if absent and total < Z * noise * sqrt(bins * (1 - bins / cells)):
-        return np.full(5, np.nan)
-    # at edge j: (1 - q) times the counts below it, less q times those above; 0 at the quantile
-    above = np.concatenate(([0.0], np.cumsum(present))) - q * total
-    # `consistent` has taken the mean noise off each count; drift is the sum of the counts' weights
-    drift = (1 - q) * j - q * (bins - j)
-    variance = noise**2 * ((1 - q) ** 2 * j + q**2 * (bins - j) - drift**2 / cells)
-    sampling = np.full(bins + 1, max(total, 1.0) * q * (1 - q))
+    if absent:
+        noise_of_total = noise * sqrt(bins * (1 - bins / cells))
+        if total < Z * noise_of_total:
+            return np.full(5, np.nan)
+    count_below = np.concatenate(([0.0], np.cumsum(present)))  # at each edge, shape (bins + 1,)
+    balance = count_below - q * total
+    noise_variance = _balance_variance(q, bins, cells, noise)
+    sampling_variance = np.full(bins + 1, max(total, 1.0) * q * (1 - q))
 
-    def region(spread: Floats) -> tuple[float, float]:
-        reach = Z * np.sqrt(np.maximum(spread, 0))
-        below = float(np.argmax(above > -reach)) - 1
-        beyond = bins - float(np.argmax((above < reach)[::-1])) + 1
-        return max(below, 0.0), min(beyond, float(bins))
+    noise_low, noise_high = _quantile_interval(balance, noise_variance)
+    sampling_low, sampling_high = _quantile_interval(balance, sampling_variance)
+    low, high = _quantile_interval(balance, noise_variance + sampling_variance)
 
-    (a, b), (c, d), (low, high) = map(region, (variance, sampling, variance + sampling))
-    rising = isotonic_regression(above).x
-    place = int(np.clip(np.searchsorted(rising, 0.0), 1, bins))
-    estimate = np.interp(0.0, rising[place - 1 : place + 1], (place - 1, place))
-    return np.array([np.clip(estimate, low, high), (b - a) / 2, (d - c) / 2, low, high])
+    rising = isotonic_regression(balance).x
+    crossing = int(np.clip(np.searchsorted(rising, 0.0), 1, bins))  # the edge above the quantile
+    bin_ends = (crossing - 1, crossing)
+    estimate = np.interp(0.0, rising[crossing - 1 : crossing + 1], bin_ends)
+    noise_half = (noise_high - noise_low) / 2
+    sampling_half = (sampling_high - sampling_low) / 2
+    return np.array([np.clip(estimate, low, high), noise_half, sampling_half, low, high])
+
+
+def _balance_variance(q: float, bins: int, cells: int, noise: float) -> Floats:
+    """Return the variance of the noise of ``B_j`` in `quantile` at each edge, shape (bins + 1,).
+
+    The balance weighs j bins below the edge with ``1 - q``, the other bins with ``-q``, and a cell
+    of absent values with 0. Counts that were made `consistent` have lost the mean noise of all
+    cells. That takes the squared sum of the weights over the number of cells off the variance.
+    """
+    below = np.arange(bins + 1)  # number of bins below each edge
+    above = bins - below
+    weight_sum = (1 - q) * below - q * above
+    squared_weights = (1 - q) ** 2 * below + q**2 * above
+    variance: Floats = noise**2 * (squared_weights - weight_sum**2 / cells)
+    return variance
+
+
+def _quantile_interval(balance: Floats, variance: Floats) -> tuple[float, float]:
+    """Return the first and the last edge where the balance may be 0, and one edge more either way.
+
+    It may be 0 where it is within `Z` standard deviations of 0. Both arguments hold the value at
+    each edge, shape (bins + 1,).
+    """
+    bins = len(balance) - 1
+    reach = Z * np.sqrt(np.maximum(variance, 0))
+    first_possible = float(np.argmax(balance > -reach))
+    last_possible = bins - float(np.argmax((balance < reach)[::-1]))
+    return max(first_possible - 1, 0.0), min(last_possible + 1, float(bins))
