@@ -32,12 +32,21 @@ from dpmesh.statistics.geometry import MISSING, Columns, Size, cells, kind_of
 from dpmesh.tables.kinds import Category, Dates, Flag, Kind, Number
 
 Kinds = Mapping[str, Kind]
+"""The public range of each column."""
 
 Vectors: TypeAlias = "Floats | sparse.csr_array"
 """A vector for each record, shape (records, dim)."""
 
-MEASURED, A_NUMBER = (Number, Flag), "a number or a flag"
-LISTED, A_CATEGORY = (Category, Flag), "a category or a flag"
+MEASURED = (Number, Flag)
+A_NUMBER = "a number or a flag"
+LISTED = (Category, Flag)
+A_CATEGORY = "a category or a flag"
+
+SIMULATED_TABLES = 400
+"""Sums with fresh noise from which the noise of a correlation is estimated."""
+
+LARGEST_CORRELATION = 0.999
+"""Correlations are cut off here, so that Fisher's transformation is finite."""
 
 
 class Question(ABC):
@@ -76,7 +85,10 @@ class Question(ABC):
 
     @abstractmethod
     def vectors_in(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Vectors:
-        """Return a vector for each record in round t, shape (records, dim), given those before."""
+        """Return a vector for each record in round t, shape (records, dim).
+
+        `totals` holds the released sums of the rounds before it.
+        """
 
     @abstractmethod
     def require_all(self, kinds: Kinds, noises: Sequence[float], records: int) -> None:
@@ -109,7 +121,8 @@ class OneRound(Question):
     @property
     def names(self) -> tuple[str, ...]:
         """The columns that it reads."""
-        return tuple(name for field in self.reads if (name := getattr(self, field)) is not None)
+        values = [getattr(self, field) for field in self.reads]
+        return tuple(name for name in values if name is not None)
 
     @abstractmethod
     def size(self, kinds: Kinds) -> Size:
@@ -189,7 +202,8 @@ class OneHot(OneRound):
 
 def several(names: tuple[str, ...], least: int) -> tuple[str, ...]:
     """Return names of columns, each once."""
-    if len(names) < least or len({*names}) < len(names):
+    are_distinct = len(set(names)) == len(names)
+    if len(names) < least or not are_distinct:
         fail("columns", f"at least {least}, each once", ", ".join(names) or "none")
     return names
 
@@ -213,7 +227,11 @@ class Mean(OfColumns):
         missing = sum(kind.may_be_missing for kind in numbers)
         count = len(numbers)
         norm, distance = geometry.MOMENTS
-        return Size(4 * count + missing, sqrt(norm**2 * count + missing), distance * sqrt(count))
+        return Size(
+            dim=4 * count + missing,
+            norm=sqrt(norm**2 * count + missing),
+            distance=distance * sqrt(count),
+        )
 
     def vectors(self, columns: Columns) -> Floats:
         """Return the powers of each number, and whether it is there."""
@@ -230,32 +248,88 @@ class Mean(OfColumns):
 
 
 def _moments_of(name: str, kind: Kind, sums: Floats, noise: float, records: int) -> list[Row]:
-    """Return count, mean and variance in the units of the column."""
-    ratio = float(kind.may_be_missing)
-    n = float(sums[4] if ratio else records)
-    public = Row(f"{name}, count", n, 0.0, 0.0, n, n)
-    count = share(public.name, n, noise, records) if ratio else public
+    """Return count, mean and variance in the units of the column.
+
+    With z the column scaled to [-1, 1], `sums` holds those of ``(z, z^2, z^3 / 4, z^4 / 4)`` and,
+    if values may be missing, the noisy count n. The errors of the noise are first-order ("delta
+    method"): of the mean ``S1 / n`` the derivatives by S1 and n are ``1 / n`` and ``-m1 / n``; of
+    the variance ``S2 / n - (S1 / n)^2`` those by S1, S2 and n are ``-2 m1 / n``, ``1 / n`` and
+    ``(2 m1^2 - m2) / n``.
+
+    Parameters
+    ----------
+    name, kind
+        The column and its public range.
+    sums
+        Noisy sums, shape (4,) or (5,).
+    noise
+        Standard deviation of the noise in each.
+    records
+        The public number of records.
+    """
+    count_noise = float(kind.may_be_missing)  # that of the count over that of a sum: 0 or 1
+    count_name = f"{name}, count"
+    if kind.may_be_missing:
+        n = float(sums[4])
+        count = share(count_name, n, noise, records)
+    else:
+        n = float(records)
+        count = Row(count_name, n, 0.0, 0.0, n, n)
     if n <= max(Z * noise, 1.0):  # or the sums could be all noise
         return [count, nothing(f"{name}, mean"), nothing(f"{name}, variance")]
+
     m1, m2, m3, m4 = sums[:4] / n / (1, 1, geometry.FOURTH, geometry.FOURTH)
-    of_mean = noise / n * sqrt(1 + ratio * m1**2)
-    variance = max(m2 - m1**2 + of_mean**2, 0.0) * n / (n - 1)
-    of_variance = noise / n * sqrt(1 + 4 * m1**2 + ratio * (2 * m1**2 - m2) ** 2)
-    fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4
-    # What is lost in the noise may be there.
-    drawn = max(variance, of_variance) / n
-    drawn_again = max(fourth - variance**2, noise / n / geometry.FOURTH) / n
+    mean_noise = noise / n * sqrt(1 + count_noise * m1**2)
+    # the noise of m1 makes its square larger by mean_noise^2 on average
+    variance = max(m2 - m1**2 + mean_noise**2, 0.0) * n / (n - 1)
+    by_count = 2 * m1**2 - m2
+    variance_noise = noise / n * sqrt(1 + 4 * m1**2 + count_noise * by_count**2)
+    fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4  # the fourth central moment
+    # sampling variances are at least what the noise of their estimates may hide
+    mean_sampling = max(variance, variance_noise) / n
+    variance_sampling = max(fourth - variance**2, noise / n / geometry.FOURTH) / n
+
     low, high = ends(kind)
-    half, z = (high - low) / 2, Z * Z
-    # Fieller: all theta with (sum - theta n)^2 <= Z^2 (noise of both, and of the choice of records)
-    a, b = n**2 - ratio * z * noise**2, float(sums[0]) * n
-    root = sqrt(max(b * b - a * (float(sums[0]) ** 2 - z * (noise**2 + n**2 * drawn)), 0.0))
-    middle, *interval = geometry.unscaled(
-        kind, [m1, *np.clip([(b - root) / a, (b + root) / a], -1, 1)]
+    half_range = (high - low) / 2
+    fieller = _fieller_interval(float(sums[0]), n, noise, count_noise, mean_sampling)
+    mean_in_units, *interval = geometry.unscaled(kind, [m1, *np.clip(fieller, -1, 1)])
+    mean = Row(
+        f"{name}, mean",
+        mean_in_units,
+        Z * half_range * mean_noise,
+        Z * half_range * sqrt(mean_sampling),
+        *interval,
     )
-    mean = Row(f"{name}, mean", middle, Z * half * of_mean, Z * half * sqrt(drawn), *interval)
-    spread = np.array([variance, of_variance, sqrt(max(drawn_again, 0.0))]) * half**2
-    return [count, mean, row(f"{name}, variance", spread, (0.0, half**2))]
+    variance_and_errors = np.array([variance, variance_noise, sqrt(max(variance_sampling, 0.0))])
+    in_units = variance_and_errors * half_range**2
+    return [count, mean, row(f"{name}, variance", in_units, (0.0, half_range**2))]
+
+
+def _fieller_interval(
+    total: float, n: float, noise: float, count_noise: float, sampling: float
+) -> list[float]:
+    """Return Fieller's 95% interval of a mean, the ratio of a noisy sum to a noisy count.
+
+    It holds all means m with ``(total - m n)^2 <= Z^2 (noise^2 (1 + count_noise m^2) + n^2
+    sampling)``: between the roots of a quadratic polynomial in m.
+
+    Parameters
+    ----------
+    total, n
+        The sum and the count.
+    noise
+        Standard deviation of the noise in the sum.
+    count_noise
+        1 if the count has the same noise, 0 if it is public.
+    sampling
+        Variance of the mean by the choice of records.
+    """
+    z_squared = Z * Z
+    leading = n**2 - count_noise * z_squared * noise**2
+    middle = total * n
+    constant = total**2 - z_squared * (noise**2 + n**2 * sampling)
+    root = sqrt(max(middle * middle - leading * constant, 0.0))
+    return [(middle - root) / leading, (middle + root) / leading]
 
 
 @dataclass(frozen=True)
@@ -303,13 +377,16 @@ class Histogram(OneHot):
 
 
 def _counts(names: list[str], total: Floats, noise: float, records: int) -> tuple[Row, ...]:
-    """Return counts of disjoint cells, which sum up to the public number of records."""
+    """Return counts of disjoint cells, which sum up to the public number of records.
+
+    With k cells, each count loses the mean noise of all, and so a share 1 / k of its variance.
+    """
     counts = consistent(total, records)
     noise_left = noise * sqrt(1 - 1 / len(names))
-    return tuple(
-        share(name, float(count), noise_left, records)
-        for name, count in zip(names, counts, strict=True)
-    )
+    rows = []
+    for name, count in zip(names, counts, strict=True):
+        rows.append(share(name, float(count), noise_left, records))
+    return tuple(rows)
 
 
 @dataclass(frozen=True)
@@ -347,13 +424,16 @@ class Quantiles(Histogram):
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
         """Return a row for each quantile."""
-        kind, counts = kinds[self.column], consistent(total, records)
+        kind = kinds[self.column]
+        counts = consistent(total, records)
         low, high = ends(kind)
+        origin = np.array([low, 0, 0, low, low])  # of estimate, two errors, and two ends
         rows = []
         for q in self.at:
             name = "median" if q == 0.5 else f"{q:.4g} quantile"
-            found = quantile(q, counts, noise, kind.may_be_missing) * (high - low) / self.bins
-            rows.append(Row(name, *(found + np.array([low, 0, 0, low, low])).tolist()))
+            in_bins = quantile(q, counts, noise, kind.may_be_missing)
+            in_units = in_bins * (high - low) / self.bins + origin
+            rows.append(Row(name, *in_units.tolist()))
         return Answer(title=self.column, rows=tuple(rows), dates=isinstance(kind, Dates))
 
 
@@ -384,26 +464,32 @@ class TwoWay(OneHot):
     def __post_init__(self) -> None:
         several(self.names, 2)
 
-    def _cells(self, kinds: Kinds) -> list[list[str]]:
-        return [cells(kind_of(kinds, name, LISTED, A_CATEGORY), 2) for name in self.names]
+    def _categories(self, kinds: Kinds) -> tuple[list[str], list[str]]:
+        """Return the names of the cells of both columns."""
+        row_kind = kind_of(kinds, self.row, LISTED, A_CATEGORY)
+        column_kind = kind_of(kinds, self.column, LISTED, A_CATEGORY)
+        return cells(row_kind, 2), cells(column_kind, 2)
 
     def cells(self, kinds: Kinds) -> int:
         """Return the number of pairs."""
-        rows, columns = self._cells(kinds)
+        rows, columns = self._categories(kinds)
         return len(rows) * len(columns)
 
     def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
-        """Return the number of each record's pair."""
-        across = len(cells(columns[self.column].kind, 2))
-        return columns[self.row].cell(2) * across + columns[self.column].cell(2)
+        """Return the number of each record's pair, row by row."""
+        width = len(cells(columns[self.column].kind, 2))
+        return columns[self.row].cell(2) * width + columns[self.column].cell(2)
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
         """Return a count for each pair."""
-        rows, columns = self._cells(kinds)
-        names = [f"{self.row} {a}, {self.column} {b}" for a in rows for b in columns]
-        grid = Grid(
-            rows=tuple(rows), columns=tuple(columns), hidden=None if self.missing else MISSING
-        )
+        rows, columns = self._categories(kinds)
+        names = [
+            f"{self.row} {row_name}, {self.column} {column_name}"
+            for row_name in rows
+            for column_name in columns
+        ]
+        hidden = None if self.missing else MISSING
+        grid = Grid(rows=tuple(rows), columns=tuple(columns), hidden=hidden)
         return Answer(
             title=f"{self.row} by {self.column}",
             rows=_counts(names, total, noise, records),
@@ -438,38 +524,72 @@ class Correlation(OfColumns):
         return geometry.products([columns[name] for name in self.columns])
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return a row for each pair."""
-        missing = any(kinds[name].may_be_missing for name in self.columns)
-        n = float(total[0]) if missing else float(records)
-        normals = np.random.default_rng(0).standard_normal((400, len(total)))  # after the release
-        again = [
-            _fisher(total + noise * normal, self.columns, records, missing) for normal in normals
+        """Return a row for each pair.
+
+        The interval is normal in Fisher's ``z = arctanh(r)``. Its noise is the deviation of z over
+        simulated sums, which cost nothing as they follow from the released one; its sampling
+        deviation is ``1 / sqrt(n - 3)``.
+        """
+        may_be_missing = any(kinds[name].may_be_missing for name in self.columns)
+        n = float(records)
+        least_records = 4.0
+        if may_be_missing:  # the number of records without a missing value is a noisy entry
+            n = float(total[0])
+            least_records = max(Z * noise, 4.0)
+        normals = np.random.default_rng(0).standard_normal((SIMULATED_TABLES, len(total)))
+        simulated = [
+            _fisher(total + noise * normal, self.columns, records, may_be_missing)
+            for normal in normals
         ]
-        transformed = _fisher(total, self.columns, records, missing)
-        deviations = np.std(again, axis=0)
+        noise_deviations = np.std(simulated, axis=0)  # shape (pairs,)
+        transformed = _fisher(total, self.columns, records, may_be_missing)
         rows = []
         pairs = combinations(self.columns, 2)
-        for pair, z, deviation in zip(pairs, transformed, deviations, strict=True):
+        for pair, z, deviation in zip(pairs, transformed, noise_deviations, strict=True):
             name = " and ".join(pair)
-            if not np.isfinite(z + deviation) or n <= max(Z * noise * missing, 4.0):
+            if not np.isfinite(z + deviation) or n <= least_records:
                 rows.append(nothing(name))
                 continue
-            transformed_row = np.array([z, deviation, 1 / sqrt(n - 3)])
-            inner = row(name, transformed_row, (-20, 20))
-            slope = 1 - np.tanh(z) ** 2
-            low, high = np.tanh([inner.low, inner.high])
-            errors = inner.noise * slope, inner.sampling * slope
-            rows.append(Row(name, float(np.tanh(z)), *errors, float(low), float(high)))
+            z_and_errors = np.array([z, deviation, 1 / sqrt(n - 3)])
+            z_row = row(name, z_and_errors, (-20, 20))
+            slope = 1 - np.tanh(z) ** 2  # of r as a function of z
+            low, high = np.tanh([z_row.low, z_row.high])
+            rows.append(
+                Row(
+                    name,
+                    float(np.tanh(z)),
+                    z_row.noise * slope,
+                    z_row.sampling * slope,
+                    float(low),
+                    float(high),
+                )
+            )
         return Answer(title="correlation", rows=tuple(rows))
 
 
-def _fisher(total: Floats, columns: tuple[str, ...], records: int, missing: bool) -> Floats:
-    """Return Fisher's z of the correlation of each pair; NaN if a variance is not positive."""
+def _fisher(total: Floats, columns: tuple[str, ...], records: int, may_be_missing: bool) -> Floats:
+    """Return Fisher's z of the correlation of each pair; NaN if a variance is not positive.
+
+    Parameters
+    ----------
+    total
+        Sum of the upper triangles of ``(1, z)(1, z)^T``, as `geometry.products` gives them.
+    columns
+        Names of the columns.
+    records
+        The public number of records.
+    may_be_missing
+        True if only the sum says how many records have all values.
+    """
     sums = geometry.matrix_of_triangle(total, len(columns) + 1)
-    n = max(sums[0, 0], 1.0) if missing else float(records)
+    n = float(records)
+    if may_be_missing:
+        n = max(sums[0, 0], 1.0)
     mean = sums[0, 1:] / n
     covariance = sums[1:, 1:] / n - np.outer(mean, mean)
-    spread = np.diag(covariance)
-    deviations = np.sqrt(np.where(spread > 0, spread, np.nan))
-    r = covariance / np.outer(deviations, deviations)
-    return np.asarray(np.arctanh(np.clip(r[np.triu_indices(len(columns), 1)], -0.999, 0.999)))
+    variances = np.diag(covariance)
+    deviations = np.sqrt(np.where(variances > 0, variances, np.nan))
+    correlations = covariance / np.outer(deviations, deviations)
+    of_pairs = correlations[np.triu_indices(len(columns), 1)]
+    clipped = np.clip(of_pairs, -LARGEST_CORRELATION, LARGEST_CORRELATION)
+    return np.asarray(np.arctanh(clipped))
