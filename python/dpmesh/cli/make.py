@@ -356,7 +356,7 @@ def _asking(public: JsonObject, questions: Sequence[str], request: _Request) -> 
     )
     weights = table.get("weights", ())
     settled, sums = spending.settle(questions_of(table, kinds, ""), public, weights)
-    for question in settled.each:
+    for question in settled.questions:
         if isinstance(question, Pairs):  # whose bins may follow from the noise
             table["pairs"] = f"{','.join(question.columns)}:{question.bins}"
     algorithm: JsonObject = {

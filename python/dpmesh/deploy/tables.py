@@ -84,7 +84,7 @@ class Tables:
         }
         stated = settings.call("questions", questions_of, given=table, kinds=kinds, sign="")
         questions: Questions = settings.call(
-            "questions", questions_about, asked=stated, ranges=ranges, weights=weights
+            "questions", questions_about, questions=stated, ranges=ranges, weights=weights
         )
         return questions
 

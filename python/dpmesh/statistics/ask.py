@@ -40,7 +40,10 @@ from dpmesh.tables.sites import site_of_each
 from dpmesh.tables.table import Table
 
 _BLOCK = 2**20
-"""Numbers of the vectors that are held at once."""
+"""Numbers of vectors that are in memory at once, about."""
+
+_NORM_SLACK = 1 + 1e-9
+"""Rounding of the norm of a record's vector, far below it."""
 
 PUBLIC = "the number of sites and of all records together are public"
 
@@ -90,7 +93,8 @@ class Statistics(InNotebooks):
     earlier: tuple[Plan, ...] = ()
 
     def __str__(self) -> str:
-        head = f"{self.records} records at {self.sites} site{'s' * (self.sites != 1)}"
+        sites = "1 site" if self.sites == 1 else f"{self.sites} sites"
+        head = f"{self.records} records at {sites}"
         cost = f"against     {self.threat_model}\n{self.privacy}"
         return "\n\n".join([head, *map(str, self.answers), cost])
 
@@ -119,13 +123,19 @@ class Statistics(InNotebooks):
 
     def as_dict(self) -> dict[str, Any]:
         """Return what may be published in plain types that JSON can hold."""
-        numbers = {"sites": self.sites, "records": self.records, "against": self.threat_model}
-        answers = [answer.as_dict() for answer in self.answers]
-        cost: dict[str, Any] = {"ledger": self.ledger.as_dict(), "privacy": self.privacy.as_dict()}
+        fields: dict[str, Any] = {
+            "sites": self.sites,
+            "records": self.records,
+            "against": self.threat_model,
+            "answers": [answer.as_dict() for answer in self.answers],
+            "ledger": self.ledger.as_dict(),
+            "privacy": self.privacy.as_dict(),
+        }
         if self.earlier:
-            cost["earlier"] = [plan.as_dict() for plan in self.earlier]
-        signed = {} if self.origin is None else {"provenance": dict(self.origin)}
-        return {**numbers, "answers": answers, **cost, **signed}
+            fields["earlier"] = [plan.as_dict() for plan in self.earlier]
+        if self.origin is not None:
+            fields["provenance"] = dict(self.origin)
+        return fields
 
 
 class Part(NamedTuple):
@@ -133,6 +143,8 @@ class Part(NamedTuple):
 
     Attributes
     ----------
+    number
+        The number of the question among all, from 0.
     question
         The question.
     size
@@ -141,6 +153,7 @@ class Part(NamedTuple):
         What they are multiplied with: the root of the round's share over their distance.
     """
 
+    number: int
     question: Question
     size: Size
     factor: float
@@ -152,13 +165,13 @@ class Questions:
 
     In a round, the vectors of all questions that have one are put together, each multiplied with
     ``sqrt(weight share) / distance``. All rounds have noise of one scale, so that each question has
-    the same budget times its weight: k questions are together as dear as one release of vectors
-    sqrt(k) apart.
+    the same budget times its weight: k questions together need as much noise as one release of
+    vectors sqrt(k) apart.
 
     Parameters
     ----------
-    each
-        The questions.
+    questions
+        The questions, in order.
     kinds
         The public ranges of the columns that they read.
     weights
@@ -171,16 +184,16 @@ class Questions:
         If there is not one positive weight for each question.
     """
 
-    each: tuple[Question, ...]
+    questions: tuple[Question, ...]
     kinds: dict[str, Kind]
     weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.weights:
             return
-        if len(self.weights) != len(self.each):
-            names = ", ".join(type(question).__name__ for question in self.each)
-            wanted = f"{len(self.each)} numbers, one for each question ({names})"
+        if len(self.weights) != len(self.questions):
+            names = ", ".join(type(question).__name__ for question in self.questions)
+            wanted = f"{len(self.questions)} numbers, one for each question ({names})"
             fail("weights", wanted, f"{len(self.weights)}")
         for weight in self.weights:
             positive("weights", weight)
@@ -191,7 +204,7 @@ class Questions:
     @cached_property
     def sizes(self) -> list[tuple[Size, ...]]:
         """The public sizes of each question's vectors, by round."""
-        return [question.sizes(self.kinds) for question in self.each]
+        return [question.sizes(self.kinds) for question in self.questions]
 
     @cached_property
     def rounds(self) -> int:
@@ -201,14 +214,15 @@ class Questions:
     @cached_property
     def parts(self) -> tuple[tuple[Part, ...], ...]:
         """The parts of each round's vectors."""
-        by_round: list[list[Part]] = [[] for _ in range(self.rounds)]
-        weights = self.weights or (1.0,) * len(self.each)
-        for question, sizes, weight in zip(self.each, self.sizes, weights, strict=True):
+        parts_by_round: list[list[Part]] = [[] for _ in range(self.rounds)]
+        weights = self.weights or (1.0,) * len(self.questions)
+        for number, question in enumerate(self.questions):
+            sizes = self.sizes[number]
             shares = question.shares(self.kinds)
-            for parts, size, share in zip(by_round, sizes, shares, strict=False):
-                factor = sqrt(weight * share) / size.distance
-                parts.append(Part(question, size, factor))
-        return tuple(map(tuple, by_round))
+            for t, (size, share) in enumerate(zip(sizes, shares, strict=True)):
+                factor = sqrt(weights[number] * share) / size.distance
+                parts_by_round[t].append(Part(number, question, size, factor))
+        return tuple(tuple(parts) for parts in parts_by_round)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -218,18 +232,20 @@ class Questions:
     @property
     def longest(self) -> tuple[float, ...]:
         """Largest norm of the vectors of each round."""
-        return tuple(
-            sqrt(sum((part.size.norm * part.factor) ** 2 for part in parts)) * (1 + 1e-9)
-            for parts in self.parts
-        )
+        norms = []
+        for parts in self.parts:
+            squared_norm = sum((part.size.norm * part.factor) ** 2 for part in parts)
+            norms.append(sqrt(squared_norm) * _NORM_SLACK)
+        return tuple(norms)
 
     @property
     def distances(self) -> tuple[float, ...]:
         """Largest distance between two vectors of each round."""
-        return tuple(
-            sqrt(sum((part.size.distance * part.factor) ** 2 for part in parts))
-            for parts in self.parts
-        )
+        distances = []
+        for parts in self.parts:
+            squared_distance = sum((part.size.distance * part.factor) ** 2 for part in parts)
+            distances.append(sqrt(squared_distance))
+        return tuple(distances)
 
     @property
     def sums(self) -> dict[str, Any]:
@@ -240,7 +256,9 @@ class Questions:
                 "longest": list(self.longest),
                 "distances": list(self.distances),
             }
-        (dim,), (longest,), (distance,) = self.lengths, self.longest, self.distances
+        (dim,) = self.lengths
+        (longest,) = self.longest
+        (distance,) = self.distances
         return {"dim": dim, "longest": longest, "diameter": distance / longest}
 
     @property
@@ -251,24 +269,19 @@ class Questions:
     def require(self, noises: Sequence[float], records: int) -> None:
         """Fail if records are too few for the noise in a number of each round's sum."""
         noises_by_question = self.noises_of(noises)
-        for question, question_noises in zip(self.each, noises_by_question, strict=True):
+        for question, question_noises in zip(self.questions, noises_by_question, strict=True):
             question.require_all(self.kinds, question_noises, records)
 
     def noises_of(self, noises: Sequence[float]) -> list[list[float]]:
-        """Return the noise in a number of each question's sum, by round."""
-        return [
-            [noise / part.factor for noise, part in zip(noises, self._of(place), strict=False)]
-            for place in range(len(self.each))
-        ]
+        """Return the noise in a number of each question's sum, by question and round.
 
-    def _of(self, place: int) -> list[Part]:
-        """Return the parts of a question in each of its rounds."""
-        rounds = len(self.sizes[place])
-        return [parts[self._place_in(place, t)] for t, parts in enumerate(self.parts[:rounds])]
-
-    def _place_in(self, place: int, t: int) -> int:
-        """Return where a question is among those that have a vector in round t."""
-        return sum(len(sizes) > t for sizes in self.sizes[:place])
+        `noises` holds the standard deviation of the noise in a number of each round's sum.
+        """
+        noises_by_question: list[list[float]] = [[] for _ in self.questions]
+        for noise, parts in zip(noises, self.parts, strict=True):
+            for part in parts:
+                noises_by_question[part.number].append(noise / part.factor)
+        return noises_by_question
 
     def vectors(
         self, columns: Mapping[str, Column], t: int = 0, totals: Sequence[NoisyTotal] = ()
@@ -286,38 +299,37 @@ class Questions:
         totals
             The released sums of the rounds before it.
         """
-        earlier_totals = [self._split(total, earlier) for earlier, total in enumerate(totals)]
+        totals_by_question = self._by_question(totals)
         blocks: list[Vectors] = []
-        for place, question in enumerate(self.each):
-            if t < len(self.sizes[place]):
-                question_totals = [by_place[place] for by_place in earlier_totals]
-                part = self.parts[t][self._place_in(place, t)]
-                vectors = question.vectors_in(columns, t, question_totals)
-                blocks.append(vectors * part.factor)
+        for part in self.parts[t]:
+            vectors = part.question.vectors_in(columns, t, totals_by_question[part.number])
+            blocks.append(vectors * part.factor)
         if any(sparse.issparse(block) for block in blocks):
             return sparse.csr_array(sparse.hstack(blocks, format="csr"))
         return np.hstack(blocks)
 
-    def _split(self, released: NoisyTotal, t: int) -> dict[int, NoisyTotal]:
-        """Return the sum of each question in the total of round t, by the question's place."""
-        parts = self.parts[t]
-        ends = np.cumsum([part.size.dim for part in parts])[:-1]
-        totals: list[Floats] = np.split(released.total, ends)
-        places = [place for place, sizes in enumerate(self.sizes) if t < len(sizes)]
-        return {
-            place: NoisyTotal(
-                np.multiply(1 / part.factor, total, dtype=np.float64), released.noise / part.factor
-            )
-            for place, part, total in zip(places, parts, totals, strict=True)
-        }
+    def _by_question(self, totals: Sequence[NoisyTotal]) -> list[list[NoisyTotal]]:
+        """Return the sums of each question, by question and round, from the totals of rounds.
+
+        A question's part of a total is divided by its factor, and so is the noise.
+        """
+        totals_by_question: list[list[NoisyTotal]] = [[] for _ in self.questions]
+        for parts, released in zip(self.parts, totals, strict=False):
+            ends = np.cumsum([part.size.dim for part in parts])[:-1]
+            scaled_sums: list[Floats] = np.split(released.total, ends)
+            for part, scaled_sum in zip(parts, scaled_sums, strict=True):
+                question_sum = np.multiply(1 / part.factor, scaled_sum, dtype=np.float64)
+                noise = released.noise / part.factor
+                totals_by_question[part.number].append(NoisyTotal(question_sum, noise))
+        return totals_by_question
 
     def by_round(self, totals: Floats, noises: Sequence[float]) -> list[NoisyTotal]:
         """Return the released sum of each round from all of them one after another."""
         ends = np.cumsum(self.lengths)[:-1]
-        parts: list[Floats] = np.split(totals, ends)
+        totals_of_rounds: list[Floats] = np.split(totals, ends)
         return [
             NoisyTotal(np.asarray(total, np.float64), noise)
-            for total, noise in zip(parts, noises, strict=True)
+            for total, noise in zip(totals_of_rounds, noises, strict=True)
         ]
 
     def answers(self, totals: Floats, noises: Sequence[float], records: int) -> tuple[Answer, ...]:
@@ -332,11 +344,9 @@ class Questions:
         records
             The public number of records of all sites.
         """
-        released = self.by_round(totals, noises)
-        by_round = [self._split(total, t) for t, total in enumerate(released)]
+        totals_by_question = self._by_question(self.by_round(totals, noises))
         answers = []
-        for place, (question, sizes) in enumerate(zip(self.each, self.sizes, strict=True)):
-            question_totals = [by_place[place] for by_place in by_round[: len(sizes)]]
+        for question, question_totals in zip(self.questions, totals_by_question, strict=True):
             answers.append(question.answer_from(self.kinds, question_totals, records))
         return tuple(answers)
 
@@ -412,16 +422,18 @@ class AskedInRound:
     @property
     def all_records(self) -> npt.NDArray[np.int64]:
         """Number of records of each site."""
-        return self.asked.all_records if self.counts is None else np.array(self.counts)
+        if self.counts is None:
+            return self.asked.all_records
+        return np.array(self.counts)
 
     def vectors(self, node: int) -> Iterator[Vectors]:
         """Return the vectors of a site's records in blocks of shape (records, dim)."""
         questions = self.asked.questions
         records = self.asked.parts[node]
-        numbers_a_record = sum(part.size.held for part in questions.parts[self.t])
-        blocks = -(-len(records) * numbers_a_record // _BLOCK)
-        for places in np.array_split(records, blocks):
-            columns = {name: column.take(places) for name, column in self.asked.columns.items()}
+        numbers_per_record = sum(part.size.stored for part in questions.parts[self.t])
+        blocks = -(-len(records) * numbers_per_record // _BLOCK)  # rounded up
+        for block in np.array_split(records, blocks):
+            columns = {name: column.take(block) for name, column in self.asked.columns.items()}
             yield questions.vectors(columns, self.t, self.totals)
         if self.asked.on_site is not None:
             self.asked.on_site()
@@ -487,8 +499,10 @@ def ask(
     >>> found.sites, found.records
     (3, 900)
     """
-    asked = (questions,) if isinstance(questions, Question) else tuple(questions)
-    for question in asked or (None,):
+    if isinstance(questions, Question):
+        questions = (questions,)
+    questions = tuple(questions)
+    for question in questions or (None,):
         instance("questions", question, "questions such as Mean('age')", Question)
     positive("epsilon", epsilon)
     probability("delta", delta, zero=False, one=False)
@@ -503,26 +517,28 @@ def ask(
     )
     owners = site_of_each(groups, table.records)
     parts = tuple(np.flatnonzero(owners == site) for site in np.unique(owners))
-    budget = Spending(
+    sites = len(parts)
+    spending = Spending(
         epsilon=epsilon,
         delta=delta,
-        sites=len(parts),
+        sites=sites,
         records=table.records,
         colluding=colluding,
-        secure=method_for(len(parts), epsilon, colluding=colluding) == "secure",
+        secure=method_for(sites, epsilon, colluding=colluding) == "secure",
     )
-    about, sums = budget.settle(asked, ranges, () if weights is None else tuple(weights))
-    columns, notices = read_columns(about, table)
+    shares = () if weights is None else tuple(weights)
+    settled, sums = spending.settle(questions, ranges, shares)
+    columns, notices = read_columns(settled, table)
     copies = copied(fingerprints(table), parts, np.unique(owners))
     if copies is not None:
         warnings.warn(copies, UserWarning, stacklevel=2)
-    problem: Any = Asked(questions=about, columns=columns, parts=parts, on_site=on_site)
+    problem: Any = Asked(questions=settled, columns=columns, parts=parts, on_site=on_site)
     quiet = Metrics([], progress=False)
     algorithm: Any = sums
-    run = simulate(algorithm, problem, rounds=about.rounds, key=key, delta=delta, metrics=quiet)
+    run = simulate(algorithm, problem, rounds=settled.rounds, key=key, delta=delta, metrics=quiet)
     return Statistics(
-        answers=about.answers(run.released[0], sums.noise_scales, table.records),
-        sites=len(parts),
+        answers=settled.answers(run.released[0], sums.noise_scales, table.records),
+        sites=sites,
         records=table.records,
         threat_model=threat_model_of(sums),
         privacy=replace(run.privacy, assumptions=(*run.privacy.assumptions, PUBLIC)),
@@ -553,44 +569,53 @@ class Spending:
     dropouts: int = 0
     secure: bool = True
 
-    def sums(self, about: Questions) -> RecordSums | AdaptiveSums:
+    def sums(self, questions: Questions) -> RecordSums | AdaptiveSums:
         """Return the sums of questions with the least noise that keeps the budget."""
-        public = {name: value for name, value in vars(self).items() if name not in _BUDGET}
-        return about.algorithm.for_budget(
-            epsilon=self.epsilon, delta=self.delta, **public, **about.sums
+        return questions.algorithm.for_budget(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            sites=self.sites,
+            records=self.records,
+            colluding=self.colluding,
+            dropouts=self.dropouts,
+            secure=self.secure,
+            **questions.sums,
         )
 
     def settle(
-        self, asked: Sequence[Question], ranges: Mapping[str, Any], weights: Sequence[float] = ()
+        self,
+        questions: Sequence[Question],
+        ranges: Mapping[str, Any],
+        weights: Sequence[float] = (),
     ) -> tuple[Questions, RecordSums | AdaptiveSums]:
         """Return questions with all that follows from their noise, and their sums.
+
+        The noise is found for the questions at their smallest; those that grow with less noise,
+        such as a number of bins, are then settled by it, and the noise is found again.
 
         Raises
         ------
         ValueError
             If records are too few for the noise.
         """
-        smallest = [question.settled(None, self.records) for question in asked]
-        about = questions_about(smallest, ranges, weights)
-        sums = self.sums(about)
-        noises = about.noises_of(sums.noise_scales)
-        settled = [
-            question.settled(noise, self.records)
-            for question, (noise, *_) in zip(asked, noises, strict=True)
-        ]
+        smallest = [question.settled(None, self.records) for question in questions]
+        with_ranges = questions_about(smallest, ranges, weights)
+        sums = self.sums(with_ranges)
+        noises_by_question = with_ranges.noises_of(sums.noise_scales)
+        settled = []
+        for question, noises in zip(questions, noises_by_question, strict=True):
+            first_noise = noises[0]
+            settled.append(question.settled(first_noise, self.records))
         if settled != smallest:
-            about = questions_about(settled, ranges, weights)
-            sums = self.sums(about)
-        about.require(sums.noise_scales, self.records)
-        return about, sums
-
-
-_BUDGET = ("epsilon", "delta")
+            with_ranges = questions_about(settled, ranges, weights)
+            sums = self.sums(with_ranges)
+        with_ranges.require(sums.noise_scales, self.records)
+        return with_ranges, sums
 
 
 def names_of(questions: Sequence[Question], ranges: Mapping[str, Any]) -> list[str]:
     """Return the columns that are asked about, each once; fail if one has no range."""
-    names = [*dict.fromkeys(name for question in questions for name in question.names)]
+    names = list(dict.fromkeys(name for question in questions for name in question.names))
     for name in names:
         if name not in ranges:
             wanted = f"a column with a public range ({', '.join(ranges)})"
@@ -599,24 +624,33 @@ def names_of(questions: Sequence[Question], ranges: Mapping[str, Any]) -> list[s
 
 
 def questions_about(
-    asked: Sequence[Question], ranges: Mapping[str, Any], weights: Sequence[float] = ()
+    questions: Sequence[Question], ranges: Mapping[str, Any], weights: Sequence[float] = ()
 ) -> Questions:
     """Return questions with the public ranges of the columns that they read."""
-    kinds = {name: as_range(name, ranges[name]) for name in names_of(asked, ranges)}
-    return Questions(each=tuple(asked), kinds=kinds, weights=tuple(weights))
+    kinds = {name: as_range(name, ranges[name]) for name in names_of(questions, ranges)}
+    return Questions(questions=tuple(questions), kinds=kinds, weights=tuple(weights))
 
 
 def named(table: Table) -> Table:
     """Return a table whose columns have names."""
     if table.names is not None:
         return table
-    return Table(tuple(f"x{i}" for i in range(len(table.columns))), table.columns)
+    names = tuple(f"x{place}" for place in range(len(table.columns)))
+    return Table(names, table.columns)
 
 
-def read_columns(about: Questions, table: Table) -> tuple[dict[str, Column], list[str]]:
-    """Return the columns that are asked about, and what their owner should know."""
-    columns, notices, problems = dict[str, Column](), list[str](), Problems()
-    for name, kind in about.kinds.items():
+def read_columns(questions: Questions, table: Table) -> tuple[dict[str, Column], list[str]]:
+    """Return the columns that are asked about, and notices for the data's owner alone.
+
+    Raises
+    ------
+    ValueError
+        If columns hold what their ranges do not allow; the message has the problems of all.
+    """
+    columns: dict[str, Column] = {}
+    notices: list[str] = []
+    problems = Problems()
+    for name, kind in questions.kinds.items():
         if kind.may_be_missing and name not in (table.names or ()):
             table = table.with_missing((name,))
         with problems.collected():

@@ -39,9 +39,11 @@ class Size(NamedTuple):
     entries: int | None = None
 
     @property
-    def held(self) -> int:
-        """Number of its values that are held in memory at once."""
-        return self.dim if self.entries is None else self.entries
+    def stored(self) -> int:
+        """Number of its values that are in memory: those that are not 0 if it is sparse."""
+        if self.entries is None:
+            return self.dim
+        return self.entries
 
 
 MISSING = "missing"
