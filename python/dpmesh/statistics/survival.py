@@ -42,7 +42,7 @@ PROPORTIONAL = (
 )
 
 SIMULATIONS = 999
-"""Of the log-rank statistic where groups do not differ."""
+"""Simulated tables of groups that do not differ, for the p-value of the log-rank test."""
 
 
 @dataclass(frozen=True)
@@ -86,46 +86,65 @@ class Survival(questions.OneHot):
         questions.several(self.names, 2)
 
     def _groups(self, kinds: questions.Kinds) -> list[str]:
+        """Return the names of the groups; records without a group are in none of them."""
         if self.by is None:
             return ["all"]
-        result = cells(kind_of(kinds, self.by, questions.LISTED, questions.A_CATEGORY), 2)
-        return result[:-1] if kinds[self.by].may_be_missing else result
+        kind = kind_of(kinds, self.by, questions.LISTED, questions.A_CATEGORY)
+        names = cells(kind, 2)
+        if kind.may_be_missing:
+            return names[:-1]
+        return names
+
+    @property
+    def _cells_of_group(self) -> int:
+        """Number of cells of a group: two for each bin, and one for those followed to the end."""
+        return 2 * self.bins + 1
 
     def cells(self, kinds: questions.Kinds) -> int:
         """Return the number of cells; the last one is of records that lack a value."""
         kind_of(kinds, self.time, Number, "a number, how long a person was followed")
         kind_of(kinds, self.event, Flag, "a flag, {flag = true}: whether the event came")
-        return (2 * self.bins + 1) * len(self._groups(kinds)) + self._may_lack(kinds)
-
-    def _may_lack(self, kinds: questions.Kinds) -> bool:
-        return any(kinds[name].may_be_missing for name in self.names)
+        cells_of_groups = self._cells_of_group * len(self._groups(kinds))
+        if any(kinds[name].may_be_missing for name in self.names):
+            return cells_of_groups + 1
+        return cells_of_groups
 
     def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
-        """Return the number of each record's cell."""
+        """Return the number of each record's cell, shape (records,).
+
+        The cells of a group are those of events and of censoring in each bin, in turn, and one of
+        records that were followed to the end. Groups follow each other.
+        """
         kinds = {name: columns[name].kind for name in self.names}
-        time, event = columns[self.time], columns[self.event]
+        time = columns[self.time]
+        event = columns[self.event]
         _, end = ends(time.kind)
-        place = 2 * bins_closed_above(time.numbers, time.kind, self.bins)
-        censored = event.z <= 0
+        event_cell = 2 * bins_closed_above(time.numbers, time.kind, self.bins)
+        is_censored = event.z <= 0
         with np.errstate(invalid="ignore"):  # who has no time is in the last cell
-            followed = (time.numbers > end) | (censored & (time.numbers >= end))
-        result = np.where(followed, 2 * self.bins, place + censored)
+            is_beyond = time.numbers > end
+            is_followed = is_beyond | (is_censored & (time.numbers >= end))
+        cell_in_group = np.where(is_followed, 2 * self.bins, event_cell + is_censored)
+        cell = cell_in_group
         if self.by is not None:
-            result = result + (2 * self.bins + 1) * columns[self.by].cell(2)
-        whole = np.all([columns[name].present for name in self.names], axis=0)
-        return np.where(whole, result, self.cells(kinds) - 1)
+            cell = self._cells_of_group * columns[self.by].cell(2) + cell_in_group
+        has_all_values = np.all([columns[name].present for name in self.names], axis=0)
+        missing_cell = self.cells(kinds) - 1
+        return np.where(has_all_values, cell, missing_cell)
 
     def answer(self, kinds: questions.Kinds, total: Floats, noise: float, records: int) -> Answer:
         """Return curves, medians, numbers at risk, hazard ratios, and the log-rank test."""
         groups = self._groups(kinds)
-        of_groups = (2 * self.bins + 1) * len(groups)
-        counts = consistent(total, records)[:of_groups].reshape(len(groups), -1)
-        shown = [
-            self._group(kinds[self.time], *pair, noise) for pair in zip(groups, counts, strict=True)
+        cells_of_groups = self._cells_of_group * len(groups)
+        all_counts = consistent(total, records)
+        counts = all_counts[:cells_of_groups].reshape(len(groups), -1)
+        results = [
+            self._group(kinds[self.time], group, group_counts, noise)
+            for group, group_counts in zip(groups, counts, strict=True)
         ]
-        rows = [row for group in shown for row in group.rows]
-        medians = tuple(group.median for group in shown)
-        curves = tuple(group.curve for group in shown)
+        rows = [row for group_result in results for row in group_result.rows]
+        medians = tuple(group_result.median for group_result in results)
+        curves = tuple(group_result.curve for group_result in results)
         if len(groups) < 2:
             return Answer(
                 title="survival",
@@ -134,7 +153,10 @@ class Survival(questions.OneHot):
                 curves=curves,
                 notes=(CONVENTION,),
             )
-        ratios = [self._ratio(groups, counts, nth, noise) for nth in range(1, len(groups))]
+        ratios = []
+        for group, group_counts in zip(groups[1:], counts[1:], strict=True):
+            name = f"hazard ratio, {self.by} {group} against {groups[0]}"
+            ratios.append(_hazard_ratio(name, np.stack([counts[0], group_counts]), noise))
         p = log_rank(Cells.of(counts), noise)
         notes = [CONVENTION, PROPORTIONAL]
         if len(ratios) > 1:
@@ -152,18 +174,30 @@ class Survival(questions.OneHot):
         )
 
     def _group(self, kind: Kind, group: str, counts: Floats, noise: float) -> _Group:
-        """Return what is shown of one group."""
+        """Return the results of one group.
+
+        Parameters
+        ----------
+        kind
+            The public range of the time.
+        group
+            Name of the group.
+        counts
+            Its noisy cells, shape (2 bins + 1,).
+        noise
+            Standard deviation of the noise in each.
+        """
         edges = edges_of(kind, self.bins)
         marks = [edge_in_words(kind, edge, self.bins) for edge in edges]
         prefix = "" if self.by is None else f"{self.by} {group}, "
         cells = Cells.of(counts)
-        result = curve(cells, noise)
-        rows = [
-            row(f"{prefix}{self.time} {mark}", point, (0, 1))
-            for mark, point in zip(marks[1:], np.transpose(result), strict=True)
-        ]
-        at_risk, spread = hazard.number_at_risk(cells, noise)
-        drawn = GroupCurve(
+        survival = curve(cells, noise)
+        points = np.transpose(survival)  # survival, noise and sampling at the end of each bin
+        rows = []
+        for mark, point in zip(marks[1:], points, strict=True):
+            rows.append(row(f"{prefix}{self.time} {mark}", point, (0, 1)))
+        at_risk, at_risk_noise = hazard.number_at_risk(cells, noise)
+        group_curve = GroupCurve(
             name=group,
             time=self.time,
             times=tuple(edges.tolist()),
@@ -172,42 +206,50 @@ class Survival(questions.OneHot):
             low=(1.0, *(row.low for row in rows)),
             high=(1.0, *(row.high for row in rows)),
             at_risk=tuple(at_risk.tolist()),
-            at_risk_noise=tuple((Z * spread).tolist()),
+            at_risk_noise=tuple((Z * at_risk_noise).tolist()),
         )
-        return _Group(
-            tuple(rows), self._median(f"{prefix}median {self.time}", result, edges), drawn
-        )
+        median = _median(f"{prefix}median {self.time}", survival, edges)
+        return _Group(tuple(rows), median, group_curve)
 
-    def _median(self, name: str, result: Curve, edges: Floats) -> Row:
-        """Return the median of a curve in the units of time."""
-        low, width = float(edges[0]), float(edges[1] - edges[0])
 
-        def half(spread: Floats) -> float:
-            interval = hazard.median(result, spread)
-            return (interval.high - interval.low) / 2 * width
+def _median(name: str, survival: Curve, edges: Floats) -> Row:
+    """Return the median of a curve in the units of time."""
+    low = float(edges[0])
+    width = float(edges[1] - edges[0])
 
-        both = np.sqrt(np.square(result.noise) + np.square(result.sampling))
-        middle = hazard.median(result, both)
-        estimate, first, last = (low + width * place for place in middle)
-        return Row(name, estimate, half(result.noise), half(result.sampling), first, last)
+    def half_interval(deviations: Floats) -> float:
+        """Return half of the interval by these deviations alone."""
+        median_in_bins = hazard.median(survival, deviations)
+        return (median_in_bins.high - median_in_bins.low) / 2 * width
 
-    def _ratio(self, groups: list[str], counts: Floats, nth: int, noise: float) -> Row:
-        """Return the hazard ratio of a group against the first."""
-        name = f"hazard ratio, {self.by} {groups[nth]} against {groups[0]}"
-        result = hazard.log_hazard_ratio(counts[[0, nth]], noise)
-        if result is None:
-            return nothing(name)
-        deviation = sqrt(result.noise**2 + result.sampling**2)
-        estimate = exp(result.estimate)
-        return Row(
-            name,
-            estimate,
-            Z * estimate * result.noise,
-            Z * estimate * result.sampling,
-            exp(result.estimate - Z * deviation),
-            exp(result.estimate + Z * deviation),
-            p_value_of(result.estimate, deviation),
-        )
+    both_deviations = np.sqrt(np.square(survival.noise) + np.square(survival.sampling))
+    in_bins = hazard.median(survival, both_deviations)
+    return Row(
+        name,
+        estimate=low + width * in_bins.estimate,
+        noise=half_interval(survival.noise),
+        sampling=half_interval(survival.sampling),
+        low=low + width * in_bins.low,
+        high=low + width * in_bins.high,
+    )
+
+
+def _hazard_ratio(name: str, counts: Floats, noise: float) -> Row:
+    """Return the hazard ratio of the second of two groups, cells of shape (2, 2 bins + 1)."""
+    log_ratio = hazard.log_hazard_ratio(counts, noise)
+    if log_ratio is None:
+        return nothing(name)
+    deviation = sqrt(log_ratio.noise**2 + log_ratio.sampling**2)
+    ratio = exp(log_ratio.estimate)
+    return Row(
+        name,
+        estimate=ratio,
+        noise=Z * ratio * log_ratio.noise,
+        sampling=Z * ratio * log_ratio.sampling,
+        low=exp(log_ratio.estimate - Z * deviation),
+        high=exp(log_ratio.estimate + Z * deviation),
+        p_value=p_value_of(log_ratio.estimate, deviation),
+    )
 
 
 class _Group(NamedTuple):
@@ -235,31 +277,46 @@ def log_rank(cells: Cells, noise: float) -> float:
     draw = np.random.default_rng(0)  # public: it comes after the release
     groups, bins = cells.events.shape
     risk = np.maximum(cells.at_risk, 1.0)
-    together = np.clip(cells.events.sum(axis=0) / risk.sum(axis=0), 0, 1)
-    leaving = np.clip(cells.censored / risk, 0, 0.99) / 2
-    whole = sum(part.sum(axis=1) for part in cells[:2]) + cells.ended
-    left = np.tile(np.maximum(np.rint(whole), 0).astype(np.int64), (SIMULATIONS, 1))
-    drawn = np.empty((SIMULATIONS, groups, 2 * bins + 1))
+    pooled_hazard = np.clip(cells.events.sum(axis=0) / risk.sum(axis=0), 0, 1)  # shape (bins,)
+    # the share of those at risk who are censored in half a bin, shape (groups, bins)
+    half_censored = np.clip(cells.censored / risk, 0, 0.99) / 2
+    group_sizes = cells.events.sum(axis=1) + cells.censored.sum(axis=1) + cells.ended
+    whole_sizes = np.maximum(np.rint(group_sizes), 0).astype(np.int64)
+    remaining = np.tile(whole_sizes, (SIMULATIONS, 1))  # shape (simulations, groups)
+    simulated = np.empty((SIMULATIONS, groups, 2 * bins + 1))
     for j in range(bins):  # half of those who are censored leave before the events
-        gone = draw.binomial(left, leaving[:, j])
-        died = draw.binomial(left - gone, together[j])
-        gone += draw.binomial(left - gone - died, leaving[:, j] / (1 - leaving[:, j]))
-        drawn[:, :, 2 * j], drawn[:, :, 2 * j + 1] = died, gone
-        left -= died + gone
-    drawn[:, :, -1] = left
-    drawn += noise * draw.standard_normal(drawn.shape)
-    expected = np.maximum((risk * together).sum(axis=1), 1.0)
-    result = _statistic(cells, expected)
-    as_far = (_statistic(Cells.of(drawn), expected) >= result).sum()
-    return float((1 + as_far) / (SIMULATIONS + 1))
+        censored = draw.binomial(remaining, half_censored[:, j])
+        died = draw.binomial(remaining - censored, pooled_hazard[j])
+        second_half = half_censored[:, j] / (1 - half_censored[:, j])  # of those who are left
+        censored += draw.binomial(remaining - censored - died, second_half)
+        simulated[:, :, 2 * j] = died
+        simulated[:, :, 2 * j + 1] = censored
+        remaining -= died + censored
+    simulated[:, :, -1] = remaining
+    simulated += noise * draw.standard_normal(simulated.shape)
+    expected = np.maximum((risk * pooled_hazard).sum(axis=1), 1.0)  # shape (groups,)
+    observed_statistic = _log_rank_statistic(cells, expected)
+    statistics = _log_rank_statistic(Cells.of(simulated), expected)  # shape (simulations,)
+    as_large = (statistics >= observed_statistic).sum()
+    return float((1 + as_large) / (SIMULATIONS + 1))
 
 
-def _statistic(cells: Cells, expected: Floats) -> Floats:
-    """Return the statistic of tables of shape (.., groups, bins)."""
+def _log_rank_statistic(cells: Cells, expected: Floats) -> Floats:
+    """Return ``sum of (observed - expected)^2 / expected`` of tables, shape (..).
+
+    Observed less expected events are summed over bins in which more than one record is at risk.
+
+    Parameters
+    ----------
+    cells
+        Tables, shape (.., groups, bins).
+    expected
+        Expected events of each group that scale the statistic, shape (groups,).
+    """
     risk = cells.at_risk
-    together = risk.sum(axis=-2, keepdims=True)
-    few = together <= 1.0
-    events = np.where(few, 0.0, cells.events)
-    expected_share = events.sum(axis=-2, keepdims=True) / np.where(few, 1.0, together)
-    difference = (events - risk * expected_share).sum(axis=-1)
+    risk_of_all = risk.sum(axis=-2, keepdims=True)
+    is_empty = risk_of_all <= 1.0
+    events = np.where(is_empty, 0.0, cells.events)
+    hazard_of_all = events.sum(axis=-2, keepdims=True) / np.where(is_empty, 1.0, risk_of_all)
+    difference = (events - risk * hazard_of_all).sum(axis=-1)
     return np.asarray((np.square(difference) / expected).sum(axis=-1))
