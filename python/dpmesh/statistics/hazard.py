@@ -14,11 +14,15 @@ from dpmesh.statistics.answers import Z
 from dpmesh.statistics.bins import Floats
 from dpmesh.statistics.kaplan_meier import Cells, Curve
 
-SMALL_HAZARD, LARGE_HAZARD = 0.02, 0.97
+SMALL_HAZARD = 0.02
+LARGE_HAZARD = 0.97
 """Shares of those at risk in a bin with an event; beyond them the noise would decide."""
 
 CLEAR = 2 * Z
 """A sum of events must exceed so many standard deviations of its noise."""
+
+LEAST_DROP = 1e-9
+"""A curve that falls by less in a bin is taken to fall by this, to divide by it."""
 
 
 class LogRatio(NamedTuple):
@@ -54,33 +58,38 @@ class Median(NamedTuple):
 
 
 def exposure(cells: Cells) -> Floats:
-    """Return the time at risk in each bin, in bins, if a bin has one rate; shape (.., bins)."""
+    """Return the time at risk in each bin, in bins, if a bin has one rate; shape (.., bins).
+
+    If a share h of those at risk has the event in a bin at a constant rate, the rate is ``-log(1 -
+    h)`` and the mean time at risk ``h / -log(1 - h)``, which is about ``1 - h / 2`` for small h.
+    """
     risk = np.maximum(cells.at_risk, 1.0)
     share = cells.events / risk
-    hazard = np.clip(share, SMALL_HAZARD, LARGE_HAZARD)
-    part = np.where(share > SMALL_HAZARD, hazard / -np.log1p(-hazard), 1 - share / 2)
-    return np.asarray(np.maximum(risk * part, 1.0))
+    clipped_share = np.clip(share, SMALL_HAZARD, LARGE_HAZARD)
+    exact_time = clipped_share / -np.log1p(-clipped_share)
+    mean_time = np.where(share > SMALL_HAZARD, exact_time, 1 - share / 2)
+    return np.asarray(np.maximum(risk * mean_time, 1.0))
 
 
 def weighted_events(cells: Cells) -> Floats:
-    """Return the Mantel-Haenszel sums of two groups, the second first.
+    """Return the Mantel-Haenszel sums of two groups: that of the second group, then of the first.
 
-    Their ratio is that of the rates.
-
-    They are linear in the noisy events, so that no bin is divided by its own count.
+    With events d and times at risk T by group and bin, they are ``sum of d_2 T_1 / (T_1 + T_2)``
+    and ``sum of d_1 T_2 / (T_1 + T_2)`` over all bins. Their ratio is that of the rates. They are
+    linear in the noisy events, so that no bin is divided by its own count.
     """
-    times = exposure(cells)
-    whole = times.sum(axis=0)
-    second = (cells.events[1] * times[0] / whole).sum()
-    first = (cells.events[0] * times[1] / whole).sum()
+    times = exposure(cells)  # shape (2, bins)
+    times_of_both = times.sum(axis=0)
+    second = (cells.events[1] * times[0] / times_of_both).sum()
+    first = (cells.events[0] * times[1] / times_of_both).sum()
     return np.array([second, first])
 
 
 def log_hazard_ratio(counts: Floats, noise: float) -> LogRatio | None:
     """Return the log hazard ratio of the second group; None if a group's events may be all noise.
 
-    Sampling errors are those of Greenland and Robins; those of the noise follow by derivatives with
-    respect to all cells.
+    Sampling errors are those of Greenland and Robins (1985); those of the noise follow by central
+    differences with respect to all cells.
 
     Parameters
     ----------
@@ -89,69 +98,85 @@ def log_hazard_ratio(counts: Floats, noise: float) -> LogRatio | None:
     noise
         Standard deviation of the noise in each.
     """
-    slopes = np.zeros((2, *counts.shape))
-    for place in np.ndindex(*counts.shape):
-        change = np.zeros_like(counts)
-        change[place] = 0.5
-        above = weighted_events(Cells.of(counts + change))
-        below = weighted_events(Cells.of(counts - change))
-        group, cell = place
-        slopes[:, group, cell] = above - below
-    second, first = (float(events) for events in weighted_events(Cells.of(counts)))
-    spread = noise * np.sqrt(np.square(slopes).sum(axis=(1, 2)))
-    if second <= CLEAR * spread[0] or first <= CLEAR * spread[1]:
-        return None
     cells = Cells.of(counts)
+    second, first = (float(events) for events in weighted_events(cells))
+    slopes = _slopes_of_weighted_events(counts)
+    second_slopes = slopes[0]
+    first_slopes = slopes[1]
+    deviations = noise * np.sqrt(np.square(slopes).sum(axis=(1, 2)))  # of the two sums
+    if second <= CLEAR * deviations[0] or first <= CLEAR * deviations[1]:
+        return None
     times = exposure(cells)
-    events = cells.events.sum(axis=0)
-    information = float((events * times[0] * times[1] / times.sum(axis=0) ** 2).sum())
-    relative = slopes[0] / second - slopes[1] / first
+    events_of_both = cells.events.sum(axis=0)
+    information = float((events_of_both * times[0] * times[1] / times.sum(axis=0) ** 2).sum())
+    log_ratio_slopes = second_slopes / second - first_slopes / first
     return LogRatio(
         estimate=log(second / first),
-        noise=noise * sqrt(float(np.square(relative).sum())),
+        noise=noise * sqrt(float(np.square(log_ratio_slopes).sum())),
         sampling=sqrt(max(information, 1.0) / (first * second)),
     )
 
 
-def median(curve: Curve, spread: Floats) -> Median:
+def _slopes_of_weighted_events(counts: Floats) -> Floats:
+    """Return the derivatives of `weighted_events` by each cell, shape (2, 2, 2 bins + 1)."""
+    slopes = np.zeros((2, *counts.shape))
+    for group, cell in np.ndindex(*counts.shape):
+        half_a_record = np.zeros_like(counts)
+        half_a_record[group, cell] = 0.5
+        above = weighted_events(Cells.of(counts + half_a_record))
+        below = weighted_events(Cells.of(counts - half_a_record))
+        slopes[:, group, cell] = above - below
+    return slopes
+
+
+def median(curve: Curve, deviations: Floats) -> Median:
     """Return the median and its interval (Brookmeyer and Crowley), one bin wider to either side.
+
+    The interval holds all edges of bins at which the curve is not clearly above or below 1/2.
 
     Parameters
     ----------
     curve
-        Of one group.
-    spread
+        The curve of one group.
+    deviations
         Standard deviation of the curve at the end of each bin, shape (bins,).
     """
-    survival = np.append(1.0, curve.survival)
-    deviation = np.append(0.0, spread)
-    known = ~np.isnan(survival)
+    survival = np.append(1.0, curve.survival)  # at each edge, shape (bins + 1,)
+    edge_deviations = np.append(0.0, deviations)
+    is_known = ~np.isnan(survival)
     with np.errstate(invalid="ignore"):
-        above = np.flatnonzero(known & (survival - Z * deviation > 0.5))
-        below = np.flatnonzero(known & (survival + Z * deviation < 0.5))
-    low = float(above[-1]) if len(above) else 0.0
-    high = float(below[0]) if len(below) else inf
-    last = int(np.flatnonzero(known)[-1])
-    falling = np.minimum.accumulate(np.clip(survival[: last + 1], 0, 1))
-    reached = np.flatnonzero(falling <= 0.5)
-    if not len(reached):
+        edges_above = np.flatnonzero(is_known & (survival - Z * edge_deviations > 0.5))
+        edges_below = np.flatnonzero(is_known & (survival + Z * edge_deviations < 0.5))
+    low = 0.0
+    if len(edges_above):
+        low = float(edges_above[-1])
+    high = inf
+    if len(edges_below):
+        high = float(edges_below[0])
+    last_known = int(np.flatnonzero(is_known)[-1])
+    falling = np.minimum.accumulate(np.clip(survival[: last_known + 1], 0, 1))
+    edges_reached = np.flatnonzero(falling <= 0.5)
+    if not len(edges_reached):
         return Median(inf, low, high)
-    place = int(reached[0])
-    drop = max(falling[place - 1] - falling[place], 1e-9)
-    return Median(place - 1 + float((falling[place - 1] - 0.5) / drop), low, high)
+    edge = int(edges_reached[0])  # the curve crosses 1/2 in the bin before it
+    drop = max(falling[edge - 1] - falling[edge], LEAST_DROP)
+    part_of_bin = float((falling[edge - 1] - 0.5) / drop)
+    return Median(edge - 1 + part_of_bin, low, high)
 
 
 def number_at_risk(cells: Cells, noise: float) -> tuple[Floats, Floats]:
-    """Return how many enter each bin, and the standard deviation of the noise of that.
+    """Return the number that enters each bin, and the standard deviation of its noise.
+
+    Both have the shape (bins,). The number is the sum of all cells of this bin and later ones.
 
     Parameters
     ----------
     cells
-        Of one group, shape (bins,).
+        The cells of one group, shape (bins,).
     noise
         Standard deviation of the noise in a cell.
     """
-    leaving = np.cumsum((cells.events + cells.censored)[::-1])[::-1]
+    leave_later = np.cumsum((cells.events + cells.censored)[::-1])[::-1]
     bins = len(cells.events)
-    summed = 2.0 * np.arange(bins, 0, -1) + 1
-    return leaving + cells.ended, noise * np.sqrt(summed)
+    summed_cells = 2.0 * np.arange(bins, 0, -1) + 1
+    return leave_later + cells.ended, noise * np.sqrt(summed_cells)
