@@ -60,7 +60,7 @@ def test_tables_and_tree_are_those_of_the_oracle() -> None:
     for pair, wanted in by_pair(EXAMPLE["tables"]).items():
         np.testing.assert_allclose(near[pair].table, wanted, rtol=1e-8)
     for pair, kept in by_pair(EXAMPLE["kept"]).items():
-        assert near[pair].kept == pytest.approx(float(kept))
+        assert near[pair].dependence == pytest.approx(float(kept))
     tables = {pair: found.table for pair, found in near.items()}
     assert [list(edge) for edge in tree_of(tables, 3)] == EXAMPLE["tree"]
     rows = drawn_from_tree(tree_of(tables, 3), tables, margins, 200_000, np.random.default_rng(0))

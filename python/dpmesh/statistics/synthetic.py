@@ -32,29 +32,55 @@ from dpmesh.statistics.two_way import NO_DATA, BinnedColumn, PairTables
 from dpmesh.tables.table import Table
 
 Places = npt.NDArray[np.int64]
+"""The cell of each value, by row and column."""
+
 Pair = tuple[int, int]
+"""Numbers of two columns, the smaller one first."""
+
 TwoWayTables = Mapping[Pair, Floats]
+"""Counts of the cells of each pair of columns, those of the first in rows."""
 
-MARGIN_PASSES, RAKE_PASSES, LAST_PASSES = 30, 15, 5
-STRONG, GENTLE = 0.7, 0.4
-"""Exponents of a pass of raking, and of the last ones."""
+MARGIN_PASSES = 30
+"""Passes of iterative proportional fitting of a table to its margins."""
 
-LEAST_FACTOR, LARGEST_FACTOR = 0.2, 5.0
-"""Of a weight in one pass."""
+RAKE_PASSES = 15
+LAST_PASSES = 5
+"""Passes of raking over all tables, and how many of them are gentle: the last ones."""
+
+STRONG = 0.7
+GENTLE = 0.4
+"""Exponents of the factors of a pass of raking, and of a gentle one."""
+
+LEAST_FACTOR = 0.2
+LARGEST_FACTOR = 5.0
+"""Smallest and largest factor of a weight in one pass, before its exponent."""
 
 TINY = 1e-9
+"""Added to the counts of a fitted table, and their least sum: no margin is 0."""
+
+_LEAST_SHARE = 1e-12
+"""Smaller shares count as this where they divide."""
 
 
 def projected(counts: Floats, total: float) -> Floats:
-    """Return the nearest counts that are not negative and add up to the total."""
+    """Return the nearest counts that are not negative and add up to the total.
+
+    They are ``max(count - c, 0)``. If the k largest counts remain positive, c is ``(their sum -
+    total) / k``; k is the largest number for which the k-th count exceeds this c (Duchi et al.,
+    2008).
+    """
     falling = np.sort(counts.ravel())[::-1]
-    excess = (np.cumsum(falling) - total) / np.arange(1, falling.size + 1)
-    last = int(np.flatnonzero(falling > excess)[-1])
-    return np.asarray(np.maximum(counts - excess[last], 0))
+    shifts = (np.cumsum(falling) - total) / np.arange(1, falling.size + 1)  # c for each k
+    last_positive = int(np.flatnonzero(falling > shifts)[-1])
+    return np.asarray(np.maximum(counts - shifts[last_positive], 0))
 
 
 def margins_of(tables: TwoWayTables, sizes: Sequence[int], records: int) -> list[Floats]:
-    """Return the counts of each column: means of what its tables say, weighted by their noise."""
+    """Return the counts of each column: means of what its tables say, weighted by their noise.
+
+    The count of a cell is the sum of a row of a table, of as many noisy counts as the other column
+    has cells: its weight is one over their number.
+    """
     sums = [np.zeros(size) for size in sizes]
     weights = np.zeros(len(sizes))
     for (a, b), counts in tables.items():
@@ -72,76 +98,118 @@ class Fitted(NamedTuple):
     ----------
     table
         Counts that are not negative.
-    kept
-        The share of what is not independent that the noise does not explain.
+    dependence
+        The share of the squared distance from independence that the noise does not explain.
     """
 
     table: Floats
-    kept: float
+    dependence: float
 
 
 def fitted(counts: Floats, rows: Floats, columns: Floats, records: int, noise: float) -> Fitted:
-    """Return a table with these margins, shrunk to independence by what the noise explains."""
+    """Return a table with these margins, shrunk to independence by what the noise explains.
+
+    The interaction is what is left of the counts beyond independence, with all its margins 0: ``(r
+    - 1) (c - 1)`` degrees of freedom. Noise alone has the expected squared sum ``noise^2 (r - 1)
+    (c - 1)``; the interaction is multiplied with the remaining share of its squared sum (as by
+    James and Stein). The margins are then met by iterative proportional fitting.
+
+    Parameters
+    ----------
+    counts
+        Noisy counts, shape (r, c).
+    rows, columns
+        The margins, shapes (r,) and (c,).
+    records
+        The public number of records.
+    noise
+        Standard deviation of the noise in each count.
+    """
     independent = np.outer(rows, columns) / records
-    rest = counts - independent
-    rest = rest - rest.mean(axis=1, keepdims=True)
-    rest = rest - rest.mean(axis=0, keepdims=True)
-    signal = float(np.square(rest).sum())
+    interaction = counts - independent
+    interaction = interaction - interaction.mean(axis=1, keepdims=True)
+    interaction = interaction - interaction.mean(axis=0, keepdims=True)
+    squared_sum = float(np.square(interaction).sum())
     degrees = (counts.shape[0] - 1) * (counts.shape[1] - 1)
-    kept = max(0.0, 1 - noise**2 * degrees / signal) if signal > 0 else 0.0
-    result = projected(independent + rest * kept, records) + TINY
+    dependence = 0.0
+    if squared_sum > 0:
+        dependence = max(0.0, 1 - noise**2 * degrees / squared_sum)
+    table = projected(independent + interaction * dependence, records) + TINY
     for _ in range(MARGIN_PASSES):
-        result = result * (rows / np.maximum(result.sum(axis=1), TINY))[:, np.newaxis]
-        result = result * (columns / np.maximum(result.sum(axis=0), TINY))
-    return Fitted(result, kept)
+        row_factors = rows / np.maximum(table.sum(axis=1), TINY)
+        table = table * row_factors[:, np.newaxis]
+        column_factors = columns / np.maximum(table.sum(axis=0), TINY)
+        table = table * column_factors
+    return Fitted(table, dependence)
 
 
 def information(table: Floats) -> float:
     """Return the mutual information of a table, in nats."""
     shares = table / table.sum()
     independent = shares.sum(axis=1, keepdims=True) * shares.sum(axis=0, keepdims=True)
-    held = shares > 0
-    return float((shares[held] * np.log(shares[held] / independent[held])).sum())
+    is_positive = shares > 0
+    ratios = shares[is_positive] / independent[is_positive]
+    return float((shares[is_positive] * np.log(ratios)).sum())
 
 
-def tree_of(tables: TwoWayTables, columns: int) -> list[Pair]:
-    """Return the tree of the largest mutual information: from a column to the next, in turn."""
+def tree_of(tables: TwoWayTables, columns: int) -> list[tuple[int, int]]:
+    """Return the tree of the largest mutual information, as (parent, child) of each edge.
+
+    It grows from column 0 by the edge of the largest information that leads out of it (the
+    algorithm of Prim); a parent comes before its children.
+    """
     weights = {pair: information(table) for pair, table in tables.items()}
-    seen, tree = {0}, list[Pair]()
-    while len(seen) < columns:
-        edges = [pair for pair in weights if (pair[0] in seen) != (pair[1] in seen)]
-        a, b = max(edges, key=lambda pair: (weights[pair], pair))
-        known, new = (a, b) if a in seen else (b, a)
-        tree.append((known, new))
-        seen.add(new)
-    return tree
+    in_tree = {0}
+    edges = []
+    while len(in_tree) < columns:
+        leading_out = [
+            (first, second)
+            for first, second in weights
+            if (first in in_tree) != (second in in_tree)
+        ]
+        first, second = max(leading_out, key=lambda pair: (weights[pair], pair))
+        if first in in_tree:
+            parent, child = first, second
+        else:
+            parent, child = second, first
+        edges.append((parent, child))
+        in_tree.add(child)
+    return edges
 
 
-def table_between(tables: TwoWayTables, known: int, new: int) -> Floats:
+def table_between(tables: TwoWayTables, parent: int, child: int) -> Floats:
     """Return the table of two columns, the first of them in rows."""
-    return tables[known, new] if (known, new) in tables else tables[new, known].T
+    if (parent, child) in tables:
+        return tables[parent, child]
+    return np.asarray(tables[child, parent].T)
 
 
 def drawn_from_tree(
-    tree: Sequence[Pair],
+    tree: Sequence[tuple[int, int]],
     tables: TwoWayTables,
     margins: Sequence[Floats],
     rows: int,
     draw: np.random.Generator,
 ) -> Places:
-    """Return rows drawn from the distribution of a tree, shape (rows, columns)."""
-    result = np.zeros((rows, len(margins)), np.int64)
+    """Return rows drawn from the distribution of a tree, shape (rows, columns).
+
+    The root is drawn by its margin, and each child given the cell of its parent.
+    """
+    places = np.zeros((rows, len(margins)), np.int64)
     root = tree[0][0]
-    result[:, root] = draw.choice(len(margins[root]), rows, p=margins[root] / margins[root].sum())
-    for known, new in tree:
-        table = table_between(tables, known, new)
-        shares = np.cumsum(table / np.maximum(table.sum(axis=1, keepdims=True), 1e-12), axis=1)
+    root_shares = margins[root] / margins[root].sum()
+    places[:, root] = draw.choice(len(margins[root]), rows, p=root_shares)
+    for parent, child in tree:
+        table = table_between(tables, parent, child)
+        row_sums = np.maximum(table.sum(axis=1, keepdims=True), _LEAST_SHARE)
+        cumulative_shares = np.cumsum(table / row_sums, axis=1)  # of the child, by parent's cell
+        last_cell = cumulative_shares.shape[1] - 1
         coins = draw.random(rows)
-        for place in range(len(shares)):
-            here = result[:, known] == place
-            chosen = np.searchsorted(shares[place], coins[here], side="left")
-            result[here, new] = np.minimum(chosen, shares.shape[1] - 1)
-    return result
+        for parent_cell, shares in enumerate(cumulative_shares):
+            is_in_cell = places[:, parent] == parent_cell
+            child_cells = np.searchsorted(shares, coins[is_in_cell], side="left")
+            places[is_in_cell, child] = np.minimum(child_cells, last_cell)
+    return places
 
 
 def raked(
@@ -150,17 +218,38 @@ def raked(
     sizes: Sequence[int],
     on_pass: Callable[[], object] | None = None,
 ) -> Floats:
-    """Return weights of rows that bring all two-way tables near the fitted ones, of sum 1."""
+    """Return weights of rows that bring all two-way tables near the fitted ones, of sum 1.
+
+    For one table after another, the weights of the rows in a cell are multiplied with the cell's
+    target share over its present one, to a power below 1 so that noisy tables do not fight.
+
+    Parameters
+    ----------
+    rows
+        The cells of drawn rows, shape (rows, columns).
+    tables
+        The fitted tables.
+    sizes
+        Number of cells of each column.
+    on_pass
+        Called after each pass over all tables.
+    """
     weights = np.full(len(rows), 1.0 / len(rows))
     targets = {pair: table.ravel() / table.sum() for pair, table in tables.items()}
-    cells = {(a, b): rows[:, a] * sizes[b] + rows[:, b] for a, b in tables}
-    for nth in range(RAKE_PASSES):
-        power = STRONG if nth < RAKE_PASSES - LAST_PASSES else GENTLE
+    cells_of_rows = {
+        (first, second): rows[:, first] * sizes[second] + rows[:, second]
+        for first, second in tables
+    }
+    for rake_pass in range(RAKE_PASSES):
+        power = STRONG
+        if rake_pass >= RAKE_PASSES - LAST_PASSES:
+            power = GENTLE
         for pair, target in targets.items():
-            held = np.bincount(cells[pair], weights, len(target))
-            factors = np.where(held > 0, target / np.maximum(held, 1e-12), 1.0)
-            factors = np.clip(factors, LEAST_FACTOR, LARGEST_FACTOR) ** power
-            weights = weights * factors[cells[pair]]
+            cells = cells_of_rows[pair]
+            present = np.bincount(cells, weights, len(target))
+            ratios = np.where(present > 0, target / np.maximum(present, _LEAST_SHARE), 1.0)
+            factors = np.clip(ratios, LEAST_FACTOR, LARGEST_FACTOR) ** power
+            weights = weights * factors[cells]
             weights = weights / weights.sum()
         if on_pass is not None:
             on_pass()
@@ -168,10 +257,15 @@ def raked(
 
 
 def resampled(rows: Places, weights: Floats, count: int, draw: np.random.Generator) -> Places:
-    """Return rows drawn by their weights: each as often as its share, rounded down or up."""
+    """Return `count` rows drawn by their weights: each as often as its share, rounded down or up.
+
+    This is systematic sampling: equally spaced marks from a random start choose the rows in whose
+    part of the cumulated weights they lie.
+    """
     marks = (np.arange(count) + draw.random()) / count
-    chosen = np.minimum(np.searchsorted(np.cumsum(weights), marks), len(rows) - 1)
-    return np.asarray(draw.permutation(rows[chosen]))
+    row_of_mark = np.searchsorted(np.cumsum(weights), marks)
+    row_of_mark = np.minimum(row_of_mark, len(rows) - 1)
+    return np.asarray(draw.permutation(rows[row_of_mark]))
 
 
 class PairError(NamedTuple):
@@ -199,10 +293,17 @@ class PairError(NamedTuple):
 def error_of(name: str, noisy: Floats, drawn: Floats, records: int, noise: float) -> PairError:
     """Return the error of one table from released numbers.
 
+    With m cells and noise of deviation s in a share, let d be the squared distance of the drawn
+    shares from the released ones, less ``m s^2``, which the noise adds to it on average. By Cauchy
+    and Schwarz a squared distance of d is a total variation of at most ``sqrt(m d) / 2``. The bound
+    ``sqrt(m (d + 2 m s^2)) / 2`` allows for the noise that drawn rows share with the released
+    table. The estimate takes all cells' differences for normal, of variance ``d / m + s^2 / 4``:
+    it is ``sqrt(2 / pi) sqrt(m d + m^2 s^2 / 4) / 2``.
+
     Parameters
     ----------
     name
-        Of the pair.
+        Names of both columns.
     noisy
         The released counts.
     drawn
@@ -212,14 +313,20 @@ def error_of(name: str, noisy: Floats, drawn: Floats, records: int, noise: float
     noise
         Standard deviation of the noise in each count.
     """
-    cells, spread = noisy.size, noise / records
-    squared = float(np.square(noisy / records - drawn).sum())
-    beyond = max(squared - cells * spread**2, 0.0)
-    bound = 0.5 * sqrt(cells * (beyond + 2 * cells * spread**2))
-    estimate = 0.5 * sqrt(2 / pi) * sqrt(cells * beyond + cells**2 * spread**2 / 4)
+    cells = noisy.size
+    share_noise = noise / records
+    squared_distance = float(np.square(noisy / records - drawn).sum())
+    without_noise = max(squared_distance - cells * share_noise**2, 0.0)
+    bound = 0.5 * sqrt(cells * (without_noise + 2 * cells * share_noise**2))
+    estimate = 0.5 * sqrt(2 / pi) * sqrt(cells * without_noise + cells**2 * share_noise**2 / 4)
     independent = np.outer(drawn.sum(axis=1), drawn.sum(axis=0))
-    apart = float(np.abs(drawn - independent).sum()) / 2
-    return PairError(name, min(bound, 1.0), min(estimate, 1.0), apart > bound)
+    dependence = float(np.abs(drawn - independent).sum()) / 2  # total variation from independence
+    return PairError(
+        pair=name,
+        bound=min(bound, 1.0),
+        estimate=min(estimate, 1.0),
+        shows_dependence=dependence > bound,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,8 +357,8 @@ class Synthetic:
         draw = np.random.default_rng([self.seed, 1])
         names = tuple(column.name for column in self.tables.columns)
         columns = tuple(
-            values_of(column, self.places[:, nth], draw)
-            for nth, column in enumerate(self.tables.columns)
+            values_of(column, places, draw)
+            for column, places in zip(self.tables.columns, self.places.T, strict=True)
         )
         return Table(names, columns)
 
@@ -292,20 +399,25 @@ class Synthetic:
 def values_of(
     column: BinnedColumn, places: Places, draw: np.random.Generator
 ) -> npt.NDArray[np.object_]:
-    """Return values for cells of a column: of numbers uniform in their bins."""
+    """Return values for cells of a column: of numbers and dates uniform in their bins.
+
+    The cell after the last one is of missing values, None. `places` has the shape (rows,).
+    """
     coins = draw.random(len(places))
     if column.values:
         values = np.array([*column.values, None], dtype=object)
         return np.asarray(values[places])
     edges = np.array(column.edges)
     bins = len(edges) - 1
-    inside = np.minimum(places, bins - 1)
-    drawn = edges[inside] + (edges[inside + 1] - edges[inside]) * coins
+    bin_of_row = np.minimum(places, bins - 1)
+    low = edges[bin_of_row]
+    drawn = low + (edges[bin_of_row + 1] - low) * coins
     result = np.empty(len(places), dtype=object)
-    for nth, value in enumerate(drawn.tolist()):
-        result[nth] = (
-            str(date.fromordinal(floor(value))) if column.is_date else float(f"{value:.9g}")
-        )
+    for row, number in enumerate(drawn.tolist()):
+        if column.is_date:
+            result[row] = str(date.fromordinal(floor(number)))
+        else:
+            result[row] = float(f"{number:.9g}")
     result[places == bins] = None
     return result
 
@@ -334,20 +446,27 @@ def synthesize(
     integer("rows", rows, at_least=1, below=2**31)
     integer("seed", seed, at_least=0, below=2**63)
     draw = np.random.default_rng([seed, 0])
-    noisy, sizes, records = released.tables, released.sizes, released.records
-    margins = margins_of(noisy, sizes, records)
-    near = {
+    noisy_tables = released.tables
+    sizes = released.sizes
+    records = released.records
+    margins = margins_of(noisy_tables, sizes, records)
+    fitted_tables = {
         (a, b): fitted(counts, margins[a], margins[b], records, released.noise).table
-        for (a, b), counts in noisy.items()
+        for (a, b), counts in noisy_tables.items()
     }
-    pool = 2 * max(records, rows)
-    candidates = drawn_from_tree(tree_of(near, len(sizes)), near, margins, pool, draw)
-    weights = raked(candidates, near, sizes, on_pass)
+    candidates = drawn_from_tree(
+        tree_of(fitted_tables, len(sizes)),
+        fitted_tables,
+        margins,
+        rows=2 * max(records, rows),
+        draw=draw,
+    )
+    weights = raked(candidates, fitted_tables, sizes, on_pass)
     places = resampled(candidates, weights, rows, draw)
     errors = []
-    for (a, b), counts in noisy.items():
+    for (a, b), counts in noisy_tables.items():
         cells = places[:, a] * sizes[b] + places[:, b]
-        drawn = np.bincount(cells, minlength=counts.size).reshape(counts.shape) / rows
+        drawn_counts = np.bincount(cells, minlength=counts.size).reshape(counts.shape)
         name = f"{released.columns[a].name} and {released.columns[b].name}"
-        errors.append(error_of(name, counts, drawn, records, released.noise))
+        errors.append(error_of(name, counts, drawn_counts / rows, records, released.noise))
     return Synthetic(tables=released, places=places, errors=tuple(errors), seed=seed)
