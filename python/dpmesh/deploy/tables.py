@@ -82,7 +82,7 @@ class Tables:
             name: settings.call("ranges", as_range, name=name, form=form)
             for name, form in ranges.items()
         }
-        stated = settings.call("questions", questions_of, given=table, kinds=kinds, sign="")
+        stated = settings.call("questions", questions_of, options=table, kinds=kinds, sign="")
         questions: Questions = settings.call(
             "questions", questions_about, questions=stated, ranges=ranges, weights=weights
         )

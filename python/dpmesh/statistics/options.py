@@ -25,34 +25,39 @@ OPTIONS = (
 )
 
 
-def questions_of(given: Mapping[str, Any], kinds: Mapping[str, Kind], sign: str) -> list[Question]:
+def questions_of(
+    options: Mapping[str, Any], kinds: Mapping[str, Kind], sign: str
+) -> list[Question]:
     """Return the questions that options ask; without any, about each column of the ranges.
 
     Parameters
     ----------
-    given
-        By name: a text, a list of texts, or None.
+    options
+        The value of each option by name: a text, a list of texts, or None.
     kinds
         The public ranges of the columns.
     sign
-        What stands before their names in errors.
+        Prefix of the options' names in errors, such as ``--``.
 
     Raises
     ------
     ValueError
-        If one is of another form.
+        If an option has another form.
     """
-    by = given.get("by")
-    if by is not None and given.get("survival") is None:
+    by = options.get("by")
+    if by is not None and options.get("survival") is None:
         fail(f"{sign}by", f"{sign}survival beside it", by)
-    result: list[Question] = []
+    questions: list[Question] = []
     for name, read in _READERS.items():
-        for text in _texts(given.get(name)):
+        option = f"{sign}{name}"
+        for text in _texts(options.get(name)):
             if name == "survival":
-                result.append(_survival(f"{sign}{name}", text, by))
+                questions.append(_survival(option, text, by))
             else:
-                result.append(read(f"{sign}{name}", text))
-    return result or [*_everything(kinds)]
+                questions.append(read(option, text))
+    if not questions:
+        return list(_about_all_columns(kinds))
+    return questions
 
 
 def weights_of(option: str, text: str | None) -> tuple[float, ...]:
@@ -79,25 +84,35 @@ def _texts(value: Any) -> list[str]:
     """Return the texts of an option that may be given several times."""
     if value is None:
         return []
-    return [value] if isinstance(value, str) else list(value)
+    if isinstance(value, str):
+        return [value]
+    return list(value)
 
 
-def _everything(kinds: Mapping[str, Kind]) -> Iterator[Question]:
+def _about_all_columns(kinds: Mapping[str, Kind]) -> Iterator[Question]:
     """Ask about each column of a file of ranges."""
-    listed = [name for name, kind in kinds.items() if isinstance(kind, Category)]
+    categories = [name for name, kind in kinds.items() if isinstance(kind, Category)]
     dates = [name for name, kind in kinds.items() if isinstance(kind, Dates)]
-    if measured := [name for name in kinds if name not in (*listed, *dates)]:
-        yield Mean(*measured)
-    yield from map(Quantiles, dates)
-    yield from map(Histogram, listed)
+    numbers = [name for name in kinds if name not in (*categories, *dates)]
+    if numbers:
+        yield Mean(*numbers)
+    for name in dates:
+        yield Quantiles(name)
+    for name in categories:
+        yield Histogram(name)
 
 
 def _columns(option: str, text: str, count: int | None = None) -> list[str]:
     """Return the names of columns, separated by commas: so many, or any number."""
     names = [name.strip() for name in text.split(",")]
-    if not all(names) or (count is not None and len(names) != count):
-        wanted = "columns, separated by commas" if count is None else f"{count} columns, as a,b"
-        fail(option, wanted, repr(text))
+    if count is None:
+        expected = "columns, separated by commas"
+        is_right_count = True
+    else:
+        expected = f"{count} columns, as a,b"
+        is_right_count = len(names) == count
+    if not all(names) or not is_right_count:
+        fail(option, expected, repr(text))
     return names
 
 
@@ -110,11 +125,11 @@ def _correlation(option: str, text: str) -> Question:
 
 
 def _table(option: str, text: str) -> Question:
-    names, _, shown = text.partition(":")
-    if shown not in ("", "missing"):
+    names, _, suffix = text.partition(":")
+    if suffix not in ("", "missing"):
         fail(option, "2 columns, as a,b, or a,b:missing", repr(text))
     row, column = _columns(option, names, 2)
-    return TwoWay(row, column, missing=bool(shown))
+    return TwoWay(row, column, missing=suffix == "missing")
 
 
 def _survival(option: str, text: str, by: str | None = None) -> Question:
@@ -128,13 +143,17 @@ def _survival(option: str, text: str, by: str | None = None) -> Question:
 def _histogram(option: str, text: str) -> Question:
     del option
     name, bins = _bins(text)
-    return Histogram(name) if bins is None else Histogram(name, bins=bins)
+    if bins is None:
+        return Histogram(name)
+    return Histogram(name, bins=bins)
 
 
 def _quantiles(option: str, text: str) -> Question:
     del option
     name, bins = _bins(text)
-    return Quantiles(name) if bins is None else Quantiles(name, bins=bins)
+    if bins is None:
+        return Quantiles(name)
+    return Quantiles(name, bins=bins)
 
 
 def _bins(text: str) -> tuple[str, int | None]:
@@ -152,20 +171,23 @@ def _pairs(option: str, text: str) -> Question:
 
 def _regression(option: str, text: str) -> Question:
     """Return the regression of a formula such as ``died~age,arm`` or ``visits~age:poisson``."""
-    target, tilde, terms = text.partition("~")
-    wanted = "a target, ~ and terms, as died~age,arm or visits~age:poisson"
-    if not tilde or not target.strip() or not terms.strip():
-        fail(option, wanted, repr(text))
-    names, _, family = terms.rpartition(":")
-    if family.strip() in FAMILY_NAMES and names:
-        return Regression(target.strip(), *_columns(option, names), family=family.strip())
-    if names and not names.rpartition(",")[2].strip():
-        fail(option, wanted, repr(text))
-    if names:
-        known = ", ".join(FAMILY_NAMES)
-        hint = nearest(family.strip(), FAMILY_NAMES)
-        fail(option, f"a family after the colon ({known})", f"{family.strip()!r}{hint}")
-    return Regression(target.strip(), *_columns(option, terms))
+    target, tilde, right_side = text.partition("~")
+    target = target.strip()
+    expected = "a target, ~ and terms, as died~age,arm or visits~age:poisson"
+    if not tilde or not target or not right_side.strip():
+        fail(option, expected, repr(text))
+    terms, _, family = right_side.rpartition(":")
+    family = family.strip()
+    if not terms:  # there is no colon, or nothing before it
+        return Regression(target, *_columns(option, right_side))
+    if family not in FAMILY_NAMES:
+        last_term = terms.rpartition(",")[2]
+        if not last_term.strip():
+            fail(option, expected, repr(text))
+        families = ", ".join(FAMILY_NAMES)
+        hint = nearest(family, FAMILY_NAMES)
+        fail(option, f"a family after the colon ({families})", f"{family!r}{hint}")
+    return Regression(target, *_columns(option, terms), family=family)
 
 
 _READERS: dict[str, Callable[[str, str], Question]] = {
@@ -178,4 +200,4 @@ _READERS: dict[str, Callable[[str, str], Question]] = {
     "regress": _regression,
     "pairs": _pairs,
 }
-"""What reads the text of each option, given its name."""
+"""The function that reads each option, from its name in errors and its text."""
