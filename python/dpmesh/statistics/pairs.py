@@ -18,13 +18,16 @@ from dpmesh.statistics.geometry import Columns, Size, cells
 from dpmesh.statistics.questions import Kinds, OneRound, several
 from dpmesh.statistics.two_way import NO_DATA, BinnedColumn, PairTables
 
-FEWEST_BINS, MOST_BINS = 4, 32
-"""Bins of a number by the rule."""
+FEWEST_BINS = 4
+MOST_BINS = 32
+"""Fewest and most bins of a number by default."""
 
 NOISE_OF_TABLE = 0.03
-"""Total variation that the rule allows the noise of one table to have."""
+"""Total variation that the noise of one table may have by default."""
 
-MOST_COLUMNS, MOST_CELLS = 64, 2**22
+MOST_COLUMNS = 64
+MOST_CELLS = 2**22
+"""Most columns, and most cells of all tables together."""
 
 
 @dataclass(frozen=True, init=False)
@@ -69,6 +72,10 @@ class Pairs(OneRound):
     def settled(self, noise: float | None, records: int) -> Pairs:
         """Return the question with its bins, which follow from the noise; the fewest without it.
 
+        The noise of a count of deviation s is ``s sqrt(2 / pi)`` on average without its sign. A
+        table of two columns of b bins therefore has a total variation of ``b^2 s sqrt(2 / pi) / (2
+        records)`` by noise alone. The default b is the largest at which that is `NOISE_OF_TABLE`.
+
         Raises
         ------
         ValueError
@@ -78,14 +85,13 @@ class Pairs(OneRound):
             return self
         if noise is None:
             return replace_bins(self, FEWEST_BINS)
-        by_rule = sqrt(2 * NOISE_OF_TABLE * records / (noise * sqrt(2 / pi)))
-        if by_rule < FEWEST_BINS:
-            needed = ceil(FEWEST_BINS**2 * noise * sqrt(2 / pi) / (2 * NOISE_OF_TABLE))
-            wanted = (
-                f"at least {needed:,} for all pairs of {len(self.columns)} columns at this noise"
-            )
-            fail("records", f"{wanted}, or a number of bins", f"{records:,}")
-        return replace_bins(self, min(int(by_rule), MOST_BINS))
+        largest_bins = sqrt(2 * NOISE_OF_TABLE * records / (noise * sqrt(2 / pi)))
+        if largest_bins < FEWEST_BINS:
+            least_records = ceil(FEWEST_BINS**2 * noise * sqrt(2 / pi) / (2 * NOISE_OF_TABLE))
+            count = len(self.columns)
+            expected = f"at least {least_records:,} for all pairs of {count} columns at this noise"
+            fail("records", f"{expected}, or a number of bins", f"{records:,}")
+        return replace_bins(self, min(int(largest_bins), MOST_BINS))
 
     def cells(self, kinds: Kinds) -> tuple[int, ...]:
         """Return the number of cells of each column."""
@@ -98,8 +104,8 @@ class Pairs(OneRound):
         sizes = self.cells(kinds)
         total = sum(a * b for a, b in combinations(sizes, 2))
         if total > MOST_CELLS:
-            wanted = f"at most {MOST_CELLS:,} cells of all tables together"
-            fail("columns", f"{wanted}: fewer bins, or fewer columns", f"{total:,}")
+            expected = f"at most {MOST_CELLS:,} cells of all tables together"
+            fail("columns", f"{expected}: fewer bins, or fewer columns", f"{total:,}")
         pairs = len(sizes) * (len(sizes) - 1) // 2
         return Size(total, sqrt(pairs), sqrt(2 * pairs), entries=pairs)
 
@@ -108,17 +114,19 @@ class Pairs(OneRound):
         kinds = {name: columns[name].kind for name in self.columns}
         sizes = self.cells(kinds)
         assert self.bins is not None
-        places = [columns[name].cell(self.bins) for name in self.columns]
-        result: list[npt.NDArray[np.int64]] = []
-        first = 0
-        for (a, size_a), (b, size_b) in combinations(enumerate(sizes), 2):
-            result.append(first + places[a] * size_b + places[b])
-            first += size_a * size_b
-        indices = np.stack(result, axis=1)
+        cells_by_column = [columns[name].cell(self.bins) for name in self.columns]
+        cells_by_pair: list[npt.NDArray[np.int64]] = []
+        cells_before = 0  # those of earlier tables
+        for a, b in combinations(range(len(sizes)), 2):
+            cell_in_table = cells_by_column[a] * sizes[b] + cells_by_column[b]
+            cells_by_pair.append(cells_before + cell_in_table)
+            cells_before += sizes[a] * sizes[b]
+        indices = np.stack(cells_by_pair, axis=1)  # shape (records, pairs)
         records, pairs = indices.shape
-        ends = np.arange(records + 1) * pairs
+        row_starts = np.arange(records + 1) * pairs
         ones = np.ones(indices.size)
-        return sparse.csr_array((ones, indices.ravel(), ends), shape=(records, first))
+        shape = (records, cells_before)
+        return sparse.csr_array((ones, indices.ravel(), row_starts), shape=shape)
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
         """Return the noisy tables."""
@@ -144,7 +152,7 @@ def pairs_in(answers: Sequence[Answer]) -> PairTables:
     ValueError
         If there are none.
     """
-    result = [answer.pairs for answer in answers if answer.pairs is not None]
-    if not result:
+    tables = [answer.pairs for answer in answers if answer.pairs is not None]
+    if not tables:
         fail("answers", "one of Pairs, from which rows are drawn", "none")
-    return result[0]
+    return tables[0]
