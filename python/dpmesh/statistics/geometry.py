@@ -49,11 +49,11 @@ class Size(NamedTuple):
 MISSING = "missing"
 """The name of the cell of missing values."""
 
-ONE_HOT = 1.0, sqrt(2)
+ONE_HOT = (1.0, sqrt(2))
 """Norm and distance of vectors with a single 1: a record is in one cell, replaced in another."""
 
-MOMENTS = sqrt(2.125), sqrt(4.25)
-"""Of (z, z^2, z^3 / 4, z^4 / 4) for z in [-1, 1]; docs/statistics.md has the proof."""
+MOMENTS = (sqrt(2.125), sqrt(4.25))
+"""Norm and distance of (z, z^2, z^3 / 4, z^4 / 4) for z in [-1, 1]: see docs/statistics.md."""
 
 FOURTH = 0.25
 """Weight of the third and the fourth power."""
@@ -85,14 +85,14 @@ class Column(NamedTuple):
 
     @classmethod
     def read(cls, name: str, kind: Kind, table: Table) -> tuple[Column, int, list[Any]]:
-        """Return a column, and how many values are clipped, and which cannot be read."""
+        """Return a column, the number of values that are clipped, and those that cannot be read."""
         values = table.select([name]).columns[0]
         if isinstance(kind, Category):
             features, clipped, unread = kind.encode(name, values)
             present = np.asarray(features.any(axis=1))
             places = np.where(present, features.argmax(axis=1), kind.width)
-            nothing = np.zeros(len(places))
-            return cls(kind, nothing, nothing, present, places), clipped, unread
+            no_numbers = np.zeros(len(places))
+            return cls(kind, no_numbers, no_numbers, present, places), clipped, unread
         numbers = kind.required(name, values)
         read = kind.encode_numbers(numbers, values)
         return cls.of_numbers(kind, numbers), read.clipped, read.unread
@@ -122,13 +122,14 @@ class Column(NamedTuple):
 
         Where a value may not be missing, a cell without one (of made-up records) is its number 0.
         """
-        values, present = cells[:, 0], cells[:, 1] != 0
+        values = cells[:, 0]
+        present = cells[:, 1] != 0
         if not kind.may_be_missing:
             present = np.ones_like(present)
         if isinstance(kind, Category):
             places = np.where(present, values, kind.width).astype(np.int64)
-            nothing = np.zeros(len(places))
-            return cls(kind, nothing, nothing, present, places)
+            no_numbers = np.zeros(len(places))
+            return cls(kind, no_numbers, no_numbers, present, places)
         return cls.of_numbers(kind, np.where(present, values, np.nan))
 
     def take(self, records: npt.NDArray[np.int64]) -> Column:
@@ -154,12 +155,16 @@ Columns = Mapping[str, Column]
 
 
 def kind_of(
-    kinds: Mapping[str, Kind], name: str, wanted: type | tuple[type, ...], noun: str
+    kinds: Mapping[str, Kind], name: str, types: type | tuple[type, ...], noun: str
 ) -> Kind:
-    """Return the kind of a column; fail unless it is one of those that are wanted."""
-    if not isinstance(kinds[name], wanted):
-        fail(name, noun, f"{{{kinds[name].form}}}")
-    return kinds[name]
+    """Return the kind of a column; fail unless it is of one of these types.
+
+    `noun` names the types in the error.
+    """
+    kind = kinds[name]
+    if not isinstance(kind, types):
+        fail(name, noun, f"{{{kind.form}}}")
+    return kind
 
 
 def unscaled(kind: Kind, z: npt.ArrayLike) -> Floats:
@@ -172,25 +177,34 @@ def cells(kind: Kind, bins: int) -> list[str]:
     """Return the names of a column's cells: categories or bins, and ``missing`` if there may be."""
     if isinstance(kind, Category):
         return [*map(str, kind.categories), MISSING]
-    names = ["false", "true"] if isinstance(kind, Flag) else names_of_bins(kind, bins)
-    return [*names, MISSING] if kind.missing else names
+    if isinstance(kind, Flag):
+        names = ["false", "true"]
+    else:
+        names = names_of_bins(kind, bins)
+    if kind.missing:
+        names.append(MISSING)
+    return names
 
 
 def one_hot(cell: npt.NDArray[np.int64], count: int) -> Floats:
     """Return vectors with a 1 at the place of a record's cell, shape (records, count)."""
-    found = np.zeros((len(cell), count))
-    found[np.arange(len(cell)), cell] = 1
-    return found
+    vectors = np.zeros((len(cell), count))
+    vectors[np.arange(len(cell)), cell] = 1
+    return vectors
 
 
 def moments(columns: Sequence[Column]) -> Floats:
-    """Return the powers of each column, and whether a value is there if one may be missing."""
-    parts = []
+    """Return the powers of each column, and a 1 for each value if one may be missing.
+
+    Shape (records, 4 or 5 for each column).
+    """
+    entries = []
     for column in columns:
         z = column.z
-        parts += [z, z**2, FOURTH * z**3, FOURTH * z**4]
-        parts += [column.present.astype(np.float64)] if column.kind.may_be_missing else []
-    return np.stack(parts, axis=1)
+        entries += [z, z**2, FOURTH * z**3, FOURTH * z**4]
+        if column.kind.may_be_missing:
+            entries.append(column.present.astype(np.float64))
+    return np.stack(entries, axis=1)
 
 
 def products(columns: Sequence[Column]) -> Floats:
@@ -198,8 +212,10 @@ def products(columns: Sequence[Column]) -> Floats:
 
     Its length is the squared length of (1, z). A record that lacks a value is all zeros.
     """
-    z = np.stack([np.ones(len(columns[0].z)), *(column.z for column in columns)], axis=1)
-    return triangles(z * np.all([column.present for column in columns], axis=0)[:, np.newaxis])
+    ones = np.ones(len(columns[0].z))
+    rows = np.stack([ones, *(column.z for column in columns)], axis=1)
+    has_all_values = np.all([column.present for column in columns], axis=0)
+    return triangles(rows * has_all_values[:, np.newaxis])
 
 
 def triangles(rows: Floats) -> Floats:
@@ -212,6 +228,6 @@ def triangles(rows: Floats) -> Floats:
 def matrix_of_triangle(entries: Floats, width: int) -> Floats:
     """Return the symmetric matrix, shape (width, width), of a triangle of `triangles`."""
     first, second = np.triu_indices(width)
-    found = np.zeros((width, width))
-    found[first, second] = entries / np.where(first == second, 1.0, sqrt(2))
-    return np.asarray(found + np.triu(found, 1).T)
+    upper = np.zeros((width, width))
+    upper[first, second] = entries / np.where(first == second, 1.0, sqrt(2))
+    return np.asarray(upper + np.triu(upper, 1).T)
