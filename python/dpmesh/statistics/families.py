@@ -28,6 +28,9 @@ from dpmesh.tables.kinds import Category, Dates, Flag, Kind, Number
 NEWTON_SHARES = (0.03, 0.03, 0.04, 0.06, 0.10, 0.20, 0.54)
 """Of the budget of a logistic or Poisson regression, by round."""
 
+LARGEST_EXPONENT = 700.0
+"""Up to here the exponential function does not overflow."""
+
 STEEPEST = 30.0
 """Scores beyond these are taken for separation: their probability is within 1e-13 of 0 or 1."""
 
@@ -96,7 +99,7 @@ class Family(ABC):
 
 @dataclass(frozen=True)
 class Logistic(Family):
-    """Log odds of a flag are linear in the terms.
+    """Logistic regression: log odds of a flag are linear in the terms.
 
     Here w = abs(r) (1 - abs(r)), since y is 0 or 1: Hessian and outer products are free beside the
     gradient, whose sensitivity is 2 R by itself.
@@ -115,8 +118,8 @@ class Logistic(Family):
     def check(self, target: str, kind: Kind) -> None:
         """Fail unless the target is a flag."""
         if not isinstance(kind, Flag):
-            wanted = "a flag for a logistic regression (declare {flag = true})"
-            fail(target, wanted, f"{{{kind.form}}}")
+            expected = "a flag for a logistic regression (declare {flag = true})"
+            fail(target, expected, f"{{{kind.form}}}")
 
     def bound(self, kind: Kind) -> float:
         """Return 1."""
@@ -126,13 +129,14 @@ class Logistic(Family):
         self, scores: Floats, targets: Floats, bound: float
     ) -> tuple[Floats, Floats]:
         """Return y - q and q (1 - q), where q is the probability."""
-        probability = 1 / (1 + np.exp(-np.clip(scores, -700, 700)))
+        finite_scores = np.clip(scores, -LARGEST_EXPONENT, LARGEST_EXPONENT)
+        probability = 1 / (1 + np.exp(-finite_scores))
         return targets - probability, probability * (1 - probability)
 
 
 @dataclass(frozen=True)
 class Poisson(Family):
-    """Logarithms of expected counts are linear in the terms; means are cut off at the bound."""
+    """Poisson regression: log expected counts are linear in the terms, and cut off at the bound."""
 
     name = "poisson"
     scale = "log rate"
@@ -147,8 +151,9 @@ class Poisson(Family):
     def check(self, target: str, kind: Kind) -> None:
         """Fail unless the target is a number from 0 on."""
         if not isinstance(kind, Number) or ends(kind)[0] != 0:
-            wanted = "counts in a range that begins at 0, such as [0, 10], for a Poisson regression"
-            fail(target, wanted, f"{{{kind.form}}}")
+            example = "such as [0, 10]"
+            expected = f"counts in a range that begins at 0, {example}, for a Poisson regression"
+            fail(target, expected, f"{{{kind.form}}}")
 
     def bound(self, kind: Kind) -> float:
         """Return the top of the range."""
@@ -158,7 +163,7 @@ class Poisson(Family):
         self, scores: Floats, targets: Floats, bound: float
     ) -> tuple[Floats, Floats]:
         """Return (y - m) / M and m / M, where m is the expected count, at most M; w = 0 at M."""
-        means = np.exp(np.minimum(scores, 700.0))
+        means = np.exp(np.minimum(scores, LARGEST_EXPONENT))
         weights = np.where(means < bound, means, 0.0) / bound
         return (targets - np.minimum(means, bound)) / bound, weights
 
@@ -172,6 +177,8 @@ LINEAR = "linear"
 def family_of(target: str, kind: Kind) -> str:
     """Return the family that fits the kind of a target: flags logistic, numbers linear."""
     if isinstance(kind, (Category, Dates)):
-        wanted = "a flag or a number as the target of a regression"
-        fail(target, wanted, f"{{{kind.form}}}")
-    return Logistic.name if isinstance(kind, Flag) else LINEAR
+        expected = "a flag or a number as the target of a regression"
+        fail(target, expected, f"{{{kind.form}}}")
+    if isinstance(kind, Flag):
+        return Logistic.name
+    return LINEAR
