@@ -109,20 +109,28 @@ class PairTables:
     @property
     def tables(self) -> dict[tuple[int, int], Floats]:
         """The noisy table of each pair, by the places of its columns."""
-        result: dict[tuple[int, int], Floats] = {}
-        counts, first = np.array(self.counts), 0
-        for (a, size_a), (b, size_b) in combinations(enumerate(self.sizes), 2):
-            result[a, b] = counts[first : first + size_a * size_b].reshape(size_a, size_b)
-            first += size_a * size_b
-        return result
+        sizes = self.sizes
+        tables: dict[tuple[int, int], Floats] = {}
+        counts = np.array(self.counts)
+        first = 0
+        for a, b in combinations(range(len(sizes)), 2):
+            last = first + sizes[a] * sizes[b]
+            tables[a, b] = counts[first:last].reshape(sizes[a], sizes[b])
+            first = last
+        return tables
 
     def table(self) -> Table:
-        """Return the pairs with the noise of their tables, as a share of all records."""
+        """Return the pairs with the noise of their tables: its expected total variation.
+
+        That is half the sum of the noise in all shares without its sign, ``noise sqrt(2 / pi)`` on
+        average in each count.
+        """
         rows = []
         for (a, b), counts in self.tables.items():
-            share = counts.size * self.noise * sqrt(2 / pi) / 2 / self.records
+            variation = counts.size * self.noise * sqrt(2 / pi) / 2 / self.records
             name = f"{self.columns[a].name} and {self.columns[b].name}"
-            rows.append([name, f"{counts.shape[0]} x {counts.shape[1]}", f"{100 * share:.1f}%"])
+            shape = f"{counts.shape[0]} x {counts.shape[1]}"
+            rows.append([name, shape, f"{100 * variation:.1f}%"])
         return Table(["pairs", "cells", "noise, total variation"], rows)
 
     def as_dict(self) -> dict[str, Any]:
