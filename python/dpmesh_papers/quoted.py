@@ -462,7 +462,7 @@ def of_scattering() -> Claims:
         "accuracy": f"{np.mean(accuracies):.1f}",
         "spread": f"{np.std(accuracies, ddof=1):.2f}",
     }
-    return {("docs/estimators.md", text): {**numbers, "divisions": str(len(accuracies))}}
+    return {("docs/estimator_recipes.md", text): {**numbers, "divisions": str(len(accuracies))}}
 
 
 def of_peers() -> Claims:
@@ -498,7 +498,10 @@ def of_goals() -> Claims:
     )
     rows = {"digits": digits, "cancer": cancer}
     learned = {key: _with(row["mean"], row["interval"]) for key, row in rows.items()}
-    return {("docs/estimators.md", text): numbers, ("docs/privacy/first_stage.md", more): learned}
+    return {
+        ("docs/learning_rates.md", text): numbers,
+        ("docs/privacy/first_stage.md", more): learned,
+    }
 
 
 def of_benchmark() -> Claims:

@@ -18,9 +18,11 @@ def rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("result", ["calibration", "verdict-level"])
-def test_the_page_shows_the_result(result: str) -> None:
-    assert f'--8<-- "docs/results/{result}.txt"' in (DOCS / "estimators.md").read_text()
+@pytest.mark.parametrize(
+    ("result", "page"), [("calibration", "estimator_recipes.md"), ("verdict-level", "verdicts.md")]
+)
+def test_the_page_shows_the_result(result: str, page: str) -> None:
+    assert f'--8<-- "docs/results/{result}.txt"' in (DOCS / page).read_text()
 
 
 def test_no_table_loses_by_the_calibration_that_is_on_by_default() -> None:

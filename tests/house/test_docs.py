@@ -24,6 +24,7 @@ WIDTH = 100
 """Characters of a line of code for which `docs/code_width.css` makes room."""
 PRINTED = [
     "estimators.md",
+    "estimator_recipes.md",
     "statistics.md",
     "which_epsilon.md",
     "secure_sums.md",

@@ -121,7 +121,7 @@ def test_three_populations_of_seven_tasks_are_shown() -> None:
     for task in {row["task"] for row in rows}:
         names = [row["population"] for row in rows if row["task"] == task]
         assert names[:2] == ["all sites' records", "each site's own records"]
-    test_a_text_is_made_of_its_rows_and_shown("populations", as_text, "estimators.md")
+    test_a_text_is_made_of_its_rows_and_shown("populations", as_text, "verdicts.md")
 
 
 def test_baselines_take_at_most_their_share_of_a_large_fit() -> None:
@@ -133,7 +133,7 @@ def test_baselines_take_at_most_their_share_of_a_large_fit() -> None:
     large = [row["share"] for row in rows if row["records"] > 20_000]
     assert large
     assert max(large) <= 0.3
-    test_a_text_is_made_of_its_rows_and_shown("evaluation-time", as_text, "estimators.md")
+    test_a_text_is_made_of_its_rows_and_shown("evaluation-time", as_text, "verdicts.md")
 
 
 def test_pages_quote_the_committed_numbers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ That is too short a path for linear classifiers of large tables. They take up to
 leaves little noise. Under a secure sum these have momentum, which costs nothing, since it follows
 from what was released, and makes a path of steps of the same size longer by 1 / (1 - momentum). By
 gossip momentum would break the guarantee.
-``docs/estimators.md`` has the measurements behind the constants.
+``docs/learning_rates.md`` has the measurements behind the constants.
 """
 
 from dpmesh.defaults.choice import Choice, choose

@@ -4,7 +4,7 @@ The number is that of random splits of each table into five sites, training and 
 draws nothing. Tables: the diabetes data of scikit-learn, doctor visits and affairs of statsmodels,
 Covertype (a sample: elevation, and the skewed distance to points of fire), drawn counts, and drawn
 hospital stays. Off and on have the same splits. Results go to ``docs/results/calibration.*``, the
-table of ``docs/estimators.md``.
+table of ``docs/estimator_recipes.md``.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def line(task: Task, method: str, learned: str, epsilon: float, splits: int) -> 
 
 
 def page(rows: list[Row]) -> str:
-    """Return the table of docs/estimators.md."""
+    """Return the table of docs/estimator_recipes.md."""
     heads = ["table", "learned", "sites", "epsilon", "R2 off", "R2 on", "total off", "total on"]
     heads += ["by default"]
     lines = [

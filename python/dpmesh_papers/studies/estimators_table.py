@@ -1,4 +1,4 @@
-"""Accuracy of `PrivateClassifier` by its defaults: the table of docs/estimators.md.
+"""Accuracy of `PrivateClassifier` by its defaults: the table of docs/learning_rates.md.
 
     python -m dpmesh_papers.studies.estimators_table [keys]
 

@@ -1,4 +1,4 @@
-"""Gains of joining in three populations of test records: the table of docs/estimators.md.
+"""Gains of joining in three populations of test records: the table of docs/verdicts.md.
 
     python -m dpmesh_papers.studies.populations [splits]
 

@@ -5,7 +5,7 @@ into training and test records, and compares two arms by `dpmesh.run.verdict.Ver
 exchangeable settings both arms are the same learner, least squares with noise in the weights, with
 keys of their own: every word for a difference is then a false one. In the setting of noise the
 labels say nothing, and one arm learns from all records with noise, the other from single sites
-without. Results go to ``docs/results/verdict-level.*``, a table of ``docs/estimators.md``.
+without. Results go to ``docs/results/verdict-level.*``, a table of ``docs/verdicts.md``.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def line(setting: Setting, runs: int, seed: int) -> Row:
 
 
 def page(rows: list[Row]) -> str:
-    """Return the table of docs/estimators.md."""
+    """Return the table of docs/verdicts.md."""
     heads = ["setting", "evaluations", *POPULATIONS, "word *better*"]
     lines = [
         [
