@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,24 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, max_examples=50)
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+COMPILED = "JAX_COMPILATION_CACHE_DIR"
+"""Folder in which JAX keeps compiled programs."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main() -> Iterator[None]:
+    """Let the processes of one test run share what JAX compiles; the next run compiles it again.
+
+    Many problems have the same program, which JAX compiles for each of them in a second or more.
+    """
+    if COMPILED in os.environ:  # a worker of pytest-xdist, or the caller's folder
+        return (yield)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ[COMPILED] = folder
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        return (yield)
 
 
 @pytest.fixture(scope="session")

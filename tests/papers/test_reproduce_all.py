@@ -7,8 +7,10 @@ from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dpmesh.problems import LinearProblem
 from dpmesh_papers import catalog, online, quantized_comparison
 from dpmesh_papers.catalog import REPRODUCTIONS, reproduce
 
@@ -57,7 +59,14 @@ def test_claims_of_the_readme_run_in_small_on_real_data(
     """Made-up data of few dimensions hid that their noise is too much for float32."""
     pytest.importorskip("matplotlib")
     task = quantized_comparison.TASKS["regression"]
-    small = replace(task, epsilons=(task.epsilons[0], quantized_comparison.SHOWN_EPSILON))
+
+    def tested_on_few_images() -> LinearProblem:
+        problem = quantized_comparison.mnist_regression()
+        assert problem.test is not None
+        return replace(problem, test=problem.test.take(np.arange(500)))
+
+    epsilons = (task.epsilons[0], quantized_comparison.SHOWN_EPSILON)
+    small = replace(task, problem=tested_on_few_images, epsilons=epsilons)
     monkeypatch.setitem(quantized_comparison.TASKS, "regression", small)
     monkeypatch.setattr(online, "SOURCES", (replace(online.SOURCES[-1], checkpoints=(20,)),))
     files = reproduce(name, tmp_path, quick=True, progress=lambda line: None)

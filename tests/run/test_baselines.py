@@ -318,14 +318,15 @@ def test_one_score_for_two_classes_is_measured_like_two() -> None:
 
 @pytest.mark.slow
 def test_noise_is_not_praised() -> None:
-    """Of 12 tables of noise more than 3 are, at 5% each, once in 450 times; see
-    ``dpmesh_papers/studies/noise_labels.py`` for 200."""
+    """Of 12 tables of noise more than 3 are, at 5% each, once in 450 times; for 200 tables see
+    ``dpmesh_papers/studies/noise_labels.py``. The rate is that of any number of splits."""
     pytest.importorskip("sklearn")
     claimed = 0
     for seed in range(12):
         draw = np.random.default_rng(seed)
         x, y = draw.uniform(-1, 1, (80, 2)), (draw.random(80) < 0.65).astype(int)
         model = dm.sklearn.PrivateClassifier(8.0, random_state=seed)
-        found = dm.sklearn.evaluate(model, x, y, groups=np.arange(80) % (1 + seed % 4)).verdict
+        sites = np.arange(80) % (1 + seed % 4)
+        found = dm.sklearn.evaluate(model, x, y, groups=sites, splits=LEAST).verdict
         claimed += found.claim in ("better", "worse") or bool(found.sites.any())
     assert claimed <= 3

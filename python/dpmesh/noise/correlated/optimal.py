@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg.lapack import dtbtrs
 from scipy.optimize import minimize
-from scipy.signal import lfilter
 
 from dpmesh._validate import fail
 from dpmesh.noise.correlated.objective import Objective
@@ -231,6 +230,8 @@ def optimal_coefficients(objective: Objective, bands: int) -> Array:
 
 def _variance(objective: Objective, c: Array) -> tuple[float, Array]:
     """Return ``tr(G X^-1)`` of the Toeplitz C with first coefficient 1, and its gradient in c."""
+    from scipy.signal import lfilter  # half a second to import, most of it in scipy.stats
+
     rounds = objective.rounds
     sensitivities = objective.sensitivities
     inverse = lfilter([1.0], c, np.r_[1.0, np.zeros(rounds - 1)])
