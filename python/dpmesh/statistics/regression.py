@@ -22,6 +22,7 @@ from dpmesh.statistics.bins import Floats, ends
 from dpmesh.statistics.design import CONSTANT, Design
 from dpmesh.statistics.families import (
     FAMILIES,
+    LARGEST_EXPONENT,
     LINEAR,
     NEWTON_SHARES,
     STEEPEST,
@@ -48,6 +49,15 @@ FEW_DEVIATIONS = 6.0
 
 MOST_WIDE = 1_000
 """Most entries of z: a round has about as many numbers as its square."""
+
+RECORDS_PER_COEFFICIENT = 10
+"""With fewer records for each coefficient a regression is refused."""
+
+LEAST_VARIANCE = 1e-4
+"""Least variance of residuals, in units of half a range squared."""
+
+WIDEST_RESIDUAL = 2.0
+"""Largest distance of two numbers in [-1, 1], such as a target and its prediction."""
 
 SLACK = 1 + 1e-9
 """Rounding of float64 in a record's vector, far below it."""
@@ -121,11 +131,11 @@ class Regression(Question):
             if isinstance(term, Category) and len(term.categories) < 2:
                 fail(name, "at least 2 categories", term.form)
         if design.width > MOST_WIDE:
-            wanted = f"at most {MOST_WIDE} coefficients, those of levels included"
-            fail("terms", wanted, design.width)
+            expected = f"at most {MOST_WIDE} coefficients, those of levels included"
+            fail("terms", expected, design.width)
         kind = kinds[self.target]
-        likely = family_of(self.target, kind)
-        family = self.family or likely
+        default_family = family_of(self.target, kind)
+        family = self.family or default_family
         if family == LINEAR:
             kind_of(kinds, self.target, (Number, Flag), "a number for a linear regression")
             return Moments(target=self.target, kind=kind, design=design, robust=self.robust)
@@ -144,21 +154,23 @@ class Regression(Question):
         """Return a vector for each record in round t, shape (records, dim)."""
         kinds = {name: columns[name].kind for name in self.names}
         vectors = self._fitted(kinds).vectors(columns, t, totals)
-        finite = np.asarray(np.isfinite(vectors).all(axis=1))
-        return np.where(finite[:, np.newaxis], vectors, 0.0)
+        is_finite = np.asarray(np.isfinite(vectors).all(axis=1))
+        return np.where(is_finite[:, np.newaxis], vectors, 0.0)
 
     def require_all(self, kinds: Kinds, noises: Sequence[float], records: int) -> None:
         """Fail if records are too few for the noise, before anything is released."""
         fitted = self._fitted(kinds)
         width = fitted.design.width
-        if 10 * width > records:
-            wanted = f"at least {10 * width} records for {width} coefficients"
-            fail(str(self), wanted, records)
-        limit = fitted.curvature_limit(noises[-1] if fitted.steps else noises[0])
-        most = fitted.heaviest * records
-        if most <= limit:
-            wanted = f"more than {limit / fitted.heaviest:,.0f} records at this noise, fewer terms"
-            fail(str(self), f"{wanted} or a larger epsilon", records)
+        least_records = RECORDS_PER_COEFFICIENT * width
+        if least_records > records:
+            expected = f"at least {least_records} records for {width} coefficients"
+            fail(str(self), expected, records)
+        limit = fitted.curvature_limit(noises[fitted.hessian_round])
+        largest_curvature = fitted.heaviest * records
+        if largest_curvature <= limit:
+            least_records_at_noise = f"{limit / fitted.heaviest:,.0f}"
+            expected = f"more than {least_records_at_noise} records at this noise, fewer terms"
+            fail(str(self), f"{expected} or a larger epsilon", records)
 
     def __str__(self) -> str:
         return f"{self.target}~{','.join(self.terms)}"
@@ -184,7 +196,8 @@ class _Fitted:
     target: str
     kind: Kind
     design: Design
-    steps: ClassVar[bool]
+    hessian_round: ClassVar[int]
+    """Index of the round whose Hessian the coefficients' errors follow from."""
 
     @property
     @abstractmethod
@@ -218,19 +231,20 @@ class _Fitted:
 
     @property
     def triangle(self) -> int:
-        """Numbers of a symmetric matrix."""
+        """Number of entries of a symmetric matrix: those of its upper triangle."""
         width = self.design.width
         return width * (width + 1) // 2
 
     def _notes(self) -> list[str]:
-        """Return what is public of the model."""
+        """Return notes on what is public of the model."""
         columns = len(self.design.kinds)
         notes = []
         for name, kind in self.design.kinds.items():
             if isinstance(kind, Category):
                 notes.append(f"{name}: {len(kind.categories)} levels against {kind.categories[0]}")
         shares = ", ".join(f"{100 * share:g}%" for share in self.shares)
-        rounds = f"{len(self.shares)} round{'s' * (len(self.shares) > 1)} with {shares}"
+        count = len(self.shares)
+        rounds = f"1 round with {shares}" if count == 1 else f"{count} rounds with {shares}"
         length = f"squared length of a coded record at most {columns + 1} for {columns} columns"
         notes.append(f"{rounds} of its budget; {length}")
         notes.append(ESTIMAND)
@@ -260,7 +274,19 @@ class _Fitted:
     def shown(
         self, coefficients: Floats, covariances: Errors, curvature: Curvature, notes: Sequence[str]
     ) -> Answer:
-        """Return coefficients and errors of z in the units of the columns."""
+        """Return coefficients and their errors, given for z, in the units of the columns.
+
+        Parameters
+        ----------
+        coefficients
+            The coefficients of z, shape (width,).
+        covariances
+            Their covariances.
+        curvature
+            The released Hessian.
+        notes
+            Notes that come before those on the curvature and the model.
+        """
         fit = fit_of(self.design, coefficients, covariances, scale=self._target_scale)
         fit = replace(fit, coefficients=self._shifted(fit.coefficients))
         deviations = np.sqrt(np.diag(fit.covariance))
@@ -269,25 +295,27 @@ class _Fitted:
         rows = []
         for place, name in enumerate(fit.names):
             estimate = fit.coefficients[place]
-            half = Z * float(deviations[place])
+            deviation = float(deviations[place])
+            half = Z * deviation
             rows.append(
                 Row(
                     name,
-                    estimate,
-                    Z * float(noise[place]),
-                    Z * float(sampling[place]),
-                    estimate - half,
-                    estimate + half,
-                    p_value_of(estimate, float(deviations[place])),
+                    estimate=estimate,
+                    noise=Z * float(noise[place]),
+                    sampling=Z * float(sampling[place]),
+                    low=estimate - half,
+                    high=estimate + half,
+                    p_value=p_value_of(estimate, deviation),
                 )
             )
-        more = list(notes)
+        all_notes = list(notes)
         if curvature.is_near_limit:
-            more.append("near the limit of what this noise allows: intervals are wide")
+            all_notes.append("near the limit of what this noise allows: intervals are wide")
+        all_notes += [*_curvature_notes(curvature), *self._notes()]
         return Answer(
             title=self.title,
             rows=tuple(rows),
-            notes=(*more, *_curvature_notes(curvature), *self._notes()),
+            notes=tuple(all_notes),
             fit=fit,
             effects=over_ranges(rows[1:], self.design.spans()[1:]),
             effect_scale=self._effect_scale,
@@ -309,8 +337,9 @@ class _Fitted:
 
 
 def _curvature_notes(curvature: Curvature) -> list[str]:
-    smallest, limit = curvature.smallest, curvature.limit
-    return [f"smallest released curvature {smallest:.4g}; coefficients are shown above {limit:.4g}"]
+    """Return a note on the smallest eigenvalue of the released Hessian, and its limit."""
+    smallest = f"smallest released curvature {curvature.smallest:.4g}"
+    return [f"{smallest}; coefficients are shown above {curvature.limit:.4g}"]
 
 
 def fit_of(design: Design, coefficients: Floats, covariances: Errors, scale: float) -> Fit:
@@ -328,8 +357,8 @@ def fit_of(design: Design, coefficients: Floats, covariances: Errors, scale: flo
     variances = np.diag(model).copy()
     if covariances.robust is not None:
         variances = np.maximum(variances, np.diag(in_units(covariances.robust)))
-    wider = np.sqrt(variances / np.diag(model))
-    sampling = model * np.outer(wider, wider)
+    widening = np.sqrt(variances / np.diag(model))  # of each deviation, at least 1
+    sampling = model * np.outer(widening, widening)
     return Fit(
         names=design.names,
         coefficients=tuple((to_units @ coefficients).tolist()),
@@ -339,6 +368,7 @@ def fit_of(design: Design, coefficients: Floats, covariances: Errors, scale: flo
 
 
 def _plain(matrix: Floats) -> tuple[tuple[float, ...], ...]:
+    """Return a matrix in plain types, row by row."""
     return tuple(tuple(row) for row in matrix.tolist())
 
 
@@ -346,14 +376,18 @@ def _plain(matrix: Floats) -> tuple[tuple[float, ...], ...]:
 class Newton(_Fitted):
     """A generalized linear model: gradients and Hessians in each round, a Newton step after it.
 
+    The vector of a record is ``(g / M, H sqrt(kappa) / (R M))`` and, in the last round, ``J
+    sqrt(lam) / (R M^2)``: gradient, Hessian and outer product of the gradient, with the constants
+    and units of `families`.
+
     Parameters
     ----------
     family
-        What gradients and Hessians are.
+        The family, which gives residuals, weights and constants.
     """
 
     family: Family
-    steps = True
+    hessian_round = -1
 
     @property
     def family_name(self) -> str:
@@ -368,12 +402,14 @@ class Newton(_Fitted):
     @property
     def sizes(self) -> tuple[Size, ...]:
         """The public size of a record's vector in each round; the last has outer products, too."""
-        width, radius = self.design.width, self.design.radius
+        width = self.design.width
+        radius = self.design.radius
         norm = self.family.norm * radius * SLACK
         distance = self.family.distance * radius * SLACK
         step = Size(width + self.triangle, norm, distance)
         last = Size(width + 2 * self.triangle, norm, distance)
-        return (*[step] * (len(self.shares) - 1), last)
+        earlier_rounds = len(self.shares) - 1
+        return (*[step] * earlier_rounds, last)
 
     @property
     def heaviest(self) -> float:
@@ -386,33 +422,36 @@ class Newton(_Fitted):
         return Curvature(np.zeros((width, width)), self._hessian_noise(noise)).limit
 
     def _hessian_noise(self, noise: float) -> float:
+        """Return the noise in an entry of the Hessian, from that in a number of the total."""
         bound = self.family.bound(self.kind)
         return noise * bound * self.design.radius / sqrt(self.family.kappa)
 
     def vectors(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Floats:
-        """Return gradient, Hessian and, in the last round, outer product of each record."""
-        rows = self.design.rows(columns)
+        """Return gradient, Hessian and, in the last round, outer product of each record.
+
+        Shape (records, dim), in the units of the class's docstring.
+        """
         column = columns[self.target]
-        rows = rows * column.present[:, np.newaxis]
-        bound = self.family.bound(self.kind)
+        rows = self.design.rows(columns) * column.present[:, np.newaxis]  # z, shape (records, p)
         scores = rows @ self.coefficients(totals)
         residuals, weights = self.family.residuals_and_weights(
-            scores, self.family.targets(column), bound
+            scores, self.family.targets(column), self.family.bound(self.kind)
         )
         radius = self.design.radius
-        products = triangles(rows)
-        parts = [
-            residuals[:, np.newaxis] * rows,
-            weights[:, np.newaxis] * products * (sqrt(self.family.kappa) / radius),
-        ]
-        if t == len(self.shares) - 1:
-            squares = np.square(residuals)[:, np.newaxis]
-            parts.append(squares * products * (sqrt(self.family.lam) / radius))
-        return np.hstack(parts)
+        products = triangles(rows)  # z z', shape (records, p (p + 1) / 2)
+        gradients = residuals[:, np.newaxis] * rows
+        hessians = weights[:, np.newaxis] * products * (sqrt(self.family.kappa) / radius)
+        is_last_round = t == len(self.shares) - 1
+        if not is_last_round:
+            return np.hstack([gradients, hessians])
+        squares = np.square(residuals)[:, np.newaxis]
+        outer_products = squares * products * (sqrt(self.family.lam) / radius)
+        return np.hstack([gradients, hessians, outer_products])
 
     def step_of(self, released: NoisyTotal) -> Step:
         """Return the Newton step of a released total."""
-        width, bound = self.design.width, self.family.bound(self.kind)
+        width = self.design.width
+        bound = self.family.bound(self.kind)
         gradient = released.total[:width] * bound
         entries = released.total[width : width + self.triangle]
         scale = bound * self.design.radius / sqrt(self.family.kappa)
@@ -422,7 +461,8 @@ class Newton(_Fitted):
 
     def scores_of(self, released: NoisyTotal) -> Floats:
         """Return the released sum of outer products of gradients, shape (width, width)."""
-        width, bound = self.design.width, self.family.bound(self.kind)
+        width = self.design.width
+        bound = self.family.bound(self.kind)
         entries = released.total[width + self.triangle :]
         scale = bound**2 * self.design.radius / sqrt(self.family.lam)
         return matrix_of_triangle(entries, width) * scale
@@ -440,8 +480,9 @@ class Newton(_Fitted):
         last = self.step_of(totals[-1])
         if not last.curvature.is_shown:
             return self.too_flat(last.curvature)
-        before = self.step_of(totals[-2]).gradient_noise
-        if (excess := not_at_rest(last, before)) > 1:
+        noise_before = self.step_of(totals[-2]).gradient_noise
+        excess = not_at_rest(last, noise_before)
+        if excess > 1:
             reason = "the steps have not come to rest: effects are strong or the outcome is rare"
             return self.refused(f"{reason} ({excess:.2g} of what noise explains)", last.curvature)
         if self.design.largest_score(coefficients) > STEEPEST:
@@ -451,24 +492,23 @@ class Newton(_Fitted):
             last.curvature, last.gradient_noise, last.move, self.scores_of(totals[-1])
         )
         skew = self.family.skew_of_constant
-        if skew is None:
+        if skew is None:  # in round 0 the scores are 0: the gradient's constant is n (mean - 1/2)
             first = self.step_of(totals[0])
             skew = abs(2 * float(first.gradient[0]) / records)
         noise = covariances.noise.copy()
         noise[0, 0] += second_order(last.curvature, last.move, skew) ** 2
         answer = self.shown(coefficients, covariances._replace(noise=noise), last.curvature, ())
-        ratios = tuple(ratio_of(row, self.family.ratio) for row in answer.rows[1:])
+        ratio = self.family.ratio
+        ratios = [ratio_of(row, ratio) for row in answer.rows[1:]]
         spans = self.design.spans()[1:]
-        wide = tuple(
-            ratio_of(effect, self.family.ratio)
-            for effect, span in zip(answer.effects, spans, strict=True)
-            if span != 1
-        )
+        for effect, span in zip(answer.effects, spans, strict=True):
+            if span != 1:  # a number's ratio over its whole range, beside that of one unit
+                ratios.append(ratio_of(effect, ratio))
         notes = [f"coefficients are differences of {self.family.scale}"]
         if isinstance(self.family, Poisson):
-            top = self.family.bound(self.kind)
-            notes.append(f"counts beyond {top:g} count as {top:g}, and so do expected counts")
-        return replace(answer, ratios=(*ratios, *wide), notes=(*notes, *answer.notes))
+            bound = f"{self.family.bound(self.kind):g}"
+            notes.append(f"counts beyond {bound} count as {bound}, and so do expected counts")
+        return replace(answer, ratios=tuple(ratios), notes=(*notes, *answer.notes))
 
     @property
     def _effect_scale(self) -> str:
@@ -482,10 +522,13 @@ PER_UNIT = ", per unit"
 
 def over_ranges(rows: Sequence[Row], spans: Floats) -> tuple[Row, ...]:
     """Return coefficients on one scale: those of numbers over the whole of their ranges."""
-    return tuple(
-        over_range(row, float(span)) if row.name.endswith(PER_UNIT) else row
-        for row, span in zip(rows, spans, strict=True)
-    )
+    effects = []
+    for row, span in zip(rows, spans, strict=True):
+        effect = row
+        if row.name.endswith(PER_UNIT):
+            effect = over_range(row, float(span))
+        effects.append(effect)
+    return tuple(effects)
 
 
 def over_range(row: Row, span: float) -> Row:
@@ -504,17 +547,21 @@ def over_range(row: Row, span: float) -> Row:
 
 def ratio_of(row: Row, ratio: str) -> Row:
     """Return the exponential of a coefficient: an odds ratio, or a ratio of rates."""
-    estimate = exp(min(row.estimate, 700.0))
-    low, high = (exp(min(end, 700.0)) for end in (row.low, row.high))
+    estimate = _exponential(row.estimate)
     return Row(
         f"{ratio}, {row.name}",
-        estimate,
-        estimate * row.noise,
-        estimate * row.sampling,
-        low,
-        high,
-        row.p_value,
+        estimate=estimate,
+        noise=estimate * row.noise,
+        sampling=estimate * row.sampling,
+        low=_exponential(row.low),
+        high=_exponential(row.high),
+        p_value=row.p_value,
     )
+
+
+def _exponential(exponent: float) -> float:
+    """Return the exponential of a number, cut off before it overflows."""
+    return exp(min(exponent, LARGEST_EXPONENT))
 
 
 def rounded(coefficients: Floats) -> Floats:
@@ -526,14 +573,17 @@ def rounded(coefficients: Floats) -> Floats:
 class Moments(_Fitted):
     """A linear regression: second moments of terms and target, and outer products of residuals.
 
+    With z the terms and y the target in [-1, 1], the vector of a record is ``(z, y)(z, y)'`` and a
+    mark if the target was clipped; in the second round it is ``r^2 z z'`` with the residual r.
+
     Parameters
     ----------
     robust
-        Whether there is a second round, of outer products.
+        True if there is a second round, of outer products.
     """
 
     robust: bool = True
-    steps = False
+    hessian_round = 0
 
     @property
     def family_name(self) -> str:
@@ -543,7 +593,9 @@ class Moments(_Fitted):
     @property
     def shares(self) -> tuple[float, ...]:
         """The share of its budget that each round has."""
-        return LINEAR_SHARES if self.robust else (1.0,)
+        if self.robust:
+            return LINEAR_SHARES
+        return (1.0,)
 
     @property
     def largest(self) -> int:
@@ -552,7 +604,7 @@ class Moments(_Fitted):
 
     @property
     def flag_weight(self) -> float:
-        """Weight of whether a target was clipped."""
+        """Weight of the mark of a clipped target in a record's vector."""
         return self.largest / 2
 
     @property
@@ -561,6 +613,8 @@ class Moments(_Fitted):
         entries = self.design.width + 1
         numbers = entries * (entries + 1) // 2
         largest = self.largest
+        # the longest (z, y) without categories have `largest` entries, all 1 or -1; the product of
+        # two such vectors is odd, and so not 0, if `largest` is (docs/privacy/regression.md)
         odd = 0 if self.design.has_categories else largest % 2
         distance = sqrt(2 * (largest**2 - odd) + self.flag_weight**2)
         norm = sqrt(largest**2 + self.flag_weight**2)
@@ -580,45 +634,50 @@ class Moments(_Fitted):
         return Curvature(np.zeros((width, width)), noise).limit
 
     def vectors(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Floats:
-        """Return second moments and whether the target was clipped; then outer products."""
+        """Return second moments and marks of clipped targets in round 0, then outer products.
+
+        Shape (records, dim).
+        """
         column = columns[self.target]
-        rows = self.design.rows(columns) * column.present[:, np.newaxis]
-        targets = column.z * rows[:, 0]
+        rows = self.design.rows(columns) * column.present[:, np.newaxis]  # z, shape (records, p)
+        has_all_values = rows[:, 0]  # the constant: 1, or 0 where a value is missing
+        targets = column.z * has_all_values
         if t == 0:
             low, high = ends(self.kind)
             numbers = np.nan_to_num(column.numbers, nan=low)
-            clipped = ((numbers < low) | (numbers > high)) * rows[:, 0]
+            is_clipped = ((numbers < low) | (numbers > high)) * has_all_values
             moments = triangles(np.column_stack([rows, targets]))
-            return np.column_stack([moments, self.flag_weight * clipped])
-        coefficients, most = self._predictor(totals[0])
+            return np.column_stack([moments, self.flag_weight * is_clipped])
+        coefficients, residual_bound = self._predictor(totals[0])
         predictions = np.clip(rows @ coefficients, -1, 1)
-        residuals = np.clip(targets - predictions, -most, most)
-        scale = most**2 * self.design.radius**2
+        residuals = np.clip(targets - predictions, -residual_bound, residual_bound)
+        scale = residual_bound**2 * self.design.radius**2
         return np.square(residuals)[:, np.newaxis] * triangles(rows) / scale
 
     def _predictor(self, released: NoisyTotal) -> tuple[Floats, float]:
-        """Return coefficients, and where residuals are clipped: functions of released numbers."""
+        """Return coefficients, and the bound of residuals: functions of released numbers."""
         moments = self.moments_of(released)
         if not moments.curvature.is_shown:
-            return np.zeros(self.design.width), 2.0
-        spread = sqrt(self._residual_variance(moments, moments.records))
-        return moments.coefficients, min(2.0, FEW_DEVIATIONS * spread)
+            return np.zeros(self.design.width), WIDEST_RESIDUAL
+        deviation = sqrt(self._residual_variance(moments, moments.records))
+        return moments.coefficients, min(WIDEST_RESIDUAL, FEW_DEVIATIONS * deviation)
 
     def moments_of(self, released: NoisyTotal) -> LinearMoments:
         """Return the parts of a released total."""
         width = self.design.width
-        whole = matrix_of_triangle(released.total[:-1], width + 1)
+        second_moments = matrix_of_triangle(released.total[:-1], width + 1)  # of (z, y)
         return LinearMoments(
-            curvature=Curvature(whole[:width, :width], released.noise),
-            products=whole[:width, width],
-            square=float(whole[width, width]),
+            curvature=Curvature(second_moments[:width, :width], released.noise),
+            products=second_moments[:width, width],
+            square=float(second_moments[width, width]),
             clipped=float(released.total[-1]) / self.flag_weight,
             clipped_noise=released.noise / self.flag_weight,
         )
 
     def _residual_variance(self, moments: LinearMoments, records: float) -> float:
-        left = moments.square - float(moments.products @ moments.coefficients)
-        return max(left / max(records, 1.0), LEAST_VARIANCE)
+        """Return the mean squared residual, ``(y'y - b'Z'y) / records`` at the coefficients b."""
+        squared_residuals = moments.square - float(moments.products @ moments.coefficients)
+        return max(squared_residuals / max(records, 1.0), LEAST_VARIANCE)
 
     def _mean(self, moments: LinearMoments, present: float) -> tuple[float, float]:
         """Return the mean of the clipped target, and half of a 95% interval for its noise.
@@ -645,22 +704,20 @@ class Moments(_Fitted):
         """The scale of effects in words."""
         return f"difference in {self.target}"
 
-    @property
-    def _may_lack(self) -> bool:
-        return self.design.may_be_missing or self.kind.may_be_missing
-
     def answer(self, totals: Sequence[NoisyTotal], records: int) -> Answer:
         """Return coefficients in the units of the columns, or why they are not shown."""
         moments = self.moments_of(totals[0])
         curvature = moments.curvature
         if not curvature.is_shown:
             return self.too_flat(curvature)
-        present = moments.records if self._may_lack else float(records)
+        present = float(records)
+        if self.design.may_be_missing or self.kind.may_be_missing:
+            present = moments.records
         variance = self._residual_variance(moments, present)
         scores = None
         if self.robust:
-            _, most = self._predictor(totals[0])
-            entries = totals[1].total * (most**2 * self.design.radius**2)
+            _, residual_bound = self._predictor(totals[0])
+            entries = totals[1].total * (residual_bound**2 * self.design.radius**2)
             scores = matrix_of_triangle(entries, self.design.width)
         coefficients = rounded(moments.coefficients)
         covariances = errors(
@@ -668,22 +725,18 @@ class Moments(_Fitted):
         )
         low, high = ends(self.kind)
         half = Z * moments.clipped_noise
-        mean, spread = self._mean(moments, present)
+        mean, mean_noise = self._mean(moments, present)
         clipped = f"{moments.clipped:,.0f} ± {half:,.0f}"
         if moments.clipped < half:  # there may be none
             clipped = f"at most {max(moments.clipped + half, 0.0):,.0f}"
         notes = [
-            f"mean of the target {mean:.4g}, noise ± {spread:.2g}: that of predictions, too",
+            f"mean of the target {mean:.4g}, noise ± {mean_noise:.2g}: that of predictions, too",
             f"{clipped} of {records:,} targets lie outside {low:g} to {high:g} and count as its "
             "ends; totals are those of clipped values",
         ]
         if not self.robust:
             notes.append("assumes equal spread of residuals")
         return self.shown(coefficients, covariances, curvature, notes)
-
-
-LEAST_VARIANCE = 1e-4
-"""Least variance of residuals, in units of half a range squared."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -699,7 +752,7 @@ class LinearMoments:
     square
         The sum of y^2.
     clipped, clipped_noise
-        How many targets were clipped, and the standard deviation of its noise.
+        Noisy number of targets that were clipped, and the standard deviation of its noise.
     """
 
     curvature: Curvature
