@@ -18,6 +18,12 @@ LONGEST_STEP = 2.0
 CAUTION = 1.0
 """Eigenvalues count as so many standard deviations of their noise smaller in errors."""
 
+LEAST_EIGENVALUE = 1e-9
+"""Smaller eigenvalues count as this in errors, to divide by them."""
+
+REST_QUANTILE = 0.9999
+"""Quantile of the gradient's noise alone, with which the last gradient is compared."""
+
 
 class Curvature(NamedTuple):
     """A released matrix of second derivatives, with noise.
@@ -84,10 +90,10 @@ class Step(NamedTuple):
 
     @property
     def move(self) -> Floats:
-        """The change of coefficients: eigenvalues below the noise count as the noise."""
-        values, vectors = np.linalg.eigh(self.curvature.matrix)
-        used = np.maximum(values, self.curvature.floor)
-        move = vectors @ ((vectors.T @ self.gradient) / used)
+        """The change of coefficients, shape (p,): eigenvalues below the noise count as it."""
+        eigenvalues, eigenvectors = np.linalg.eigh(self.curvature.matrix)
+        divisors = np.maximum(eigenvalues, self.curvature.floor)
+        move = eigenvectors @ ((eigenvectors.T @ self.gradient) / divisors)
         length = float(np.linalg.norm(move))
         if length > LONGEST_STEP:
             move = move * (LONGEST_STEP / length)
@@ -124,7 +130,9 @@ def errors(
 
     With delta the distance of the coefficients before the step from those without noise, E the
     noise of the Hessian H and xi that of the gradient, the error is H^-1 (E delta + xi) up to
-    second order. The last step estimates delta and is longer on average.
+    second order. The last step estimates delta and is longer on average. If E has variance e^2 on
+    its diagonal and e^2 / 2 off it, the covariance of E delta is ``e^2 / 2 (delta' delta I + delta
+    delta')``.
 
     Parameters
     ----------
@@ -139,17 +147,20 @@ def errors(
     dispersion
         Variance of residuals over that of the model.
     """
-    values, vectors = np.linalg.eigh(curvature.matrix)
-    cautious = np.maximum(values - CAUTION * curvature.noise, 1e-9)
-    inverse = vectors / cautious @ vectors.T
-    longer = inverse @ curvature.matrix @ move
+    eigenvalues, eigenvectors = np.linalg.eigh(curvature.matrix)
+    cautious_eigenvalues = np.maximum(eigenvalues - CAUTION * curvature.noise, LEAST_EIGENVALUE)
+    inverse = eigenvectors / cautious_eigenvalues @ eigenvectors.T  # of H, shape (p, p)
+    delta = inverse @ curvature.matrix @ move
     identity = np.eye(len(move))
-    spread = longer @ longer * identity + np.outer(longer, longer)
-    within = gradient_noise**2 * identity + curvature.noise**2 / 2 * spread
+    of_delta = delta @ delta * identity + np.outer(delta, delta)
+    gradient_covariance = gradient_noise**2 * identity + curvature.noise**2 / 2 * of_delta
+    robust = None
+    if scores is not None:
+        robust = inverse @ scores @ inverse
     return Errors(
         model=inverse @ curvature.matrix @ inverse * dispersion,
-        robust=None if scores is None else inverse @ scores @ inverse,
-        noise=inverse @ within @ inverse,
+        robust=robust,
+        noise=inverse @ gradient_covariance @ inverse,
     )
 
 
@@ -167,18 +178,22 @@ def second_order(curvature: Curvature, move: Floats, skew: float) -> float:
     return 0.5 * skew * squared / max(float(curvature.matrix[0, 0]), curvature.noise)
 
 
-def not_at_rest(last: Step, before: float) -> float:
-    """Return how large the last gradient is over the .9999 quantile of noise alone.
+def not_at_rest(last: Step, noise_before: float) -> float:
+    """Return the squared last gradient over the .9999 quantile that it has by noise alone.
+
+    Had the steps come to rest, the last gradient would be its own noise, and that of the gradient
+    by which the step before it has moved.
 
     Parameters
     ----------
     last
         The last step.
-    before
+    noise_before
         Standard deviation of the noise in the gradient of the step before it.
     """
     from scipy.stats import chi2
 
-    squared = float(last.gradient @ last.gradient)
-    likely = chi2.ppf(0.9999, len(last.gradient)) * (last.gradient_noise**2 + before**2)
-    return squared / float(likely)
+    squared_length = float(last.gradient @ last.gradient)
+    variance = last.gradient_noise**2 + noise_before**2
+    largest_by_noise = chi2.ppf(REST_QUANTILE, len(last.gradient)) * variance
+    return squared_length / float(largest_by_noise)
