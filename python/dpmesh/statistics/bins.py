@@ -21,8 +21,12 @@ from dpmesh.tables.kinds import Category, Dates, Kind
 
 Floats = npt.NDArray[np.float64]
 
-_LEAST_DIGITS, _MOST_DIGITS = 4, 17
+_LEAST_DIGITS = 4
+_MOST_DIGITS = 17
 """Significant digits of an edge in words; 17 tell any two floats apart."""
+
+_CLOSE = 1000
+"""An edge is shown with so few digits that it is off by less than this part of a bin."""
 
 
 def ends(kind: Kind) -> tuple[float, float]:
@@ -38,9 +42,11 @@ def edges_of(kind: Kind, bins: int) -> Floats:
 
 @lru_cache(maxsize=256)
 def _edges(low: float, high: float, bins: int) -> tuple[float, ...]:
-    first, last = Fraction(repr(float(low))), Fraction(repr(float(high)))
+    """Return the floats nearest to the exact edges, with the ends read as decimal numbers."""
+    first = Fraction(repr(float(low)))
+    last = Fraction(repr(float(high)))
     width = (last - first) / bins
-    return tuple(float(first + place * width) for place in range(bins + 1))
+    return tuple(float(first + number * width) for number in range(bins + 1))
 
 
 def bins_of(numbers: Floats, kind: Kind, bins: int) -> npt.NDArray[np.int64]:
@@ -74,19 +80,19 @@ def edge_in_words(kind: Kind, edge: float, bins: int) -> str:
     if isinstance(kind, Dates):
         return _moment(edge)
     low, high = ends(kind)
-    close = (high - low) / bins / 1000
+    tolerance = (high - low) / bins / _CLOSE
     for digits in range(_LEAST_DIGITS, _MOST_DIGITS):
         rounded = float(f"{edge:.{digits}g}")
-        if abs(rounded - edge) <= close:
+        if abs(rounded - edge) <= tolerance:
             return f"{rounded:.15g}"  # 10000, not 1e+04
     return f"{edge:.{_MOST_DIGITS}g}"
 
 
 def _moment(day: float) -> str:
     """Return days as a date, or as a date and a time to the minute."""
-    whole = floor(day)
-    minutes = round((day - whole) * 24 * 60)
-    moment = datetime.combine(date.fromordinal(whole), datetime.min.time())
+    whole_day = floor(day)
+    minutes = round((day - whole_day) * 24 * 60)
+    moment = datetime.combine(date.fromordinal(whole_day), datetime.min.time())
     moment += timedelta(minutes=minutes)
     if minutes == 0:
         return str(moment.date())
