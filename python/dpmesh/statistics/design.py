@@ -61,13 +61,15 @@ class Design:
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """Where the entries of each column are; the constant is entry 0."""
-        result: list[Block] = []
+        blocks: list[Block] = []
         first = 1
         for name, kind in self.kinds.items():
-            width = len(kind.categories) - 1 if isinstance(kind, Category) else 1
-            result.append(Block(name, kind, first, width))
+            width = 1
+            if isinstance(kind, Category):
+                width = len(kind.categories) - 1
+            blocks.append(Block(name, kind, first, width))
             first += width
-        return tuple(result)
+        return tuple(blocks)
 
     @property
     def width(self) -> int:
@@ -91,95 +93,103 @@ class Design:
 
     def present(self, columns: Columns) -> Floats:
         """Return 1 for records that have all terms, else 0, shape (records,)."""
-        there = [columns[name].present for name in self.kinds]
-        return np.asarray(np.all(there, axis=0), np.float64)
+        present_by_term = [columns[name].present for name in self.kinds]
+        return np.asarray(np.all(present_by_term, axis=0), np.float64)
 
     def rows(self, columns: Columns) -> Floats:
         """Return z of each record, shape (records, width), zeros where a term is missing."""
-        whole = self.present(columns)
-        result = np.zeros((len(whole), self.width))
-        result[:, 0] = 1
+        has_all_terms = self.present(columns)
+        rows = np.zeros((len(has_all_terms), self.width))
+        rows[:, 0] = 1
         for block in self.blocks:
             column = columns[block.name]
             if isinstance(block.kind, Category):
                 corners = simplex(block.width + 1)
                 corners = np.vstack([corners, np.zeros(block.width)])  # no category
-                result[:, block.entries] = corners[column.places]
+                rows[:, block.entries] = corners[column.places]
             else:
-                result[:, block.first] = column.z
-        return result * whole[:, np.newaxis]
+                rows[:, block.first] = column.z
+        return rows * has_all_terms[:, np.newaxis]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of coefficients in the units of the columns."""
-        result = [CONSTANT]
+        names = [CONSTANT]
         for block in self.blocks:
             if isinstance(block.kind, Category):
                 levels = block.kind.categories
-                result += [f"{block.name}, {level} against {levels[0]}" for level in levels[1:]]
+                names += [f"{block.name}, {level} against {levels[0]}" for level in levels[1:]]
             elif isinstance(block.kind, Flag):
-                result.append(f"{block.name}, true against false")
+                names.append(f"{block.name}, true against false")
             else:
-                result.append(f"{block.name}, per unit")
-        return tuple(result)
+                names.append(f"{block.name}, per unit")
+        return tuple(names)
 
     @cached_property
     def to_units(self) -> Floats:
         """The linear map from coefficients of z to those in the units of the columns.
 
         Shape (width, width). The constant is then for numbers 0, flags false and first levels.
+
+        A number x has ``z = (2 x - low - high) / (high - low)``. A level of a category has the
+        score of its corner, and its coefficient is the difference from that of the first level.
         """
-        result = np.zeros((self.width, self.width))
-        result[0, 0] = 1
+        to_units = np.zeros((self.width, self.width))
+        to_units[0, 0] = 1
         for block in self.blocks:
             if isinstance(block.kind, Category):
                 corners = simplex(block.width + 1)
-                result[0, block.entries] = corners[0]
-                result[block.entries, block.entries] = corners[1:] - corners[0]
+                to_units[0, block.entries] = corners[0]
+                to_units[block.entries, block.entries] = corners[1:] - corners[0]
                 continue
             low, high = ends(block.kind)
-            result[0, block.first] = -(low + high) / (high - low)
-            result[block.first, block.first] = 2 / (high - low)
-        return result
+            to_units[0, block.first] = -(low + high) / (high - low)
+            to_units[block.first, block.first] = 2 / (high - low)
+        return to_units
 
     def spans(self) -> Floats:
         """Return how much each coefficient's column may vary, in its units, shape (width,)."""
-        result = np.ones(self.width)
+        spans = np.ones(self.width)
         for block in self.blocks:
             if not isinstance(block.kind, Category):
                 low, high = ends(block.kind)
-                result[block.first] = high - low
-        return result
+                spans[block.first] = high - low
+        return spans
 
     def largest_score(self, coefficients: Floats) -> float:
         """Return the largest possible ``abs(z @ coefficients)``."""
         largest = abs(float(coefficients[0]))
         for block in self.blocks:
-            part = coefficients[block.entries]
+            block_coefficients = coefficients[block.entries]
             if isinstance(block.kind, Category):
-                largest += float(np.abs(simplex(block.width + 1) @ part).max())
+                scores_of_levels = simplex(block.width + 1) @ block_coefficients
+                largest += float(np.abs(scores_of_levels).max())
             else:
-                largest += abs(float(part[0]))
+                largest += abs(float(block_coefficients[0]))
         return largest
 
     def columns_along(self, direction: Floats) -> list[str]:
-        """Return the columns with the largest loadings of a unit vector, the largest first."""
+        """Return columns by their loadings in a unit vector, the largest first.
+
+        Columns with less than a third of the largest loading are left out.
+        """
         loadings = {CONSTANT: abs(float(direction[0]))}
         for block in self.blocks:
             loadings[block.name] = float(np.linalg.norm(direction[block.entries]))
-        most = max(loadings.values())
-        order = sorted(loadings, key=lambda name: -loadings[name])
-        return [name for name in order if loadings[name] > most / 3]
+        largest = max(loadings.values())
+        by_loading = sorted(loadings, key=lambda name: -loadings[name])
+        return [name for name in by_loading if loadings[name] > largest / 3]
 
 
 def simplex(levels: int) -> Floats:
     """Return the corners of a regular simplex of length 1, shape (levels, levels - 1).
 
-    They are scaled Helmert contrasts; of two levels -1 and 1.
+    They are scaled Helmert contrasts: entry k - 1 compares level k with all levels before it. Of
+    two levels they are -1 and 1.
     """
-    result = np.zeros((levels, levels - 1))
-    for place in range(1, levels):
-        length = sqrt(place * (place + 1))
-        result[:place, place - 1] = -1 / length
-        result[place, place - 1] = place / length
-    return result * sqrt(levels / (levels - 1))
+    contrasts = np.zeros((levels, levels - 1))
+    for level in range(1, levels):
+        length = sqrt(level * (level + 1))
+        contrasts[:level, level - 1] = -1 / length
+        contrasts[level, level - 1] = level / length
+    return contrasts * sqrt(levels / (levels - 1))
