@@ -1,9 +1,10 @@
 """Lower confidence bounds from one run with many canaries.
 
-A fair coin chooses the form of each canary; an observer of the released messages guesses some of
-the coins. For (epsilon, delta) the bound is that of Steinke, Nasr and Jagielski (2023,
-Theorem 5.2), for Gaussian differential privacy the tighter one of Mahloujifar, Melis and Chaudhuri
-(2025).
+A fair coin chooses the form of each canary: one of two neighbouring forms of a unit. An observer of
+the released messages guesses some of the coins. If more guesses are right than a level of privacy
+allows, up to an error of 1 - confidence, that level is refuted; the bound is the largest such
+level. For (epsilon, delta) it is that of Steinke, Nasr and Jagielski (2023, Theorem 5.2), for
+Gaussian differential privacy the tighter one of Mahloujifar, Melis and Chaudhuri (2025).
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ def p_value(
 ) -> float:
     """Bound the probability of guessing this well if the run were (epsilon, delta)-private.
 
-    Privacy lets a guess be right with probability e^epsilon / (1 + e^epsilon), and the whole set of
-    guesses be somewhat better than that with a probability of the order of `canaries` x `delta`.
+    Let X be the number of right guesses if each is right with probability ``e^epsilon / (1 +
+    e^epsilon)``, independently. With c right guesses of so many canaries the bound is
+
+        P(X >= c) + 2 canaries delta max over i in 1 .. c of P(c - i <= X < c) / i
 
     Parameters
     ----------
@@ -53,15 +56,13 @@ def p_value(
     epsilon = non_negative("epsilon", epsilon)
     canaries, guesses, correct = _counts(canaries, guesses, correct)
     delta = probability("delta", delta, one=False)
-    correct_guesses = stats.binom(guesses, special.expit(epsilon))
-    value = correct_guesses.sf(correct - 1)
+    right_guesses = stats.binom(guesses, special.expit(epsilon))  # X
+    value = right_guesses.sf(correct - 1)
     if delta > 0 and correct > 0:
-        # Theorem 5.2: 2 canaries delta times the largest P(correct - i <= X < correct) / i
-        missing = np.arange(1, correct + 1)
-        nearly_correct = correct_guesses.cdf(correct - 1) - correct_guesses.cdf(
-            correct - missing - 1
-        )
-        value += 2 * canaries * delta * (nearly_correct / missing).max()
+        missing = np.arange(1, correct + 1)  # i
+        fewer = right_guesses.cdf(correct - 1)  # P(X < c)
+        far_fewer = right_guesses.cdf(correct - missing - 1)  # P(X < c - i), shape (correct,)
+        value += 2 * canaries * delta * ((fewer - far_fewer) / missing).max()
     return min(float(value), 1.0)
 
 
@@ -112,6 +113,10 @@ def mu_is_refuted(
     refuted if, with a probability of 1 - `confidence` for `correct` or more right guesses, this
     makes the total probability exceed 1.
 
+    That is computed downwards from i = `correct` - 1. Where h_i must grow by d, p_i must grow by
+    ``d canaries / (guesses - i)``, and then r_i by ``d i / (guesses - i)``. With all p_i included,
+    ``r_1 + h_0`` is guesses / canaries: a larger sum is a total probability above 1.
+
     Parameters
     ----------
     mu
@@ -129,15 +134,15 @@ def mu_is_refuted(
     mu = non_negative("mu", mu)
     canaries, guesses, correct = _counts(canaries, guesses, correct)
     error = 1 - probability("confidence", confidence, zero=False, one=False)
-    total = guesses / canaries
-    right = error * correct / canaries
-    wrong = error * (guesses - correct) / canaries
+    guessed_share = guesses / canaries
+    right = error * correct / canaries  # r_(i+1)
+    wrong = error * (guesses - correct) / canaries  # h_i
     for i in range(correct - 1, -1, -1):
         least_wrong = float(special.ndtr(special.ndtri(right) - mu))
         if least_wrong > wrong:
             right += i / (guesses - i) * (least_wrong - wrong)
             wrong = least_wrong
-        if right + wrong > total:
+        if right + wrong > guessed_share:
             return True
     return False
 
@@ -165,19 +170,23 @@ def mu_lower_bound(*, canaries: int, guesses: int, correct: int, confidence: flo
 
 
 def _largest_refuted(is_refuted: Callable[[float], bool], *, accuracy: float) -> float:
-    """Return the largest level that is refuted; 0 if none is."""
+    """Return the largest level that is refuted, within `accuracy`; 0 if none is.
+
+    Every level below a refuted one is refuted, too.
+    """
     if not is_refuted(0.0):
         return 0.0
     upper = 1.0
     while is_refuted(upper):
         upper *= 2
 
-    def sign(level: float) -> float:
+    def step_at_bound(level: float) -> float:
+        """Return a function of the level that changes its sign at the bound, for `bisect`."""
         if is_refuted(level):
             return -0.5
         return 0.5
 
-    return float(optimize.bisect(sign, 0.0, upper, xtol=accuracy))
+    return float(optimize.bisect(step_at_bound, 0.0, upper, xtol=accuracy))
 
 
 def audit_one_run(
@@ -211,14 +220,14 @@ def audit_one_run(
     canaries
         At least 2.
     rounds
-        Of the run.
+        Number of rounds of the run.
     guesses
         Number of coins to guess: those of the largest scores as True, and equally many of the
         smallest as False. By default a fifth of the canaries.
     delta
-        Of the claim, in [0, 1).
+        Delta of the claim, in [0, 1).
     confidence
-        In (0, 1).
+        Probability, in (0, 1), with which the bound holds.
     scores
         Returns for each canary a number that is larger if its coin is True, from the values that
         the run `sent`, `released` and `received`; such as a `projection`. By default the likelihood
@@ -227,7 +236,7 @@ def audit_one_run(
         If true, there is one canary for each release of a single node, in place of one on each
         node.
     key
-        Of all randomness; by default a new one from the operating system.
+        Source of all randomness; by default a new one from the operating system.
 
     Raises
     ------
@@ -245,7 +254,7 @@ def audit_one_run(
     coins = generator(next(keys), Purpose.AUDIT).integers(2, size=canaries).astype(bool)
     run = record(algorithm, problem_of(coins), carrier, rounds=rounds, key=next(keys))
     if scores is not None:
-        score = scores(run)
+        canary_scores = scores(run)
     else:
         likelihood = ReplayedLikelihood(
             algorithm=algorithm,
@@ -255,14 +264,15 @@ def audit_one_run(
             rounds=rounds,
             key=next(keys),
         )
-        ratios = list(likelihood.ratios(run))
+        log_ratios = list(likelihood.ratios(run))  # of each release, shape (rows,)
         if per_release:
-            score = np.concatenate(ratios)
+            canary_scores = np.concatenate(log_ratios)
         else:
-            score = sum(ratios, start=np.zeros(canaries))
-    if score.shape != (canaries,):
-        fail("scores", f"one number for each of {canaries} canaries", f"shape {score.shape}")
-    ranked_coins = coins[np.argsort(score)]
+            canary_scores = sum(log_ratios, start=np.zeros(canaries))
+    if canary_scores.shape != (canaries,):
+        got = f"shape {canary_scores.shape}"
+        fail("scores", f"one number for each of {canaries} canaries", got)
+    ranked_coins = coins[np.argsort(canary_scores)]  # by ascending score
     correct_true = ranked_coins[-guesses_per_side:].sum()
     correct_false = (~ranked_coins[:guesses_per_side]).sum()
     return _result(
@@ -278,7 +288,10 @@ def audit_one_run(
 def _result(
     claim: Claim, *, canaries: int, guesses: int, correct: int, confidence: float, subject: str
 ) -> AuditResult:
-    """Return the lower bound that the guesses of one run prove."""
+    """Return the lower bound that the guesses of one run prove, and the most that they could.
+
+    The most is the bound if all guesses were right.
+    """
 
     def bound(correct: int) -> float:
         if isinstance(claim, GaussianClaim):
