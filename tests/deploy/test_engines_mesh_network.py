@@ -307,7 +307,7 @@ def test_connections_without_a_key_shut_nobody_out(
     tls: bool, parties: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest of them make room, and none of them stays."""
-    monkeypatch.setattr(http, "STRANGERS", 4)
+    monkeypatch.setattr(http, "MOST_STRANGERS", 4)
     signed, key = certificate(tmp_path)
     with running(Router(parties.contract), server_tls(signed, key) if tls else None) as server:
         held = [create_connection((HERE, server.port)) for _ in range(12)]
@@ -324,7 +324,7 @@ def test_connections_without_a_key_shut_nobody_out(
         assert server.router.request(0) in (asks, None)
         for peer in held[:8]:
             until_closed(peer)
-        monkeypatch.setattr(http, "STRANGER", 0.0)
+        monkeypatch.setattr(http, "STRANGER_SECONDS", 0.0)
         for _ in held[8:]:
             create_connection((HERE, server.port)).close()
         for peer in held[8:]:
@@ -334,12 +334,12 @@ def test_connections_without_a_key_shut_nobody_out(
 def test_a_connection_without_a_key_and_a_request_without_an_end_are_closed(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "STRANGER", 0.01)
+    monkeypatch.setattr(http, "STRANGER_SECONDS", 0.01)
     with running(Router(parties.contract)) as server:
         peer = create_connection((HERE, server.port))
         peer.sendall(b"POST /0 HTTP/1.1\r\nX: ")
         assert until_closed(peer) == b""
-    monkeypatch.setattr(http, "STRANGER", 600.0)
+    monkeypatch.setattr(http, "STRANGER_SECONDS", 600.0)
     monkeypatch.setattr(http, "TIMEOUT", 0.01)
     monkeypatch.setattr(http, "RATE", 2**40)
     with running(Router(parties.contract)) as server:

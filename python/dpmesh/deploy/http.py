@@ -2,12 +2,12 @@
 
 A node posts its last answer, and the response is the router's next question. The header of a post
 carries a signature over the contract, a number that grows with each post, and the length and the
-SHA-256 of the body; it is checked before the body is read. So nobody else gets a party's questions,
-answers in its name, or repeats what it said. Each row has a signature of its own, too: posts are
-trusted with liveness alone. TLS hides questions and answers from whoever listens in.
+SHA-256 of the body; it is checked before the body is read. So no other party gets a party's
+questions, answers in its name, or repeats its answers. Each row has a signature of its own, too:
+posts are trusted with liveness alone. TLS hides questions and answers from eavesdroppers.
 
 Client and server are those of aiohttp. Neither trusts the other side: sizes, headers, connections
-and durations are bounded, a node dials its router's address alone, and follows nobody elsewhere.
+and durations are bounded, a node dials its router's address alone, and follows no redirect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from secrets import randbits
 from socket import AF_INET, AF_INET6, SHUT_RDWR, create_server, socket
 from time import monotonic
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
@@ -53,8 +53,10 @@ RATE = 2**17
 """Bytes a second of a long message, for which it has more time than `TIMEOUT`."""
 Peer: TypeAlias = tuple[str, int]
 """The address of a connection."""
-STRANGERS, STRANGER = 64, 10.0
-"""Most connections that have shown no key, and the seconds for which each is kept."""
+MOST_STRANGERS = 64
+"""Most connections that have shown no key."""
+STRANGER_SECONDS = 10.0
+"""Seconds for which such a connection is kept."""
 CONNECTIONS = 2
 """Most connections of a party; an older one is closed."""
 MOST_HEADERS, LONGEST_HEADER = 32, 2048
@@ -78,17 +80,17 @@ def server_tls(certificate: str | Path, key: str | Path | None = None) -> ssl.SS
     Raises
     ------
     ValueError
-        If a file is none of that, or other users can read the key.
+        If a file holds none, or other users can read the key.
     """
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with _reading("certificate", "a PEM file of a certificate, and of its key", certificate):
+    with _naming_file("certificate", "a PEM file of a certificate, and of its key", certificate):
         tls.load_cert_chain(certificate, key)
     _check_mode(Path(key or certificate))
     return _http1(tls)
 
 
 def _check_mode(key: Path) -> None:
-    """Fail if the file of a private key is this user's, and others can read it; as ssh does."""
+    """Fail if the file of a private key is this user's and others can read it, as ssh does."""
     status = key.stat()
     if os.name == "posix" and status.st_uid == os.getuid() and status.st_mode & 0o077:
         got = f"{status.st_mode & 0o777:04o}"
@@ -100,13 +102,13 @@ def node_tls(authority: str | Path | None = None) -> ssl.SSLContext:
 
     With `authority`, a PEM file, it trusts no other.
     """
-    with _reading("certificate", "a PEM file of certificates to trust", authority):
+    with _naming_file("certificate", "a PEM file of certificates to trust", authority):
         return _http1(ssl.create_default_context(cafile=authority))
 
 
 @contextmanager
-def _reading(name: str, expected: str, path: str | Path | None) -> Iterator[None]:
-    """Say which file is wrong if OpenSSL cannot use it."""
+def _naming_file(name: str, expected: str, path: str | Path | None) -> Iterator[None]:
+    """Name the file that OpenSSL cannot use."""
     try:
         yield
     except ssl.SSLError as error:
@@ -115,6 +117,7 @@ def _reading(name: str, expected: str, path: str | Path | None) -> Iterator[None
 
 
 def _http1(tls: ssl.SSLContext) -> ssl.SSLContext:
+    """Return a context set to TLS 1.2 or later, and to HTTP/1.1 alone."""
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
     tls.set_alpn_protocols(["http/1.1"])
     return tls
@@ -125,6 +128,31 @@ def is_local(host: str) -> bool:
     with suppress(ValueError):
         return ip_address(host).is_loopback
     return host == "localhost"
+
+
+class _Connection(NamedTuple):
+    """A connection of the server.
+
+    Attributes
+    ----------
+    sock
+        Its socket.
+    until
+        The time until which it is kept, as `monotonic` counts.
+    party
+        The party that signed its last request; None while it has shown no key.
+    """
+
+    sock: socket
+    until: float
+    party: int | None
+
+
+class _Reply(NamedTuple):
+    """A status and a message to a party."""
+
+    status: int
+    message: bytes = b""
 
 
 class RouterServer:
@@ -139,12 +167,12 @@ class RouterServer:
     tls
         As `server_tls` returns it; None for plain HTTP, as on one machine.
     insecure
-        Whether plain HTTP is allowed off the loopback address.
+        True if plain HTTP is allowed off the loopback address.
 
     Raises
     ------
     ValueError
-        If it is not allowed.
+        If there is no TLS where it is needed.
     """
 
     def __init__(
@@ -158,21 +186,25 @@ class RouterServer:
     ) -> None:
         if tls is None and not insecure and not is_local(host):
             fail("certificate", f"one to listen at {host} (or --insecure)", "none")
-        self.router, self._tls, self._answered = router, tls, set[int]()
+        self.router = router
+        self._tls = tls
+        self._told = set[int]()
+        """Parties that were told that the run is over for them."""
         nodes = router.contract.nodes
         self._parties = {f"/{number}": number for number in range(nodes)}
-        self._numbers = [
-            2**127 + randbits(127) for _ in self._parties
-        ]  # old posts fit no new router
+        """The party of each path."""
+        self._numbers = [2**127 + randbits(127) for _ in range(nodes)]
+        """The number of each party's last post; drawn anew, so that old posts fit no new router."""
         self._longest = longest_answer(router.contract)
-        self._kept, self._whose = dict[Peer, tuple[socket, float]](), dict[Peer, int]()
-        """Connections by address, oldest first: until when each is kept, and whose it is."""
+        self._connections: dict[Peer, _Connection] = {}
+        """Connections by address: in the order of their accept, and once they have shown a key, in
+        that of their first signed request."""
         self._socket = create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
 
     def run(self, progress: Callable[[Router], object] = id) -> None:
-        """Serve until the run is over for everybody who is not missing; then close."""
+        """Serve until the run is over for all parties that are not missing; then close."""
         asyncio.run(self._run(progress))
 
     def close(self) -> None:
@@ -180,6 +212,13 @@ class RouterServer:
         self._socket.close()
 
     async def _run(self, progress: Callable[[Router], object]) -> None:
+        """Accept connections, end waits whose deadline has passed, and say farewell at the end.
+
+        Parameters
+        ----------
+        progress
+            Called with the router every `PAUSE` seconds.
+        """
         http = web.Server(
             self._respond,
             auto_decompress=False,
@@ -191,83 +230,110 @@ class RouterServer:
             max_field_size=LONGEST_HEADER,
         )
         accepting = asyncio.create_task(self._accept(http))
-        over = None
+        router = self.router
+        farewell_ends: float | None = None
         try:
-            while over is None or monotonic() < over:
-                if self.router.waits_since() > self.router.contract.terms.deadline:
-                    self.router.close()
-                progress(self.router)
-                if over is None and (self.router.done or self.router.failure):
-                    late = self.router.contract.terms.deadline if self.router.missing else 0.0
-                    over = monotonic() + max(FAREWELL, late)  # to report that it is over
-                if over and len(self._answered) == self.router.contract.nodes:
+            while farewell_ends is None or monotonic() < farewell_ends:
+                if router.waits_since() > router.contract.terms.deadline:
+                    router.close()
+                progress(router)
+                if farewell_ends is None and (router.done or router.failure):
+                    farewell_ends = monotonic() + self._farewell()
+                if farewell_ends is not None and len(self._told) == router.contract.nodes:
                     break
-                now = monotonic()
-                self._drop([peer for peer, (_, until) in self._kept.items() if now > until])
+                self._drop_expired()
                 await sleep(PAUSE)
         finally:
             accepting.cancel()
             self.close()
             await http.shutdown(HOLD)
 
+    def _farewell(self) -> float:
+        """Return the seconds for which a router that is done still tells parties so."""
+        if self.router.missing:
+            return max(FAREWELL, self.router.contract.terms.deadline)
+        return FAREWELL
+
     async def _accept(self, http: web.Server) -> None:
         """Take connections; one that is too many without a key closes the oldest of these."""
         loop = asyncio.get_running_loop()
-        limit = None if self._tls is None else STRANGER
-        shaking = set[asyncio.Task[None]]()
+        handshake_seconds = None if self._tls is None else STRANGER_SECONDS
+        handshakes = set[asyncio.Task[None]]()
         while True:
             with suppress(OSError):  # such as no file left
-                connection, peer = await loop.sock_accept(self._socket)
-                self._drop([old for old in self._kept if old not in self._whose][: 1 - STRANGERS])
-                self._kept[peer] = connection, monotonic() + STRANGER
-                self._whose.pop(peer, None)
-                hands = loop.connect_accepted_socket(
-                    http, connection, ssl=self._tls, ssl_handshake_timeout=limit
+                accepted, peer = await loop.sock_accept(self._socket)
+                self._make_room_for_a_stranger()
+                self._connections[peer] = _Connection(
+                    accepted, monotonic() + STRANGER_SECONDS, party=None
                 )
-                task = asyncio.ensure_future(_ended(hands))
-                shaking.add(task)
-                task.add_done_callback(shaking.discard)
+                handshake = loop.connect_accepted_socket(
+                    http, accepted, ssl=self._tls, ssl_handshake_timeout=handshake_seconds
+                )
+                task = asyncio.ensure_future(_completed(handshake))
+                handshakes.add(task)
+                task.add_done_callback(handshakes.discard)
             await sleep(0)
+
+    def _make_room_for_a_stranger(self) -> None:
+        """Close the oldest connections without a key, so that one more is not too many."""
+        strangers = [
+            peer for peer, connection in self._connections.items() if connection.party is None
+        ]
+        self._drop(strangers[: 1 - MOST_STRANGERS])
+
+    def _drop_expired(self) -> None:
+        """Close connections that are kept no longer."""
+        now = monotonic()
+        self._drop(
+            [peer for peer, connection in self._connections.items() if now > connection.until]
+        )
 
     def _drop(self, peers: list[Peer]) -> None:
         """Close connections."""
         for peer in peers:
             with suppress(OSError):  # it is closed already
-                self._kept.pop(peer)[0].shutdown(SHUT_RDWR)
-            self._whose.pop(peer, None)
+                self._connections.pop(peer).sock.shutdown(SHUT_RDWR)
 
     def _keep(self, peer: Peer, party: int) -> None:
-        """Keep a connection for a request that a party has signed."""
-        self._kept[peer] = self._kept[peer][0], monotonic() + seconds_for(self._longest)
-        self._whose[peer] = party
-        self._drop([old for old, owner in self._whose.items() if owner == party][:-CONNECTIONS])
+        """Keep a connection for a request that a party signed; close the party's older ones."""
+        connection = self._connections[peer]
+        if connection.party is None:
+            del self._connections[peer]  # it is the youngest of those with a key
+        until = monotonic() + seconds_for(self._longest)
+        self._connections[peer] = _Connection(connection.sock, until, party)
+        of_party = [
+            other for other, connection in self._connections.items() if connection.party == party
+        ]
+        self._drop(of_party[:-CONNECTIONS])
 
     async def _respond(self, request: web.BaseRequest) -> web.Response:
-        """Return the response to a post."""
+        """Return the response to a post: the router's next question to its party.
+
+        A post that no party can have sent gets status 400, and its connection is closed. One
+        without a valid signature gets the number from which its party counts. Its body is not read.
+        """
+        headers = {"Server": "dpmesh"}
         party = self._parties.get(request.path)
         length = request.content_length
-        is_post = request.method == "POST" and request.version == aiohttp.HttpVersion11
-        is_sound = is_post and hdrs.CONTENT_ENCODING not in request.headers
-        status = 400
-        message = b""
-        headers = {"Server": "dpmesh"}
-        if party is not None and length is not None and is_sound and length <= self._longest:
-            status = NOT_SIGNED
-            if self._is_signed(party, length, request.headers):
-                assert request.transport is not None
-                self._keep(request.transport.get_extra_info("peername"), party)
-                body = await request.content.read()  # the parser takes no more than `length`
-                status = 400
-                if sha256(body).hexdigest() == request.headers[BODY]:
-                    status, message = await self._exchange(party, body)
-            else:
-                headers[NUMBER] = str(self._numbers[party])
-        if status == 204:
+        if party is None or length is None or not self._is_acceptable(request, length):
+            reply = _Reply(400)
+        elif not self._is_signed(party, length, request.headers):
+            reply = _Reply(NOT_SIGNED)
+            headers[NUMBER] = str(self._numbers[party])
+        else:
+            reply = await self._reply(request, party)
+        if reply.status == 204:
             headers[WAITS] = waits_for(self.router)
-        response = web.Response(status=status, body=message, headers=headers)
-        if status == 400:
+        response = web.Response(status=reply.status, body=reply.message, headers=headers)
+        if reply.status == 400:
             response.force_close()
         return response
+
+    def _is_acceptable(self, request: web.BaseRequest, length: int) -> bool:
+        """Return True if a request is a post of HTTP/1.1, not compressed, and not too long."""
+        is_post = request.method == "POST" and request.version == aiohttp.HttpVersion11
+        is_plain = hdrs.CONTENT_ENCODING not in request.headers
+        return is_post and is_plain and length <= self._longest
 
     def _is_signed(self, party: int, length: int, headers: Mapping[str, str]) -> bool:
         """Return True if a party signed this request and its number is new."""
@@ -278,14 +344,26 @@ class RouterServer:
             signature = bytes.fromhex(headers[SIGNATURE])
             fields = fields_of(contract, party, number, length, headers[BODY])
             key = contract.parties[party].public_key
-            fits = last < number <= last + WINDOW
-            if fits and is_signed(key, signature, *fields):
+            is_new = last < number <= last + WINDOW
+            if is_new and is_signed(key, signature, *fields):
                 self._numbers[party] = number
                 return True
         return False
 
-    async def _exchange(self, party: int, answer: bytes) -> tuple[int, bytes]:
-        """Take an answer; return a status and the next question, waiting for one a little."""
+    async def _reply(self, request: web.BaseRequest, party: int) -> _Reply:
+        """Read the body of a signed request; return the reply to it."""
+        assert request.transport is not None
+        self._keep(request.transport.get_extra_info("peername"), party)
+        body = await request.content.read()  # the parser takes no more than its length
+        if sha256(body).hexdigest() != request.headers[BODY]:
+            return _Reply(400)
+        return await self._exchange(party, body)
+
+    async def _exchange(self, party: int, answer: bytes) -> _Reply:
+        """Take an answer; return the next question, or no content after `HOLD` seconds without.
+
+        A party for which the run is over gets the last messages of all that ended.
+        """
         end = monotonic() + HOLD
         router = self.router
         try:
@@ -294,28 +372,28 @@ class RouterServer:
             while monotonic() < end:
                 message = router.request(party)
                 if message is not None:
-                    return 200, message
+                    return _Reply(200, message)
                 if router.done or router.failure or party in router.gone:
-                    self._answered.add(party)
-                    return OVER, router.ended
+                    self._told.add(party)
+                    return _Reply(OVER, router.ended)
                 await sleep(PAUSE)
         except Exception:
             _log.exception("the router fails at what %s sent", router.contract.parties[party].name)
-            return 500, b""
-        return 204, b""
+            return _Reply(500)
+        return _Reply(204)
 
 
 def waits_for(router: Router) -> str:
     """Return the numbers of the parties for which a router waits, the first of them."""
     names = router.waits_for[:MOST_NAMED]
-    numbers = (str(n) for n, party in enumerate(router.contract.parties) if party.name in names)
-    return ",".join(numbers)
+    parties = enumerate(router.contract.parties)
+    return ",".join(str(number) for number, party in parties if party.name in names)
 
 
-async def _ended(hands: Awaitable[object]) -> None:
-    """Shake hands with whoever connects; who leaves, or speaks no TLS, does no harm."""
+async def _completed(handshake: Awaitable[object]) -> None:
+    """Complete a handshake; a peer that leaves, or speaks no TLS, does no harm."""
     with suppress(OSError):
-        await hands
+        await handshake
 
 
 def seconds_for(longest: int) -> float:
@@ -326,6 +404,6 @@ def seconds_for(longest: int) -> float:
 def fields_of(
     contract: Contract, party: int, number: int, length: int, body: str
 ) -> tuple[bytes, ...]:
-    """Return what a party signs when it posts a body of this length and SHA-256."""
-    counted = (str(count).encode() for count in (party, number, length))
-    return b"dpmesh post 2", contract.hash, *counted, body.encode()
+    """Return the fields that a party signs when it posts a body of this length and SHA-256."""
+    counts = (str(count).encode() for count in (party, number, length))
+    return b"dpmesh post 2", contract.hash, *counts, body.encode()
