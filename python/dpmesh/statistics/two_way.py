@@ -71,12 +71,13 @@ class BinnedColumn:
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> BinnedColumn:
         """Return the column that `PairTables.as_dict` gave."""
-        lists = {name: tuple(saved[name]) for name in ("cells", "values", "edges")}
         return cls(
             name=saved["name"],
+            cells=tuple(saved["cells"]),
+            values=tuple(saved["values"]),
+            edges=tuple(saved["edges"]),
             is_date=bool(saved["is_date"]),
             may_be_missing=bool(saved["may_be_missing"]),
-            **lists,
         )
 
 
