@@ -41,22 +41,24 @@ class Entry:
     Parameters
     ----------
     name
-        On the command line.
+        Name on the command line.
     kind
-        Its class.
+        Class of the algorithm.
     example
-        A small one, for `NODES` nodes of `RECORDS` records, `DIM` parameters and `ROUNDS` rounds.
+        A small example for `NODES` nodes of `RECORDS` records, `DIM` parameters and `ROUNDS`
+        rounds.
     small
-        One whose claim an audit can test with few runs; by default the example.
+        An example whose claim an audit can test with few runs; by default `example`.
     asked
-        The parameters on which the cost depends, which `dpmesh privacy` asks for; empty for all.
+        The parameters on which epsilon depends, which `dpmesh privacy` asks for; empty for all.
     learns
-        Whether it learns a model; what releases sums alone is in no experiment file.
+        True if it learns a model; what releases sums alone is in no experiment file.
     public
-        Values of others that have no default, or other defaults of those.
+        Values of parameters that `dpmesh privacy` does not ask for and that have no default, or
+        other defaults of these.
     parts
-        The parameters that are records of their own, and the kinds of these; `asked` and `public`
-        name their parameters, too.
+        Parameters that are dataclasses themselves, and their classes. `asked` and `public` name
+        parameters of these classes, too.
     """
 
     name: str
@@ -69,7 +71,7 @@ class Entry:
     parts: Mapping[str, type] = field(default_factory=dict)
 
     def with_parts(self, public: Mapping[str, Any]) -> dict[str, Any]:
-        """Return public parameters by name, with those of parts in their parts.
+        """Return parameters by name, in which those of each part have become the part.
 
         `dpmesh privacy` alone needs it: a person states all sizes, and none follows from data.
         """
@@ -83,11 +85,16 @@ class Entry:
     @property
     def audited(self) -> AnyAlgorithm:
         """The algorithm that `dpmesh audit` runs by default."""
-        return self.example if self.small is None else self.small
+        if self.small is None:
+            return self.example
+        return self.small
 
 
-NODES, RECORDS, DIM, ROUNDS = 4, 12, 3, 5
-"""The examples are for so many nodes, records of each of them, parameters, and rounds."""
+NODES = 4
+RECORDS = 12
+DIM = 3
+ROUNDS = 5
+"""Nodes, records of each node, parameters and rounds of the examples."""
 
 
 def _descent(name: str, kind: type[Descent[Any]]) -> Entry:
@@ -111,8 +118,14 @@ REGISTRY: list[Entry] = [
             combination=SecureAggregation(dim=DIM, rounds=ROUNDS),
         ),
         asked=(
-            *("clients", "records", "dim", "rounds", "colluding", "dropouts"),
-            *("sampling_rate", "neighboring_relation"),
+            "clients",
+            "records",
+            "dim",
+            "rounds",
+            "colluding",
+            "dropouts",
+            "sampling_rate",
+            "neighboring_relation",
         ),
         parts={"contribution": RecordGradients, "combination": SecureAggregation},
     ),
@@ -158,8 +171,12 @@ REGISTRY: list[Entry] = [
             smoothness=1.0,
         ),
         asked=(
-            *("step_size", "consensus_step_size", "sample_size", "clipping_norm"),
-            *("mode", "smoothness"),
+            "step_size",
+            "consensus_step_size",
+            "sample_size",
+            "clipping_norm",
+            "mode",
+            "smoothness",
         ),
         public={"compressor": None},
     ),
@@ -205,7 +222,7 @@ REGISTRY: list[Entry] = [
 KINDS: dict[str, type[AnyAlgorithm]] = {
     entry.kind.__name__: entry.kind for entry in REGISTRY if entry.learns
 }
-"""The classes of those that learn, by the name that experiment files and contracts give."""
+"""The classes of algorithms that learn, by their names in experiment files and contracts."""
 
 
 def register(entry: Entry) -> None:
@@ -218,11 +235,13 @@ def register(entry: Entry) -> None:
     ValueError
         If its name, or that of its class, is taken.
     """
-    if entry.name in [each.name for each in REGISTRY] or entry.kind.__name__ in KINDS:
-        fail("name", "one that is not taken", f"{entry.name} ({entry.kind.__name__})")
+    class_name = entry.kind.__name__
+    taken_names = [registered.name for registered in REGISTRY]
+    if entry.name in taken_names or class_name in KINDS:
+        fail("name", "one that is not taken", f"{entry.name} ({class_name})")
     REGISTRY.append(entry)
     if entry.learns:
-        KINDS[entry.kind.__name__] = entry.kind
+        KINDS[class_name] = entry.kind
 
 
 def entry_of(name: str) -> Entry:
