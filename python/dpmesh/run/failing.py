@@ -37,9 +37,9 @@ class RoundLinks:
     matrix
         The mixing matrix without the links that were not used.
     senders, receivers
-        The ends.
+        The nodes at both ends of each link.
     weights
-        Their weights in the mixing matrix.
+        Weight of each link in the mixing matrix.
     tries
         Number of times that the message was sent.
     carried
@@ -58,10 +58,12 @@ class RoundLinks:
 
 
 class _Past(NamedTuple):
-    """Ring buffer of the last messages of a round's nth exchange, and the number of all of them."""
+    """The last messages of a round's nth exchange, in a ring buffer."""
 
     ring: Floats
+    """The messages of round t at ``t % rounds``, shape (rounds, nodes, dim)."""
     messages: int
+    """Number of rounds whose messages were written so far."""
 
 
 class FailingGossip:
@@ -116,8 +118,8 @@ class FailingGossip:
         """Return the traffic of this round, repeats and losses included, and advance the time."""
         links = self.links(round)
         bits = np.broadcast_to(sent.bits, self._topology.nodes)[links.senders]
-        ready = self._clock + self._conditions.compute(round)
-        if sent.times == 0:  # nobody waits for others in a round in which nothing travels
+        ready = self._clock + self._conditions.compute(round)  # the time when a node has computed
+        if sent.times == 0:  # no node waits for others in a round in which nothing travels
             self._clock = ready
             return Traffic(0, 0)
         seconds_per_try = self._conditions.transfer(round, links.senders, sent.bits)
@@ -138,12 +140,16 @@ class FailingGossip:
         tries_until_arrival = self._conditions.attempts(round, len(senders))
         present = self._conditions.present(round)
         arrived = (tries_until_arrival <= most_tries) & present[senders] & present[receivers]
-        until_answered = np.where(present[receivers], tries_until_arrival, most_tries)
-        tries = np.where(present[senders], np.minimum(until_answered, most_tries), 0)
+        # a sender that is there tries until the message arrives, or gives up after the most tries
+        needed_tries = np.where(present[receivers], tries_until_arrival, most_tries)
+        tries = np.where(present[senders], np.minimum(needed_tries, most_tries), 0)
         edges = len(first)
-        both_arrived = arrived[:edges] & arrived[edges:]
+        both_arrived = arrived[:edges] & arrived[edges:]  # in both directions, shape (edges,)
+        used_matrix = matrix
+        if not both_arrived.all():
+            used_matrix = matrix.keep_edges(both_arrived)
         return RoundLinks(
-            matrix=matrix if both_arrived.all() else matrix.keep_edges(both_arrived),
+            matrix=used_matrix,
             senders=senders,
             receivers=receivers,
             weights=np.tile(matrix.edge_weights, 2),
@@ -153,7 +159,12 @@ class FailingGossip:
         )
 
     def _mix_late(self, exchange: int, messages: Released, links: RoundLinks) -> Released:
-        """Mix messages from a ring buffer of the last nth exchanges; each link picks its own."""
+        """Mix messages of this round and earlier ones, those that arrive now, shape (nodes, dim).
+
+        The ring buffer of an exchange holds all messages that may still arrive, as the rows of one
+        matrix of shape (rounds * nodes, dim). A sparse matrix of shape (nodes, rounds * nodes)
+        mixes them: a link of delay d has its weight in the column of the sender, d rounds ago.
+        """
         nodes, dim = messages.shape
         rounds = self._conditions.network.max_delay + 1
         if exchange == len(self._past):
@@ -164,12 +175,13 @@ class FailingGossip:
         ring[t % rounds] = messages
         carried = links.carried
         round_sent = t - np.minimum(links.delays[carried], t)
-        columns_of_neighbours = round_sent % rounds * nodes + links.senders[carried]
+        link_columns = round_sent % rounds * nodes + links.senders[carried]
         all_nodes = np.arange(nodes)
-        columns_of_nodes = t % rounds * nodes + all_nodes
-        weights = np.concatenate([links.weights[carried], links.matrix.weights.diagonal()])
+        own_columns = t % rounds * nodes + all_nodes  # a node's message to itself is never late
+        own_weights = links.matrix.weights.diagonal()
+        weights = np.concatenate([links.weights[carried], own_weights])
         rows = np.concatenate([links.receivers[carried], all_nodes])
-        columns = np.concatenate([columns_of_neighbours, columns_of_nodes])
+        columns = np.concatenate([link_columns, own_columns])
         mixing = sparse.csr_array((weights, (rows, columns)), shape=(nodes, rounds * nodes))
         return Released(kernels.mix(mixing, ring.reshape(-1, dim)))
 
@@ -198,10 +210,10 @@ class TimedServer(ToAll):
     def traffic(self, round: int, sent: SentInRound) -> Traffic:
         """Return the traffic of this round, repeats included, and advance the time."""
         clients = self._conditions.some_nodes(round, (sent.times + 1) // 2)
-        down_and_up = np.concatenate([clients, clients])[: sent.times]
+        client_of_message = np.concatenate([clients, clients])[: sent.times]  # down, then up
         tries = self._conditions.attempts(round, sent.times)
-        times = tries * self._conditions.transfer(round, down_and_up, _length(sent))
-        transfer_of_client = np.bincount(down_and_up, times, self._conditions.nodes)
+        seconds = tries * self._conditions.transfer(round, client_of_message, _length(sent))
+        transfer_of_client = np.bincount(client_of_message, seconds, self._conditions.nodes)
         busy = self._conditions.compute(round) + transfer_of_client
         self.seconds += float(busy[clients].max(initial=0.0))
         messages = int(tries.sum())
@@ -239,12 +251,12 @@ class TimedToken(ToAll):
         """Return the traffic of this round, repeats included, and advance the time."""
         holders = self._conditions.some_nodes(round, sent.times)
         tries = self._conditions.attempts(round, sent.times)
-        times = tries * self._conditions.transfer(round, holders, _length(sent))
+        seconds = tries * self._conditions.transfer(round, holders, _length(sent))
         self._clock = self._clock + self._conditions.compute(round)
-        # The token leaves holder k at t_k = max(t_(k-1), ready_k) + times_k: t_k less the times
-        # up to k is the largest of what came before.
-        elapsed = np.cumsum(times)
-        latest_ready = np.maximum.accumulate(self._clock[holders] - (elapsed - times))
+        # The token leaves holder k at t_k = max(t_(k-1), ready_k) + s_k, after s_k seconds. With
+        # S_k = s_1 + .. + s_k that is t_k = S_k + max(t_0, max over j <= k of ready_j - S_(j-1)).
+        elapsed = np.cumsum(seconds)
+        latest_ready = np.maximum.accumulate(self._clock[holders] - (elapsed - seconds))
         departures = np.maximum(self._token, latest_ready) + elapsed
         if sent.times:
             self._clock[holders] = departures
@@ -302,7 +314,7 @@ _TIMED: dict[Travel, Callable[[Conditions], Carrier]] = {
 
 
 def _require_all_present(conditions: Conditions, waiting: str) -> None:
-    """Fail unless nobody is offline or late: a server and a token wait for their messages."""
+    """Fail unless no node is offline or late: a server and a token wait for their messages."""
     names = ("offline", "late_fraction", "max_delay")
     values = {name: getattr(conditions.network, name) for name in names}
     not_zero = [f"{name}={value}" for name, value in values.items() if value]
@@ -333,13 +345,9 @@ class RealizedNetwork:
 
     Examples
     --------
-    ```python
-    realized = RealizedNetwork(topology, network, key)
-    plan.cost(1e-5, view=OneNode(topology=realized))
-    ```
+    In a run's plan, ``plan.cost(1e-5, view=OneNode(topology=realized))`` is the epsilon against one
+    node of the network as it failed.
 
-    Examples
-    --------
     >>> import dpmesh as dm
     >>> ring, key = dm.topology.ring(8), dm.Key.seeded(0)
     >>> seen = dm.run.RealizedNetwork(ring, dm.Network(loss=0.1), key)
