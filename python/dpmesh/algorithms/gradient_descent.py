@@ -94,16 +94,21 @@ class GradientDescent(Descent[GradientDescentState]):
     def outgrows_single(self, rounds: int, dim: int) -> bool:
         """Return True if float32 might round `dim` numbers by more than the noise covers.
 
-        By public numbers alone: no model is longer than all steps together and the noise on them.
+        A model moves by at most alpha L in a step, and by the noise that it averages. So no model
+        is longer than all steps together and, with a probability above ``1 - 2^-63``, the noise of
+        as many rounds. Its rounding is covered up to a multiple of the least sensitivity. All of
+        these are public numbers.
         """
         if self.noise_to_sensitivity is None or rounds < 2:
             return False
         if self.mechanism.norm != "l2":
             return True  # the bound below is for Gaussian noise
         steps = [at(self.step_size, t) * self.clipping_norm for t in range(1, rounds)]
-        moved = [self.sensitivity(t).bound for t in range(1, rounds)]
-        noise = sqrt(rounds) * most_noise(dim, self.noise_to_sensitivity * max(moved), "l2")
-        return sum(steps) + noise > SINGLE.longest(ROUNDINGS) * min(moved)
+        sensitivities = [self.sensitivity(t).bound for t in range(1, rounds)]
+        largest_scale = self.noise_to_sensitivity * max(sensitivities)
+        noise = sqrt(rounds) * most_noise(dim, largest_scale, "l2")
+        longest_model = sum(steps) + noise
+        return longest_model > SINGLE.longest(ROUNDINGS) * min(sensitivities)
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how x_(t+1) = b_t - alpha g(b_t) reacts to a record and to messages."""
