@@ -21,6 +21,10 @@ Windows: TypeAlias = npt.NDArray[np.float32]
 """Codes of characters, shape (windows, length)."""
 
 NOT_PLAYS = ("THE SONNETS", "A LOVER'S COMPLAINT")
+
+_UNICODE = 0x110000
+"""Number of Unicode code points."""
+
 FRACTIONS = (0.7, 0.1, 0.2)
 """Shares of a role's text, in its order: training, validation, test, as in the federated paper."""
 
@@ -59,10 +63,11 @@ def speeches(text: str) -> dict[str, str]:
     text
         The whole file.
     """
-    pieces = _TITLE.split(_NOTICE.sub("", text))
+    pieces = _TITLE.split(_NOTICE.sub("", text))  # a preface, then titles and plays in turn
     titles = [title.strip() for title in pieces[1::2]]
+    plays = pieces[2::2]
     lines_of_roles: dict[str, list[str]] = defaultdict(list)
-    for play, body in zip(titles, pieces[2::2], strict=True):
+    for play, body in zip(titles, plays, strict=True):
         if play in NOT_PLAYS:
             continue
         _collect_lines(play, body, lines_of_roles)
@@ -112,27 +117,26 @@ def next_characters(
     stride = integer("stride", stride, at_least=1)
     integer("least_records", least_records, at_least=1)
     alphabet = "".join(sorted(set("".join(texts.values()))))
-    code_of = np.zeros(0x110000, dtype=np.float32)
+    code_of = np.zeros(_UNICODE, dtype=np.float32)  # the code of each Unicode character
     code_of[[ord(character) for character in alphabet]] = np.arange(len(alphabet))
-    windows_of_roles: dict[str, list[Windows]] = {}
+    windows_of_roles: dict[str, list[Windows]] = {}  # of training, validation and test
     for role, text in texts.items():
         codes = code_of[np.array([text]).view(np.uint32)]
         cuts = np.floor(np.cumsum(FRACTIONS[:2]) * len(codes)).astype(int)
+        # a window and the character that follows it
         windows = [_windows(part, window + 1, stride) for part in np.split(codes, cuts)]
         training_records = len(windows[0])
         if training_records >= least_records:
             windows_of_roles[role] = windows
     if not windows_of_roles:
         fail("texts", f"a role with at least {least_records} training records", "none")
-    train, validation, test = (
-        np.concatenate(windows) for windows in zip(*windows_of_roles.values(), strict=True)
-    )
-    ends = np.cumsum([len(windows[0]) for windows in windows_of_roles.values()])
+    training, validation, test = zip(*windows_of_roles.values(), strict=True)  # each by role
+    ends = np.cumsum([len(role_windows) for role_windows in training])
     return Characters(
-        train=_dataset(train),
+        train=_dataset(np.concatenate(training)),
         partition=tuple(np.split(np.arange(ends[-1]), ends[:-1])),
-        validation=_dataset(validation),
-        test=_dataset(test),
+        validation=_dataset(np.concatenate(validation)),
+        test=_dataset(np.concatenate(test)),
         roles=tuple(windows_of_roles),
         alphabet=alphabet,
     )
@@ -173,5 +177,6 @@ def _windows(codes: npt.NDArray[np.float32], length: int, stride: int) -> Window
 
 
 def _dataset(windows: Windows) -> Dataset:
+    """Return windows as records whose label is their last character."""
     next_character = windows[:, -1].astype(np.int64)
     return Dataset(windows[:, :-1], next_character, "shakespeare")
