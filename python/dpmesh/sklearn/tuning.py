@@ -31,6 +31,9 @@ from dpmesh.tables.table import ColumnLike, TableLike
 
 _WANTED = "a PrivateClassifier or PrivateRegressor"
 
+_LARGEST_SEED = 2**31 - 1
+"""Bound of the seeds of fits, below it."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tuned:
@@ -119,30 +122,36 @@ def tune(
     The held-out scores are added up in one place, which only a simulation or somebody trusted can.
     """
     instance("estimator", estimator, _WANTED, PrivateClassifier, PrivateRegressor)
-    total = positive("epsilon", (estimator.epsilon if epsilon is None else epsilon) or 0.0)
+    if epsilon is None:
+        epsilon = estimator.epsilon
+    total = positive("epsilon", epsilon or 0.0)
     probability("test_size", test_size, zero=False, one=False)
     _check_candidates(candidates)
     targets = estimator._checked_targets(X, y)
     owners = site_of_each(groups, len(targets))
+    is_seeded = estimator.random_state is not None
     draw = check_random_state(estimator.random_state)
-    tested = held_out(owners, test_size, draw)
-    training_indices = np.flatnonzero(~tested)
-    train = rows(X, training_indices), targets[training_indices], owners[training_indices]
+    is_tested = held_out(owners, test_size, draw)  # shape (records,)
+    trained = np.flatnonzero(~is_tested)
+    train = (rows(X, trained), targets[trained], owners[trained])
     estimators = [apart(clone(estimator)).set_params(**params) for params in candidates]
     shares = [positive("epsilon", unfitted.epsilon or 0.0) for unfitted in estimators]
     scale = _scale(estimators, train, shares, total)
     fitted = []
     for unfitted, share in zip(estimators, shares, strict=True):
-        seed = None if estimator.random_state is None else int(draw.randint(2**31 - 1))
+        seed = int(draw.randint(_LARGEST_SEED)) if is_seeded else None
         unfitted.set_params(epsilon=share / scale, random_state=seed)
         fitted.append(unfitted.fit(*train))
-    held_out_table = rows(X, np.flatnonzero(tested))
-    utility = np.array([_utility(model, held_out_table, targets[tested]) for model in fitted])
-    best = _exponential(utility, total, None if estimator.random_state is None else draw)
+    held_out_table = rows(X, np.flatnonzero(is_tested))
+    held_out_targets = targets[is_tested]
+    utility = np.array([_utility(model, held_out_table, held_out_targets) for model in fitted])
+    best = _exponential(utility, total, draw if is_seeded else None)
     ledgers = [model.ledger_ for model in fitted]
     delta = estimator.delta
     fit_epsilon = max(model.report_.privacy.epsilon for model in fitted)
-    spent = max(total_cost(ledgers, delta, colluding=estimator._colluding_partners).epsilon, total)
+    partners = estimator._colluding_partners
+    epsilon_of_fits = total_cost(ledgers, delta, colluding=partners).epsilon
+    spent = max(epsilon_of_fits, total)  # a record is in the fits, or in the choice
     chosen = fitted[best]
     other_ledgers = [ledger for place, ledger in enumerate(ledgers) if place != best]
     reason = f"chosen among {len(fitted)} fits, whose cost is counted"
@@ -157,6 +166,7 @@ def tune(
 
 
 def _check_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
+    """Fail unless candidates are parameters that leave the guarantee's adversary as it is."""
     if not candidates or not all(isinstance(candidate, Mapping) for candidate in candidates):
         fail("candidates", "a list of parameters, such as [{'algorithm': 'gossip'}]", candidates)
     for name in {*chain(*candidates)} & {"delta", "colluding", "noise"}:
@@ -172,7 +182,19 @@ def _scale(
     shares: Sequence[float],
     total: float,
 ) -> float:
-    """Return what each share is divided by, so that all fits together cost `total`."""
+    """Return the divisor of all shares by which all fits together have the epsilon `total`.
+
+    Parameters
+    ----------
+    estimators
+        The unfitted candidates.
+    train
+        Table, targets and sites of the training records.
+    shares
+        The epsilon that each candidate asks for.
+    total
+        The epsilon of all fits together.
+    """
     if len(estimators) == 1:
         return shares[0] / total
     with warnings.catch_warnings():
@@ -180,18 +202,18 @@ def _scale(
         encoded = [clone(estimator)._encoded_problem(*train) for estimator in estimators]
     sizes = [Sizes.of(training_data.problem) for training_data in encoded]
 
-    def joint(scale: float) -> float:
-        settings = zip(estimators, sizes, shares, strict=True)
-        chosen = [
-            estimator._choose_settings(estimator_sizes, share / scale)
-            for estimator, estimator_sizes, share in settings
-        ]
-        plans = [choice.algorithm.plan(choice.rounds) for choice in chosen]
+    def epsilon_of_all(scale: float) -> float:
+        """Return the epsilon of all fits, each with its share divided by `scale`."""
+        plans = []
+        for estimator, estimator_sizes, share in zip(estimators, sizes, shares, strict=True):
+            choice = estimator._choose_settings(estimator_sizes, share / scale)
+            plans.append(choice.algorithm.plan(choice.rounds))
         partners = estimators[0]._colluding_partners
         return total_cost(plans, estimators[0].delta, colluding=partners).epsilon
 
+    # a larger divisor is a smaller epsilon, as with noise
     guess = sqrt(len(estimators)) * max(shares) / total
-    return calibrate_noise(joint, target_epsilon=total, guess=guess)
+    return calibrate_noise(epsilon_of_all, target_epsilon=total, guess=guess)
 
 
 def _utility(estimator: PrivateClassifier | PrivateRegressor, X: TableLike, y: Cells) -> float:
@@ -203,8 +225,15 @@ def _utility(estimator: PrivateClassifier | PrivateRegressor, X: TableLike, y: C
 def _exponential(
     utility: npt.NDArray[np.float64], epsilon: float, draw: np.random.RandomState | None
 ) -> int:
-    """Draw the place of a score, with probability proportional to exp(epsilon / 2 score)."""
+    """Draw the index of a utility, with probability proportional to ``exp(epsilon utility / 2)``.
+
+    This is the exponential mechanism for utilities that one record moves by at most 1 (McSherry and
+    Talwar, 2007). Without `draw` the coin is the operating system's.
+    """
     weights = np.exp(epsilon / 2 * (utility - utility.max()))
-    ends = np.cumsum(weights) / weights.sum()
-    coin = secrets.SystemRandom().random() if draw is None else float(draw.random_sample())
-    return int(np.searchsorted(ends, coin, side="right").clip(0, len(utility) - 1))
+    cumulative = np.cumsum(weights) / weights.sum()
+    if draw is None:
+        coin = secrets.SystemRandom().random()
+    else:
+        coin = float(draw.random_sample())
+    return int(np.searchsorted(cumulative, coin, side="right").clip(0, len(utility) - 1))
