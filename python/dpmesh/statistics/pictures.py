@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, HEIGHT, LINE = 6.4, 3.6, 0.28
-"""Inches of a picture, and of a line of coefficients."""
+WIDTH = 6.4
+HEIGHT = 3.6
+LINE = 0.28
+"""Width and height of a picture, and height of a line of coefficients, in inches."""
 
 MOST_LABELS = 12
-"""Bins whose names stand upright below their bars."""
+"""Most bins whose names stand below their bars; of more bins, only every nth."""
+
+MOST_LEVEL_LABELS = 4
+"""More names than these are slanted."""
 
 
 class Picture(NamedTuple):
@@ -28,9 +33,9 @@ class Picture(NamedTuple):
     Attributes
     ----------
     figure
-        Of matplotlib.
+        The figure of matplotlib.
     text
-        For those who cannot see it.
+        Description for those who cannot see it.
     """
 
     figure: Figure
@@ -81,12 +86,12 @@ def _bars(axes: Axes, rows: tuple[Row, ...], column: str) -> None:
     above = np.maximum([row.high for row in rows] - counts, 0)
     axes.bar(places, np.maximum(counts, 0), color=COLOURS[0], alpha=0.6)
     axes.errorbar(places, counts, [below, above], fmt="none", color=COLOURS[-1], capsize=3)
-    step = -(-len(rows) // MOST_LABELS)
+    step = -(-len(rows) // MOST_LABELS)  # rounded up
     names = [row.name for row in rows][::step]
-    slanted = len(names) > 4
-    axes.set_xticks(
-        places[::step], names, rotation=45 if slanted else 0, ha="right" if slanted else "center"
-    )
+    if len(names) > MOST_LEVEL_LABELS:
+        axes.set_xticks(places[::step], names, rotation=45, ha="right")
+    else:
+        axes.set_xticks(places[::step], names, rotation=0, ha="center")
     axes.set_xlabel(column)
     axes.set_ylabel("records")
     axes.grid(axis="y", alpha=0.3)
