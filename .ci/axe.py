@@ -81,6 +81,7 @@ def main(pages: list[str]) -> int:
             print(f"{name}: {violation['id']} ({violation['impact']}): {violation['help']}")
             for node in violation["nodes"][:4]:
                 print(f"    {' '.join(node['target'])}: {node['html'][:100]}")
+                print(f"        {' '.join(node['failureSummary'].split())[:160]}")
     print(f"{len(pages)} pages, {count} violations")
     return int(count > 0)
 

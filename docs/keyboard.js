@@ -1,7 +1,8 @@
 // What scrolls can be focused, so that the arrow keys scroll it; each bar of a program has its name,
 // and each part of a table of contents that of the part which it is in.
 function reachByKeyboard() {
-  for (const box of document.querySelectorAll("pre > code, .md-typeset__scrollwrap, .highlight-ipynb")) {
+  const scrolling = "pre > code, .md-typeset__scrollwrap, .highlight-ipynb, .jp-OutputArea-output pre"
+  for (const box of document.querySelectorAll(scrolling)) {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0
   }
   document.querySelectorAll(".md-code__nav").forEach((bar, count) => {

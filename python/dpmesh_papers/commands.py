@@ -14,13 +14,13 @@ from dpmesh._validate import fail, one_of, positive
 from dpmesh_papers import catalog
 
 _NAME = typer.Argument(help="Name of a table or figure, such as federated-table2.")
-_FOLDER = typer.Option(help="Folder for the figure and the numbers.")
+_FOLDER = typer.Option("--output", help="Folder for the figure and the numbers.")
 _SEEDS = typer.Option(min=1, help="Number of repetitions; by default the experiment's own.")
 _ALL = typer.Option("--all", help="Run all of them; name those whose data are missing.")
 _QUICK = typer.Option("--quick", help="Run in small: one repetition, few rounds. It takes minutes.")
 
 _TASKS = typer.Argument(help="Tasks, such as digits-by-class; all by default.")
-_TABLES = typer.Option(help="Folder for the tables, figure and page.")
+_TABLES = typer.Option("--output", help="Folder for the tables, figure and page.")
 _EPSILON = typer.Option(help="Budgets; by default the task's: 1, 2, 4 and 8.")
 _SPLITS = typer.Option(min=1, help="Splits that all methods learn; by default the task's: 10.")
 _RECORDS = typer.Option(min=1000, help="Most records of tasks with data files; by default all.")

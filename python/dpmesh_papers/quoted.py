@@ -192,14 +192,14 @@ README_ROWS = {
 AGGREGATED = "secure sum, momentum, first stage"
 CENTRAL = "central DP-SGD, momentum"
 README_MODELS = {
-    "| central DP | sees the models; the server is trusted | one draw": CENTRAL,
-    "| honest-but-curious server colluding with at most one site | shares of one draw": (
+    "| central DP | sees the models; the server is trusted | added once": CENTRAL,
+    "| honest-but-curious server colluding with at most one site | added once, in shares": (
         AGGREGATED
     ),
-    "all but one partner of a node keep pair secrets | shares of one draw": (
+    "knows the secrets that a node shares with one of its partners | added once, in shares": (
         "gossip, noise between partners"
     ),
-    "| reads all messages | each node its own": GOSSIP,
+    "| reads all messages | added by every node": GOSSIP,
 }
 """The rows of README's table of threat models, and those of the benchmark."""
 
@@ -546,7 +546,7 @@ def of_benchmark() -> Claims:
 def of_pixels() -> Claims:
     """Return what the page of data sets says of images: pixels beside scattering."""
     names = "secure sum, momentum, first stage", "gossip, noise between partners", GOSSIP
-    rows = {name: name for name in names} | {"a node alone, without privacy": ALONE}
+    rows = {name: name for name in names} | {"single node, without privacy": ALONE}
     return _beside("docs/reproduce.md", ("mnist-10", "mnist-10-scattering"), rows)
 
 
@@ -555,10 +555,16 @@ def of_sums() -> Claims:
     names = (
         *("secure sum, 1 site may collude", "secure sum, a third may collude"),
         *("secure sum, momentum", "central DP-SGD, all records in a batch", "federated"),
-        *("secure gossip, 1 neighbour may collude", GOSSIP, ALONE_PRIVATE, ALONE, POOLED),
+        *("secure gossip, 1 neighbour may collude", GOSSIP),
     )
+    baselines = {
+        "single site, private": ALONE_PRIVATE,
+        "single site, without privacy": ALONE,
+        "centralized, without privacy": POOLED,
+    }
+    rows = {name: name for name in names} | baselines
     page = "docs/secure_sums.md"
-    claims = _beside(page, ("digits-by-class", "breast-cancer"), {name: name for name in names})
+    claims = _beside(page, ("digits-by-class", "breast-cancer"), rows)
     digits = [claims[page, text] for text in (_row(names[5]), _row(GOSSIP), _row(names[0]))]
     text = "at epsilon 1 it reaches {own}%, gossip {gossip}, one secure sum of all sites {sums}."
     values = (numbers["one_1"] for numbers in digits)

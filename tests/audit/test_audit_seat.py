@@ -134,7 +134,7 @@ def test_the_command_audits_from_a_seat() -> None:
     testing = pytest.importorskip("typer.testing")
     from dpmesh.cli import app
 
-    quick = ["--view", "0", "--network", "ring", "--nodes", "4", "--rounds", "3", "--runs", "100"]
+    quick = ["--view", "0", "--topology", "ring", "--nodes", "4", "--rounds", "3", "--runs", "100"]
     result = testing.CliRunner().invoke(app, ["audit", *quick, "--confidence", "0.9999999"])
     assert result.exit_code == 0
     assert result.output.count("messages in the view of node 0") == 2

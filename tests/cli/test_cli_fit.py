@@ -145,18 +145,18 @@ def test_the_algorithm_can_be_chosen(sites: Path) -> None:
 def test_a_network_is_named_by_module_and_function(sites: Path) -> None:
     pytest.importorskip("jax")
     Path("small_net.py").write_text(NETWORK)
-    said = call("fit", "sites/*.parquet", *FIT, "--seed", "1", "--model", "small_net:make")
+    said = call("fit", "sites/*.parquet", *FIT, "--seed", "1", "--network", "small_net:make")
     assert "The baselines are linear models; the federation's has 66 parameters." in said
-    assert "dpmesh predict model.dpmesh new.csv --model small_net:make" in said
+    assert "dpmesh predict model.dpmesh new.csv --network small_net:make" in said
     (refused,) = call("predict", "model.dpmesh", "new.csv", code=2).splitlines()
     assert "network: wanted the function that makes small_net:make" in refused
-    again = ("predict", "model.dpmesh", "new.csv", "--model", "small_net:make")
+    again = ("predict", "model.dpmesh", "new.csv", "--network", "small_net:make")
     lines = call(*again, "--probabilities").splitlines()[1:]
     loaded = dm.Model.load("model.dpmesh", network="small_net:make")
     assert [line.split(",")[0] for line in lines] == loaded.predict(
         pandas.read_csv("new.csv")
     ).tolist()
-    wrong = call("predict", "model.dpmesh", "new.csv", "--model", "small_net:larger", code=2)
+    wrong = call("predict", "model.dpmesh", "new.csv", "--network", "small_net:larger", code=2)
     assert "one of 66 parameters, as was trained" in wrong
 
 
@@ -203,7 +203,7 @@ def test_released_bounds_and_a_budget_of_a_folder(
     Path("draft.toml").write_text(
         'age = {range = ["FILL IN", "FILL IN"]}\nvisits = {counts = 10}\n'
     )
-    folder = ("--budget", "party")
+    folder = ("--folder", "party")
     call("contract", "keys", "party", "--epsilon", "3.6")
     drafted = call("ranges", "visits.csv", "--epsilon", "1", "--fill", "draft.toml", *folder)
     Path("ranges.toml").write_text(drafted[drafted.index("#") :])
@@ -240,8 +240,8 @@ def test_released_bounds_and_a_budget_of_a_folder(
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"--budget": "party", "--seed": "1"}, "--budget: wanted no --seed beside it"),
-        ({"--budget": "party", "--noise": "BetweenPartners"}, "--budget: wanted no --noise beside"),
+        ({"--folder": "party", "--seed": "1"}, "--folder: wanted no --seed beside it"),
+        ({"--folder": "party", "--noise": "BetweenPartners"}, "--folder: wanted no --noise beside"),
         ({"--noise": "InTime"}, "Invalid value for '--noise'"),
         ({"--label": "outcome"}, "ranges.toml has no range of the label. Add a line such as"),
         ({"--epsilon": "0"}, "epsilon: wanted a finite number greater than 0, got 0"),
@@ -267,7 +267,7 @@ def test_what_does_not_fit_is_said_in_one_line(
         ("fit", {"--epsilon": "1,-2"}, "epsilon: wanted a finite number greater than 0"),
         ("fit", {"--delta": "2"}, "delta: wanted a number in [0, 1)"),
         ("fit", {"--delta": "0"}, "Gaussian noise has no finite epsilon at delta 0"),
-        ("fit", {"--model": "nonsense"}, 'model: wanted a function as "module:function"'),
+        ("fit", {"--network": "nonsense"}, 'model: wanted a function as "module:function"'),
         ("fit", {"--features": "hast"}, "did you mean hats?"),
         ("fit", {"--test-size": "1"}, "test_size: wanted a number in (0, 1)"),
         ("stats", {"--epsilon": "0", "--label": None}, "epsilon: wanted a finite number"),

@@ -128,7 +128,7 @@ def test_quantized_gossip_and_online_learning_are_priced_against_a_view() -> Non
     [
         (["--view", "two"], "view: wanted one, last, any-2, or numbers of nodes"),
         (["--view", "99"], "node: wanted"),
-        (["--view", "one", "--network", "star"], "network: wanted one of 'meetings'"),
+        (["--view", "one", "--topology", "star"], "topology: wanted one of 'meetings'"),
     ],
 )
 def test_a_view_that_does_not_fit_is_named(option: list[str], message: str) -> None:

@@ -51,7 +51,7 @@ def test_the_demo_writes_a_figure_and_numbers(
         return drawn(panels)
 
     monkeypatch.setattr(figures, "drawn", watched)
-    output = command("demo", "--folder", tmp_path, "--seed", 1)
+    output = command("demo", "--output", tmp_path, "--seed", 1)
     assert set(labels) == {
         "secure aggregation, private",
         "gossip (decentralized), private",
@@ -95,7 +95,7 @@ def test_reproduce_lists_runs_and_refuses(tmp_path: Path, monkeypatch: pytest.Mo
 
     listed = " ".join(command("reproduce").split())
     assert "federated-table2 mnist logistic regression" in listed
-    command("reproduce", "federated-figureS15", "--folder", tmp_path)
+    command("reproduce", "federated-figureS15", "--output", tmp_path)
     assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".txt", ".png", ".json"}
     assert "seeds: wanted none" in refused("federated-figureS15", "--seeds", "2")
     assert "did you mean reproduce?" in command("reprodce", code=2)
@@ -327,7 +327,7 @@ def test_a_mistyped_name_gets_the_nearest_one() -> None:
         (("privacy", "dp-sgb"), "dp-sgd"),
         (("audit", "gradient-descnet"), "gradient-descent"),
         (("audit", "gradient-descent", "--mechanism", "Laplac"), "Laplace"),
-        (("audit", "--view", "one", "--network", "metings"), "meetings"),
+        (("audit", "--view", "one", "--topology", "metings"), "meetings"),
         (
             ("privacy", "federated", "--noise", "1", "--clients", "9", "--sampling", "poison"),
             "poisson",
@@ -349,7 +349,7 @@ PLAN = ["--sites", "3", "--records", "20", "--features", "2", "--epsilon", "8", 
     [
         ("audit", ["audit", "gaussian", "--runs", "20", "--canaries", "20"], 2),
         ("fit", ["fit", "{}", "--label", "b", "--epsilon", "1", "--ranges", "{}.toml"], 1),
-        ("start", ["plan", *PLAN, "gossip"], 30),
+        ("start", ["forecast", *PLAN, "gossip"], 30),
         ("mesh", ["contract", "check", str(EXAMPLE)], 3),
         ("_sites", ["stats", "{}", "--epsilon", "9", "--ranges", "{}.toml", "--mean", "a"], 3),
         ("_asking", ["stats", "{}", "--epsilon", "9", "--ranges", "{}.toml", "--mean", "a"], 1),

@@ -139,7 +139,15 @@ def test_three_hospitals_from_the_command_line_one_of_them_killed(
 
     try:
         run.start(
-            "router", "router", str(file), "--port", "0", "--certificate", signed, "--key", key
+            "router",
+            "router",
+            str(file),
+            "--port",
+            "0",
+            "--certificate",
+            signed,
+            "--certificate-key",
+            key,
         )
         port = run.wait_for("router", "listening at ").split(HERE + ":")[1].split()[0]
         for name in NAMES:

@@ -199,7 +199,15 @@ def test_three_parties_over_http_have_the_same_answers_though_one_is_killed(
 
     try:
         run.start(
-            "router", "router", str(file), "--port", "0", "--certificate", signed, "--key", key
+            "router",
+            "router",
+            str(file),
+            "--port",
+            "0",
+            "--certificate",
+            signed,
+            "--certificate-key",
+            key,
         )
         port = run.wait_for("router", "listening at ").split(HERE + ":")[1].split()[0]
         for name in NAMES:

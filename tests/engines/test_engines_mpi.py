@@ -408,13 +408,13 @@ def test_an_experiment_from_a_file_runs_on_ranks(experiment: str, tmp_path: Path
 
     file = tmp_path / "experiment.toml"
     file.write_text(experiment)
-    command = ["-m", "dpmesh", "run", file, "--engine", "mpi", "--folder", tmp_path / "ranks"]
+    command = ["-m", "dpmesh", "run", file, "--engine", "mpi", "--output", tmp_path / "ranks"]
     said = succeed(3, *command, program=False)
     assert f"to go on after an end: mpiexec -n 3 dpmesh run {file} --engine mpi" in said
     assert "MB from a rank to others" in said
     assert said.count(f"a page of them: {tmp_path / 'ranks' / 'report.html'}") == 1
     assert len(re.search(r"processes by rank: (.*)", said)[1].split(", ")) == 3
-    here = ["run", str(file), "--folder", str(tmp_path / "alone")]
+    here = ["run", str(file), "--output", str(tmp_path / "alone")]
     assert testing.CliRunner().invoke(app, here).exit_code == 0
     files = sorted(path.relative_to(tmp_path / "alone") for path in (tmp_path / "alone").rglob("*"))
     assert len(files) > 8
@@ -434,7 +434,7 @@ def test_rank_0_says_how_far_a_run_is(tmp_path: Path) -> None:
     file.write_text(EXPERIMENT)
     at_once = "from dpmesh.experiments import ranks; ranks.PAUSE = 0; import runpy; "
     program = at_once + "runpy.run_module('dpmesh', run_name='__main__')"
-    options = ["--engine", "mpi", "--folder", tmp_path / "ranks"]
+    options = ["--engine", "mpi", "--output", tmp_path / "ranks"]
     said = succeed(2, "-c", program, "run", file, *options, program=False)
     assert re.findall(r": (\d) of 6 rounds", said) == 2 * list("123456")
 
@@ -457,7 +457,7 @@ def test_a_simulated_network_is_refused_on_ranks_before_anything_is_written(tmp_
     pytest.importorskip("typer")
     file, folder = tmp_path / "experiment.toml", tmp_path / "ranks"
     file.write_text(EXPERIMENT + "\n[network]\nloss = 0.1\n")
-    command = ["-m", "dpmesh", "run", file, "--engine", "mpi", "--folder", folder]
+    command = ["-m", "dpmesh", "run", file, "--engine", "mpi", "--output", folder]
     ended = launch(2, *command, program=False)
     assert ended.returncode != 0
     assert ": network: wanted no such table on MPI" in ended.stderr

@@ -25,7 +25,7 @@ from dpmesh.settings.parts import SECTIONS
 @pytest.mark.slow
 def test_the_command_line_tells_once_what_ails_many_runs(tmp_path) -> None:
     file = write(tmp_path, TEXT.replace("rounds = 6", "rounds = 1000"))
-    said = command("run", file, "--folder", tmp_path / "r", code=1)
+    said = command("run", file, "--output", tmp_path / "r", code=1)
     assert said.count("Error: ") == 1
     assert re.search(r"^Error: algorithm\S+ and 3 more: .*rounds: wanted at most", said)
 
@@ -40,7 +40,7 @@ def test_the_command_line_keeps_a_budget(tmp_path, monkeypatch, caplog) -> None:
     def call(budget: str, code: int) -> str:
         text = TEXT.replace('"OnlineLearning"', '"Spendthrift"\nepsilon = 0.1')
         file = write(tmp_path, text.partition("[sweep]")[0] + f"[budget]\nepsilon = {budget}\n")
-        return command("run", file, "--folder", tmp_path / "r", code=code)
+        return command("run", file, "--output", tmp_path / "r", code=code)
 
     monkeypatch.setitem(SECTIONS["algorithm"], "Spendthrift", Spendthrift)
     most = "line 2: run.rounds: wanted at most 1, which epsilon = 0.05 at delta = 0 allows"
@@ -75,7 +75,7 @@ def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> No
     assert example is not None
     text = example[1].replace("[1, 2, 3]", "[1]")
     path, folder = write(tmp_path, text), tmp_path / "results"
-    ran = command("run", path, "--folder", folder, "--processes", 1)
+    ran = command("run", path, "--output", folder, "--processes", 1)
     assert f"a page of them: {folder / 'report.html'}" in ran
     assert re.search(r"epsilon = 4.0 +4 +record +replace-one +sees all releases +0\.\d+", ran)
     assert re.search(r"In all rows: runs 1, delta 1e-05, .*than alone -, MB sent", ran)
@@ -85,9 +85,9 @@ def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> No
     command("report", folder, *some, "--output", tmp_path / "p")
     assert (tmp_path / "p").exists()
     assert "ends in .html, .tex" in command("report", folder, "--output", "p.pdf", code=2)
-    bad = command("run", write(tmp_path, text.replace("iid", "id")), "--folder", folder, code=2)
+    bad = command("run", write(tmp_path, text.replace("iid", "id")), "--output", folder, code=2)
     assert "partition.kind: wanted one of iid" in bad
-    assert "epsilon" in command("run", "--keys")
+    assert "epsilon" in command("run", "--settings")
     command("run", code=2)
     command("report", tmp_path / "nowhere", code=2)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

@@ -68,7 +68,7 @@ def test_a_command_tells_it_before_its_runs(
     monkeypatch.chdir(tmp_path)
     Path("experiment.toml").write_text(EXPERIMENT)
     monkeypatch.setattr(work, never)
-    said = command(*asked, "--folder", unwritable, code=2)
+    said = command(*asked, "--output", unwritable, code=2)
     assert "cannot write into this folder: " in said
     assert str(unwritable) in said
 
@@ -80,7 +80,7 @@ def test_a_report_tells_it_before_its_figures(
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")
     (tmp_path / "experiment.toml").write_text(EXPERIMENT)
-    command("run", tmp_path / "experiment.toml", "--folder", tmp_path / "results")
+    command("run", tmp_path / "experiment.toml", "--output", tmp_path / "results")
     monkeypatch.setattr("dpmesh.experiments.page.page", never)
     for output, said in (
         (unwritable / "page.html", "cannot write into this folder: "),

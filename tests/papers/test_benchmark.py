@@ -53,7 +53,7 @@ def test_the_benchmark_runs_on_a_small_task(tmp_path: Path) -> None:
         pytest.importorskip(extra)
     from command import command
 
-    arguments = "benchmark", "breast-cancer", "--quick", "--folder", tmp_path
+    arguments = "benchmark", "breast-cancer", "--quick", "--output", tmp_path
     assert "split 0" in command(*arguments)
     found = json.loads((tmp_path / "benchmark.json").read_text())
     cells = {cell["method"]: cell for cell in found["cells"]}

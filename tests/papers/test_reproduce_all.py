@@ -29,7 +29,7 @@ def test_all_go_on_without_what_cannot_run(tmp_path: Path, monkeypatch: pytest.M
 
     chosen = {name: REPRODUCTIONS[name] for name in (WITH_DATA, WITHOUT_DATA)}
     monkeypatch.setattr(catalog, "REPRODUCTIONS", chosen)
-    asked = "reproduce", "--all", "--quick", "--folder", tmp_path
+    asked = "reproduce", "--all", "--quick", "--output", tmp_path
     monkeypatch.delenv("DPMESH_DATA", raising=False)
     assert "not run: DPMESH_DATA is not set" in command(*asked)
     monkeypatch.setenv("DPMESH_DATA", str(tmp_path))

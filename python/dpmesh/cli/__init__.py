@@ -18,7 +18,7 @@ from dpmesh.cli.predict import predict
 from dpmesh.cli.privacy import privacy
 from dpmesh.cli.ranges import ranges
 from dpmesh.cli.run import report, run
-from dpmesh.cli.start import demo, doctor, plan
+from dpmesh.cli.start import demo, doctor, forecast
 from dpmesh.cli.stats import stats
 from dpmesh.cli.synthesize import synthesize
 
@@ -53,7 +53,7 @@ contract = typer.Typer(
 model = typer.Typer(cls=Group, no_args_is_help=True, help="Models that parties learned together.")
 
 _PANELS = {
-    "Start": (demo, doctor, ranges, stats, synthesize, fit, predict, plan),
+    "Start": (demo, doctor, ranges, stats, synthesize, fit, predict, forecast),
     "Research": (run, report),
     "Deploy": (node, router),
     "Privacy": (audit,),

@@ -32,7 +32,7 @@ _NOISE = (
     "BetweenPartners: sites gossip, and share noise that cancels in their mean. The epsilon then "
     "holds against all parties except link partners (default: independent noise)."
 )
-_BUDGET = "Party's folder, of dpmesh contract keys, whose budget is charged."
+_BUDGET = "Party's folder, made by dpmesh contract keys, whose budget is charged."
 _COLLUDING = "Number of sites that may collude, under secure aggregation or --noise."
 _METHOD = "Learn by secure aggregation, or by gossip (default: secure from 3 sites on)."
 _DATA = "Folder of all data sets: mnist, rcv1, .."
@@ -61,7 +61,7 @@ Noise = Annotated[
     Literal["BetweenPartners"] | None, typer.Option(help=_NOISE, rich_help_panel=PRIVACY)
 ]
 BudgetFolder = Annotated[
-    Path | None, typer.Option("--budget", help=_BUDGET, rich_help_panel=PRIVACY)
+    Path | None, typer.Option("--folder", help=_BUDGET, rich_help_panel=PRIVACY)
 ]
 Delta = Annotated[float, typer.Option(help="Delta of the guarantee.", rich_help_panel=PRIVACY)]
 Colluding = Annotated[int, typer.Option(min=0, help=_COLLUDING, rich_help_panel=PRIVACY)]

@@ -15,7 +15,7 @@ import dpmesh.cli._options as options
 from dpmesh._validate import fail, integer, one_of, probability
 from dpmesh.cli._progress import echo_above_bar, progress_bar
 from dpmesh.cli.mechanisms import Kind, kind_named, names_kind, takes_kinds
-from dpmesh.cli.views import Network, Nodes, Observer, seat_of
+from dpmesh.cli.views import Nodes, Observer, TopologyName, seat_of
 
 if TYPE_CHECKING:
     from dpmesh.algorithms.base import AnyAlgorithm
@@ -81,7 +81,7 @@ def audit(
     view: Observer = None,
     target: Annotated[int | None, _TARGET] = None,
     nodes: Nodes = 16,
-    network: Network = "meetings",
+    topology: TopologyName = "meetings",
 ) -> None:
     """Audit a privacy claim in its worst case; exit code 1 if more leaks than is claimed.
 
@@ -95,7 +95,7 @@ def audit(
     if view is not None:
         _audit_seat(
             name,
-            seat_of(view, nodes=nodes, network=network, seed=seed or 0),
+            seat_of(view, nodes=nodes, topology=topology, seed=seed or 0),
             rounds=rounds or 16,
             target=target,
             runs=runs or 1_000,

@@ -35,8 +35,9 @@ _CALIBRATE = (
     "(default: where the noise is small enough)."
 )
 _LABELLED = "which records have a label, and a site, is public: those without are left out"
-_MODEL = (
-    "Network in JAX: module:function, with the module in this folder (default: a linear model)."
+_NETWORK = (
+    "Neural network in JAX: module:function, with the module in this folder (default: a linear "
+    "model)."
 )
 _TEST_SIZE = "Share of each site's records that is held out for the scores."
 _SPLITS = "Number of splits into training and test records (default: 10; a verdict needs 5)."
@@ -68,8 +69,8 @@ def fit(
     algorithm: options.Method = None,
     noise: options.Noise = None,
     colluding: options.Colluding = 1,
-    model: Annotated[
-        str | None, typer.Option(help=_MODEL, rich_help_panel=options.LEARNING)
+    network: Annotated[
+        str | None, typer.Option(help=_NETWORK, rich_help_panel=options.LEARNING)
     ] = None,
     test_size: Annotated[
         float, typer.Option(help=_TEST_SIZE, rich_help_panel=options.LEARNING)
@@ -115,10 +116,10 @@ def fit(
     from dpmesh.tables.features import FeatureMap
 
     if budget is not None and seed is not None:
-        fail("--budget", "no --seed beside it: seeded noise is not private", f"--seed {seed}")
+        fail("--folder", "no --seed beside it: seeded noise is not private", f"--seed {seed}")
     if budget is not None and noise is not None:
         expected = "no --noise beside it: a folder counts what is released against everybody"
-        fail("--budget", expected, f"--noise {noise}")
+        fail("--folder", expected, f"--noise {noise}")
     epsilons = _numbers(epsilon)
     check_budget(epsilons, delta)
     if delta == 0:
@@ -156,12 +157,12 @@ def fit(
         if isinstance(estimator, PrivateClassifier):
             fail("--calibrate", "a label that is a number or a count", "classes")
         estimator.set_params(calibrate=calibrate)
-    if model is not None:
+    if network is not None:
         if not isinstance(estimator, PrivateClassifier):
-            fail("--model", "a label with categories: networks predict classes", "a range")
+            fail("--network", "a label with categories: networks predict classes", "a range")
         sys.path.insert(0, "")  # modules beside the tables
-        named(model)  # which refuses a wrong name before any record is read
-        estimator.set_params(network=model)
+        named(network)  # which refuses a wrong name before any record is read
+        estimator.set_params(network=network)
     if features is not None:
         FeatureMap.of(features)
 
@@ -225,8 +226,8 @@ def fit(
     )
     typer.echo(f"{fitted.report_}\n")
     typer.echo(f"{fitted.report_.plain_words}\n")
-    network = "" if model is None else f" --model {model}"
-    typer.echo(f"wrote {output}; predict with: dpmesh predict {output} new.csv{network}")
+    network_option = "" if network is None else f" --network {network}"
+    typer.echo(f"wrote {output}; predict with: dpmesh predict {output} new.csv{network_option}")
     typer.echo(f"wrote {page}")
     if public is not None:
         typer.echo(f"wrote {public}, without scores")

@@ -72,8 +72,9 @@ _CERTIFICATE = typer.Option(
     exists=True, help="TLS certificate, PEM.", rich_help_panel=options.CONNECTION
 )
 _KEY = typer.Option(
+    "--certificate-key",
     exists=True,
-    help="Its private key, PEM; no other user may read it.",
+    help="Private key of the certificate, PEM; no other user may read it.",
     rich_help_panel=options.CONNECTION,
 )
 

@@ -16,8 +16,8 @@ _RELEASED = typer.Argument(metavar="MODEL", help="Model file of dpmesh fit, or f
 _OUTPUT = typer.Option(
     help="CSV file to write (default: standard output).", rich_help_panel=options.OUTPUT
 )
-_MODEL = typer.Option(
-    help="Network in JAX that was fitted, as module:function.", rich_help_panel=options.DATA
+_NETWORK = typer.Option(
+    help="Neural network in JAX that was fitted, as module:function.", rich_help_panel=options.DATA
 )
 _PROBABILITIES = typer.Option(
     "--probabilities", help="Add the probability of each class.", rich_help_panel=options.OUTPUT
@@ -28,7 +28,7 @@ def predict(
     released: Annotated[Path, _RELEASED],
     table: Annotated[Path, typer.Argument(help="Table of new records, as for dpmesh fit.")],
     output: Annotated[Path | None, _OUTPUT] = None,
-    model: Annotated[str | None, _MODEL] = None,
+    network: Annotated[str | None, _NETWORK] = None,
     probabilities: Annotated[bool, _PROBABILITIES] = False,
     separator: options.Separator = None,
     decimal: options.Decimal = None,
@@ -49,9 +49,9 @@ def predict(
     if released.is_dir():
         from dpmesh.experiments.results import Result
 
-        loaded = Result.load(released).model(network=model)
+        loaded = Result.load(released).model(network=network)
     else:
-        loaded = Model.load(released, network=model)
+        loaded = Model.load(released, network=network)
     text_form = text_format(
         separator=separator,
         decimal=decimal,

@@ -25,7 +25,7 @@ from dpmesh.algorithms.registry import Entry
 from dpmesh.cli._errors import Once, telling
 from dpmesh.cli._options import ALGORITHM, CLAIM, OUTPUT
 from dpmesh.cli.mechanisms import Kind, kind_named, takes_kinds
-from dpmesh.cli.views import OF_A_VIEW, Network, Nodes, Option, Seed, network_named, seen
+from dpmesh.cli.views import OF_A_VIEW, Nodes, Option, Seed, TopologyName, seen, topology_named
 from dpmesh.privacy.views import LossFacts, View
 from dpmesh.settings.parts import Field, entries, options_of
 
@@ -162,7 +162,7 @@ def _options(entry: Entry) -> dict[str, Option]:
         options["mechanism"] = Option(Kind, None)
     if _takes_topology(entry):
         options["nodes"] = Option(Nodes, 16)
-        options["network"] = Option(Network, "complete")
+        options["topology"] = Option(TopologyName, "complete")
         options["seed"] = Option(Seed, 0)
     if has_views:
         options |= OF_A_VIEW
@@ -263,8 +263,8 @@ def _price(
     if _has_views(entry.kind):
         view, facts = seen(**{name: arguments.pop(name) for name in OF_A_VIEW})
     if _takes_topology(entry):
-        arguments["topology"] = network_named(
-            arguments.pop("network"), arguments.pop("nodes"), arguments.pop("seed")
+        arguments["topology"] = topology_named(
+            arguments.pop("topology"), arguments.pop("nodes"), arguments.pop("seed")
         )
     rounds = arguments["rounds"] if "rounds" in fields else arguments.pop("rounds", None)
     dim = arguments.pop("dim") if "epsilon" in fields else 1

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from dpmesh.experiments.sweep import Cell
     from dpmesh.settings import Settings
 
-_FILE = typer.Argument(help="A TOML file; --keys lists what it may hold.")
+_FILE = typer.Argument(help="A TOML file; --settings lists what it may hold.")
 _FOLDER = typer.Option(
-    help="Folder for results (default: named after the file).", rich_help_panel=options.OUTPUT
+    "--output",
+    help="Folder for results (default: named after the file).",
+    rich_help_panel=options.OUTPUT,
 )
 _PROCESSES = typer.Option(
     min=1,
@@ -52,9 +54,11 @@ def run(
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Show no progress bar.", rich_help_panel=options.OUTPUT)
     ] = False,
-    keys: Annotated[
+    settings_list: Annotated[
         bool,
-        typer.Option("--keys", help="List all keys of a file.", rich_help_panel=options.OUTPUT),
+        typer.Option(
+            "--settings", help="List all settings of a file.", rich_help_panel=options.OUTPUT
+        ),
     ] = False,
 ) -> None:
     """Run an experiment from a TOML file: all cells of its sweep that are not finished yet."""
@@ -62,11 +66,11 @@ def run(
     from dpmesh.experiments.experiment import all_keys
     from dpmesh.experiments.sweep import rounds_left
 
-    if keys:
+    if settings_list:
         typer.echo(all_keys())
         return
     if file is None:
-        raise typer.BadParameter("wanted a TOML file, or --keys", param_hint="FILE")
+        raise typer.BadParameter("wanted a TOML file, or --settings", param_hint="FILE")
     folder = Path(f"{file.stem}-results") if folder is None else folder
     try:
         sys.path.insert(0, str(file.resolve().parent))  # modules that it names; workers get it, too

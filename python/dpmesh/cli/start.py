@@ -1,4 +1,4 @@
-"""``dpmesh demo``, ``doctor`` and ``plan``: what needs no data of one's own."""
+"""``dpmesh demo``, ``doctor`` and ``forecast``: what needs no data of one's own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dpmesh.cli._progress import echo_above_bar, progress_bar
 if TYPE_CHECKING:
     from dpmesh.demo import Panel
 
-_FOLDER = typer.Option(help="Folder for the figure and the numbers.")
+_FOLDER = typer.Option("--output", help="Folder for the figure and the numbers.")
 _SEED = typer.Option(min=0, help="Make the demo reproducible. It is then not private.")
 _AGAIN = typer.Option(min=0, help="Make the answer reproducible.", rich_help_panel=options.OUTPUT)
 
@@ -58,7 +58,7 @@ def demo(
         typer.echo(f"wrote {path}")
 
 
-def plan(
+def forecast(
     sites: Annotated[
         int, typer.Option(min=1, help="Number of sites.", rich_help_panel=options.DATA)
     ],
@@ -82,12 +82,12 @@ def plan(
     seed: Annotated[int | None, _AGAIN] = None,
 ) -> None:
     """Estimate the accuracy of a federation, by simulation on public data of its shape."""
-    from dpmesh.forecast import forecast, runs_of_forecast
+    import dpmesh.forecast as simulated
 
     key = None if seed is None else dm.Key.seeded(seed)
-    runs = runs_of_forecast(sites, records, classes)
+    runs = simulated.runs_of_forecast(sites, records, classes)
     with progress_bar(runs, unit="run") as advance:
-        expected = forecast(
+        expected = simulated.forecast(
             sites=sites,
             records=records,
             features=features,

@@ -21,14 +21,14 @@ _OBSERVER = (
     "Nodes whose view the adversary has: one (any), 3 (node 3), 3,7 (both), any-2 (any two), last "
     "(last round only); default: all."
 )
-_NETWORK = "Network: meetings (default), matchings, one-peer, ring, torus or complete."
+_TOPOLOGY = "Network of nodes: meetings (default), matchings, one-peer, ring, torus or complete."
 
 Observer = Annotated[
     str | None, typer.Option("--view", help=_OBSERVER, rich_help_panel=options.ADVERSARY)
 ]
 Nodes = Annotated[int, typer.Option(help="Number of nodes.", rich_help_panel=options.ADVERSARY)]
-Network = Annotated[
-    str, typer.Option(help=_NETWORK, show_default=False, rich_help_panel=options.ADVERSARY)
+TopologyName = Annotated[
+    str, typer.Option(help=_TOPOLOGY, show_default=False, rich_help_panel=options.ADVERSARY)
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the network.", rich_help_panel=options.ADVERSARY)]
 
@@ -52,7 +52,7 @@ class Option(NamedTuple):
 OF_A_VIEW = {
     "view": Option(Observer, None),
     "nodes": Option(Nodes, 16),
-    "network": Option(Network, "meetings"),
+    "topology": Option(TopologyName, "meetings"),
     "seed": Option(Seed, 0),
     "loss": Option(Annotated[str, _LOSS], "logistic"),
     "feature_norm": Option(Annotated[float, _FEATURE_NORM], 1.0),
@@ -66,7 +66,7 @@ def seen(
     *,
     view: str | None,
     nodes: int,
-    network: str,
+    topology: str,
     seed: int,
     loss: Loss,
     feature_norm: float,
@@ -81,30 +81,30 @@ def seen(
     facts = LossFacts(
         loss=loss, feature_norm=feature_norm, classes=classes, regularization=regularization
     )
-    return seat_of(view, nodes=nodes, network=network, seed=seed), facts
+    return seat_of(view, nodes=nodes, topology=topology, seed=seed), facts
 
 
-def seat_of(text: str, *, nodes: int, network: str, seed: int) -> OnNetwork:
+def seat_of(text: str, *, nodes: int, topology: str, seed: int) -> OnNetwork:
     """Return the view on a network that the options describe."""
     from dpmesh.privacy import views
 
-    topology = network_named(network, nodes, seed)
+    network = topology_named(topology, nodes, seed)
     if text == "one":
-        return views.OneNode(topology=topology)
+        return views.OneNode(topology=network)
     if text == "last":
-        return views.LastOnly(topology=topology)
+        return views.LastOnly(topology=network)
     quantity, _, size = text.partition("-")
     if quantity == "any" and size.isdigit():
-        return views.AnyCoalition(size=int(size), topology=topology)
+        return views.AnyCoalition(size=int(size), topology=network)
     if not all(part.isdigit() for part in text.split(",")):
         fail("view", "one, last, any-2, or numbers of nodes such as 3 or 3,7", repr(text))
     members = tuple(map(int, text.split(",")))
     if len(members) == 1:
-        return views.Node(node=members[0], topology=topology)
-    return views.Coalition(nodes=members, topology=topology)
+        return views.Node(node=members[0], topology=network)
+    return views.Coalition(nodes=members, topology=network)
 
 
-def network_named(name: str, nodes: int, seed: int) -> Topology:
+def topology_named(name: str, nodes: int, seed: int) -> Topology:
     """Return a network by its name."""
     key = dm.Key.seeded(seed)
     makers: dict[str, Callable[[], Topology]] = {
@@ -115,7 +115,7 @@ def network_named(name: str, nodes: int, seed: int) -> Topology:
         "torus": lambda: dm.topology.torus(*_sides(nodes)),
         "complete": lambda: dm.topology.complete(nodes),
     }
-    return makers[one_of("network", name, tuple(makers))]()
+    return makers[one_of("topology", name, tuple(makers))]()
 
 
 def _sides(nodes: int) -> tuple[int, int]:

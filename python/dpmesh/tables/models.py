@@ -245,7 +245,7 @@ class Outline:
         make_network: MakeNetwork | None = None
         if name is not None:
             if network is None:
-                expected = f"the function that makes {name} (in the shell: --model {name})"
+                expected = f"the function that makes {name} (in the shell: --network {name})"
                 fail("network", expected, None)
             make_network = named(network)
         columns: Columns | Features
