@@ -22,7 +22,7 @@ from dpmesh.deploy.signing import pack
 from dpmesh.deploy.wire import ASK, HEARD, SIGNED, Ask, RefusedError, kind_of, numbers
 
 CONTRACT = bytes(32)
-KINDS = {"same": [HEARD], "apart": [SIGNED]}
+KINDS = {"common_end": [HEARD], "distinct_end": [SIGNED]}
 
 
 def _signed(kind: bytes, party: int, *fields: bytes) -> bytes:
@@ -37,7 +37,7 @@ def test_bundled_messages_are_the_same_messages() -> None:
     rows = [pack(b"dpmesh row 1", b"x"), b""]
     messages = [*signatures, *heard, *further, *twice, *rows]
     packed = bundled(messages, **KINDS)
-    assert sorted(unbundled(packed, apart=[SIGNED])) == sorted(messages)
+    assert sorted(unbundled(packed, distinct_end=[SIGNED])) == sorted(messages)
     assert sum(kind_of(message) == BUNDLE for message in packed) == 4
 
 
@@ -86,7 +86,7 @@ def test_a_reader_checks_the_length_of_common_fields_before_it_reads_anything_of
     for common in (b"\xff" * 257, bytes(2**16)):
         bundle = pack(BUNDLE, common, numbers(0)[0], bytes(2**13 + 1), b"")
         with pytest.raises(ValueError, match=f"at most 256 bytes in common, got {len(common)}"):
-            unbundled([bundle], apart=[SIGNED])
+            unbundled([bundle], distinct_end=[SIGNED])
 
 
 def test_a_start_of_sums_takes_less_than_200_bytes_a_pair_beside_what_each_party_takes(

@@ -43,7 +43,7 @@ def test_the_vectors_of_the_page_are_those_of_the_code(vectors: dict[str, str]) 
     plain = kernels.mask_and_pack(VALUES, BITS)
     masked = kernels.mask_and_pack(VALUES, BITS, add=[secret[:32]])
     fresh = [Fresh(party, Sent(0, BEFORE), bytes([n] * 16)) for n, party in enumerate((0, 2))]
-    bundle = bundled(_signatures(), same=[HEARD], apart=[SIGNED])
+    bundle = bundled(_signatures(), common_end=[HEARD], distinct_end=[SIGNED])
     made = {
         "fields `a`, `bc`": pack(*fields),
         "their hash": digest(*fields),
@@ -63,7 +63,7 @@ def test_the_vectors_of_the_page_are_those_of_the_code(vectors: dict[str, str]) 
     }
     assert vectors == {name: value.hex() for name, value in made.items()}
     assert is_signed(KEY.public, bytes.fromhex(vectors["their signature"]), *fields)
-    assert unbundled(bundle, apart=[SIGNED]) == tuple(_signatures())
+    assert unbundled(bundle, distinct_end=[SIGNED]) == tuple(_signatures())
 
 
 def _signatures() -> list[bytes]:

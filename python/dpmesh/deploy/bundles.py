@@ -1,4 +1,4 @@
-"""Signed messages of many parties as one: what they have in common travels once.
+"""Signed messages of many parties as one: the fields that they have in common travel once.
 
 A start brings the signatures and the answers of all parties to all. Each is a message of some
 fields, of which a party's number and the signature differ, and perhaps the last field before it.
@@ -6,14 +6,16 @@ fields, of which a party's number and the signature differ, and perhaps the last
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from dpmesh._validate import fail
 from dpmesh.deploy.signing import pack, unpack
 
 BUNDLE = b"dpmesh bundle 1"
-NUMBER_BYTES, SIGNATURE_BYTES = 4, 64
+NUMBER_BYTES = 4
+SIGNATURE_BYTES = 64
 MOST_PARTIES = 2**16
 MOST_COMMON = 256
 """Bytes that the messages of a bundle have in common, at most: a reader repeats them.
@@ -22,8 +24,23 @@ A message with more is sent outside of bundles.
 """
 
 
+class _Group(NamedTuple):
+    """Signed messages that a bundle holds have this in common.
+
+    Attributes
+    ----------
+    common
+        Their fields but for the party's number, the last field if it differs, and the signature.
+    last_bytes
+        The length of the last field if it differs; else 0.
+    """
+
+    common: bytes
+    last_bytes: int
+
+
 def bundled(
-    messages: Sequence[bytes], *, same: Collection[bytes], apart: Collection[bytes]
+    messages: Sequence[bytes], *, common_end: Collection[bytes], distinct_end: Collection[bytes]
 ) -> tuple[bytes, ...]:
     """Return messages with signed ones of some kinds in bundles, which come first.
 
@@ -31,50 +48,57 @@ def bundled(
     ----------
     messages
         Of the kinds to bundle: kind, contract, number of a party, fields, signature.
-    same, apart
+    common_end, distinct_end
         Kinds whose last field before the signature is the same of many parties, or of none.
     """
-    others = messages
-    made: list[bytes] = []
-    for kind in (*apart, *same):
+    unbundled_messages = messages
+    bundles: list[bytes] = []
+    for kind in (*distinct_end, *common_end):
         begin = pack(kind)
-        signed = tuple(message for message in others if message.startswith(begin))
-        others = [message for message in others if not message.startswith(begin)]
-        made += _bundles(signed, kind in same)
-    return (*made, *others)
+        signed = tuple(message for message in unbundled_messages if message.startswith(begin))
+        unbundled_messages = [
+            message for message in unbundled_messages if not message.startswith(begin)
+        ]
+        bundles += _bundles(signed, kind in common_end)
+    return (*bundles, *unbundled_messages)
 
 
 @lru_cache(maxsize=8)  # a router sends the same signatures to each party
-def _bundles(messages: tuple[bytes, ...], has_same_end: bool) -> tuple[bytes, ...]:
-    """Return bundles of signed messages of one kind, and those that are in none."""
-    others: list[bytes] = []
-    bundles: dict[tuple[bytes, int], dict[int, bytes]] = {}
+def _bundles(messages: tuple[bytes, ...], has_common_end: bool) -> tuple[bytes, ...]:
+    """Return bundles of signed messages of one kind, and then those that fit into none."""
+    single: list[bytes] = []
+    groups: dict[_Group, dict[int, bytes]] = {}
     for message in messages:
         kind, contract, number, *content, signature = unpack(message)
-        last = b"" if has_same_end else content.pop()
+        last = b""
+        if not has_common_end:
+            last = content.pop()
         common = pack(kind, contract, *content)
         if len(common) > MOST_COMMON:
-            others.append(message)
+            single.append(message)
             continue
-        members = bundles.setdefault((common, len(last)), {})
+        entries = groups.setdefault(_Group(common, len(last)), {})
         party = int.from_bytes(number, "big")
-        if party in members:
-            others.append(message)
+        if party in entries:
+            single.append(message)
         else:
-            members[party] = last + signature
-    made = []
-    for (common, last_bytes), members in bundles.items():
-        entries = b"".join(members[party] for party in sorted(members))
-        made.append(pack(BUNDLE, common, _number(last_bytes), bits_of(members), entries))
-    return (*made, *others)
+            entries[party] = last + signature
+    return (*(_bundle(group, entries) for group, entries in groups.items()), *single)
 
 
-def unbundled(messages: Iterable[bytes], *, apart: Collection[bytes]) -> tuple[bytes, ...]:
+def _bundle(group: _Group, entries: Mapping[int, bytes]) -> bytes:
+    """Return the bundle of a group, from the last field and the signature of each party."""
+    in_order = b"".join(entries[party] for party in sorted(entries))
+    last_bytes = _number(group.last_bytes)
+    return pack(BUNDLE, group.common, last_bytes, bits_of(entries), in_order)
+
+
+def unbundled(messages: Iterable[bytes], *, distinct_end: Collection[bytes]) -> tuple[bytes, ...]:
     """Return messages with those in bundles one by one.
 
     Parameters
     ----------
-    messages, apart
+    messages, distinct_end
         As for `bundled`.
 
     Raises
@@ -82,16 +106,16 @@ def unbundled(messages: Iterable[bytes], *, apart: Collection[bytes]) -> tuple[b
     ValueError
         If a bundle is malformed.
     """
-    found: list[bytes] = []
+    single: list[bytes] = []
     for message in messages:
         if message.startswith(_BEGIN):
-            found += _members(message, apart)
+            single += _members(message, distinct_end)
         else:
-            found.append(message)
-    return tuple(found)
+            single.append(message)
+    return tuple(single)
 
 
-def _members(bundle: bytes, apart: Collection[bytes]) -> list[bytes]:
+def _members(bundle: bytes, distinct_end: Collection[bytes]) -> list[bytes]:
     """Return the messages in a bundle."""
     _, common, length, bits, entries = unpack(bundle)
     if len(common) > MOST_COMMON:
@@ -102,17 +126,19 @@ def _members(bundle: bytes, apart: Collection[bytes]) -> list[bytes]:
     entry_bytes = last_bytes + SIGNATURE_BYTES
     if len(entries) != entry_bytes * len(parties):
         fail("message", "a bundle of signed messages", "another message")
-    members = []
+    members: list[bytes] = []
     for place, party in enumerate(parties):
         entry = entries[place * entry_bytes : (place + 1) * entry_bytes]
-        last = (entry[:last_bytes],) if kind in apart else ()
-        fields = _number(party), *content, *last, entry[last_bytes:]
-        members.append(pack(kind, contract, *fields))
+        fields = [*content]
+        if kind in distinct_end:
+            fields.append(entry[:last_bytes])
+        signature = entry[last_bytes:]
+        members.append(pack(kind, contract, _number(party), *fields, signature))
     return members
 
 
 def bits_of(parties: Collection[int]) -> bytes:
-    """Return a bit for each party up to the last one: 1 for those that are given."""
+    """Return a bit for each party up to the last of some: 1 for each of these."""
     bits = bytearray(max(parties) // 8 + 1)
     for party in parties:
         bits[party // 8] |= 0x80 >> party % 8
@@ -138,6 +164,7 @@ def parties_in(bits: bytes) -> list[int]:
 
 
 def _number(value: int) -> bytes:
+    """Return a number as a field."""
     return value.to_bytes(NUMBER_BYTES, "big")
 
 

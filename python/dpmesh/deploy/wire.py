@@ -1,6 +1,6 @@
 """Messages between nodes and the router, as bytes.
 
-A node sends its signature under the contract and what passed a mechanism, see `row` and `sums`; a
+A node sends its signature under the contract and releases of mechanisms, see `row` and `sums`; a
 router sends questions. Every message begins with its kind and the contract's hash.
 """
 
@@ -16,10 +16,14 @@ from dpmesh.deploy.bundles import bits_of, bundled, parties_in, unbundled
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.signing import SigningKey, is_signed, pack, unpack
 
-SIGNED, HEARD, ASK, WHO, NO, HERE, RECALL, RECALLED = (
-    f"dpmesh {kind} 1".encode()
-    for kind in ("signed", "heard", "ask", "who", "no", "here", "recall", "recalled")
-)
+SIGNED = b"dpmesh signed 1"
+HEARD = b"dpmesh heard 1"
+ASK = b"dpmesh ask 1"
+WHO = b"dpmesh who 1"
+NO = b"dpmesh no 1"
+HERE = b"dpmesh here 1"
+RECALL = b"dpmesh recall 1"
+RECALLED = b"dpmesh recalled 1"
 FRESH = b"dpmesh fresh 2"
 WITHHOLD = pack(b"dpmesh withhold 1")
 """A message that goes with a question for a row: a node whose start nobody can confirm computes its
@@ -62,9 +66,9 @@ class Sent(NamedTuple):
     at: Position
 
     @classmethod
-    def of(cls, incarnation: int, *at: int) -> Sent:
-        """Return how far a party got: a round and an exchange."""
-        return cls(incarnation, Position(*at))
+    def of(cls, incarnation: int, round_: int, exchange: int = 0) -> Sent:
+        """Return the progress of a party that sent a message of a round and exchange last."""
+        return cls(incarnation, Position(round_, exchange))
 
 
 class RefusedError(ValueError):
@@ -113,12 +117,12 @@ class Reached(NamedTuple):
     header: bytes = b""
 
     def as_bytes(self) -> bytes:
-        """Return it as a field of a message."""
+        """Return the progress as a field of a message."""
         return pack(*numbers(*self.at), self.header)
 
     @classmethod
     def read(cls, field: bytes) -> Reached:
-        """Return what a field says; fail if it says nothing."""
+        """Return the progress in a field; fail if there is none."""
         round_, exchange, header = unpack(field)
         return cls(Position(*read_numbers(round_, exchange)), header)
 
@@ -142,7 +146,9 @@ class Here(NamedTuple):
 
     def as_bytes(self) -> bytes:
         """Return the answer as a message."""
-        reached = b"" if self.reached is None else self.reached.as_bytes()
+        reached = b""
+        if self.reached is not None:
+            reached = self.reached.as_bytes()
         return pack(HERE, self.signature, self.question, reached)
 
     @classmethod
@@ -151,7 +157,9 @@ class Here(NamedTuple):
         kind, signature, question, reached = unpack(message)
         if kind != HERE:
             fail("message", "that a party is here", "another message")
-        return cls(signature, question, Reached.read(reached) if reached else None)
+        if not reached:
+            return cls(signature, question, None)
+        return cls(signature, question, Reached.read(reached))
 
 
 class Recalled(NamedTuple):
@@ -169,14 +177,14 @@ class Recalled(NamedTuple):
     totals: tuple[bytes, ...] = ()
 
     def as_bytes(self, contract: Contract) -> bytes:
-        """Return it as a message."""
+        """Return the state as a message."""
         return pack(RECALLED, contract.hash, pack(*self.signatures), pack(*self.totals))
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Recalled:
-        """Return what a message holds; fail if it is none of this contract."""
-        kind, of, signatures, totals = unpack(message)
-        if kind != RECALLED or of != contract.hash:
+        """Return the state in a message; fail if it is none of this contract."""
+        kind, contract_hash, signatures, totals = unpack(message)
+        if kind != RECALLED or contract_hash != contract.hash:
             fail("message", "what a party kept of the run", "another message")
         return cls(unpack(signatures), unpack(totals))
 
@@ -192,7 +200,7 @@ def recall_totals(contract: Contract, since: int) -> bytes:
 
 
 def recalled_since(message: bytes, contract: Contract) -> int | None:
-    """Return from which step on totals are asked for; None if signatures are.
+    """Return the step from which on totals are asked for; None if signatures are.
 
     Raises
     ------
@@ -200,8 +208,8 @@ def recalled_since(message: bytes, contract: Contract) -> int | None:
         If it is no such question under this contract.
     """
     with suppress(ValueError):
-        kind, of, *since = unpack(message)
-        if kind == RECALL and of == contract.hash and len(since) <= 1:
+        kind, contract_hash, *since = unpack(message)
+        if kind == RECALL and contract_hash == contract.hash and len(since) <= 1:
             if since:
                 return read_numbers(*since)[0]
             return None
@@ -209,14 +217,14 @@ def recalled_since(message: bytes, contract: Contract) -> int | None:
 
 
 class Fresh(NamedTuple):
-    """A node asks after each start whether the others have a later row of it than it has.
+    """A node's question after a start, if others have a later row of it than it has itself.
 
     Attributes
     ----------
     party
-        Who asks.
+        The party that asks.
     last
-        What it knows to have released last.
+        The last release that it knows of.
     number
         16 random bytes, for this start alone.
     """
@@ -226,14 +234,18 @@ class Fresh(NamedTuple):
     number: bytes
 
     @staticmethod
-    def together(contract: Contract, asked: Iterable[Fresh]) -> bytes:
-        """Return the questions of some nodes as one message."""
+    def together(contract: Contract, questions: Iterable[Fresh]) -> bytes:
+        """Return the questions of some nodes as one message.
+
+        Those of the same progress make a group, which names it once. A party that asks again from
+        the same progress, after another start, is in another group.
+        """
         groups: dict[tuple[Sent, int], dict[int, bytes]] = {}
-        asked_before: Counter[tuple[Sent, int]] = Counter()
-        for question in asked:
-            repeats = asked_before[question.last, question.party]
-            asked_before[question.last, question.party] += 1
-            groups.setdefault((question.last, repeats), {})[question.party] = question.number
+        starts: Counter[tuple[Sent, int]] = Counter()
+        for question in questions:
+            start = starts[question.last, question.party]
+            starts[question.last, question.party] += 1
+            groups.setdefault((question.last, start), {})[question.party] = question.number
         fields: list[bytes] = []
         for (last, _), by_party in sorted(groups.items()):
             incarnation, (round_, exchange) = last
@@ -251,8 +263,9 @@ class Fresh(NamedTuple):
         ValueError
             If there are none under this contract.
         """
-        kind, of, *fields = unpack(message)
-        if kind != FRESH or of != contract.hash or not fields or len(fields) % 3:
+        kind, contract_hash, *fields = unpack(message)
+        is_fresh = kind == FRESH and contract_hash == contract.hash
+        if not is_fresh or not fields or len(fields) % 3:
             fail("message", "questions under this contract", "another message")
         questions: list[Fresh] = []
         for last, bits, random in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
@@ -274,7 +287,7 @@ class Ask(NamedTuple):
 
     def as_bytes(self, contract: Contract) -> bytes:
         """Return the question as a message."""
-        attached = bundled(self.attached, same=[HEARD], apart=[SIGNED])
+        attached = bundled(self.attached, common_end=[HEARD], distinct_end=[SIGNED])
         return pack(ASK, contract.hash, *numbers(*self.at), *attached)
 
     @classmethod
@@ -299,7 +312,7 @@ class Ask(NamedTuple):
                 return Fresh.read(message, contract)
             if kind == ASK:
                 round_, exchange = read_numbers(*rest[:2])
-                return cls(Position(round_, exchange), unbundled(rest[2:], apart=[SIGNED]))
+                return cls(Position(round_, exchange), unbundled(rest[2:], distinct_end=[SIGNED]))
         raise RefusedError("malformed")
 
 
@@ -325,7 +338,7 @@ def refused(message: bytes) -> str | None:
 
 
 def kind_of(message: bytes) -> bytes:
-    """Return what kind of message it is; empty if it is none."""
+    """Return the kind of a message; empty if it is none."""
     try:
         return unpack(message)[0]
     except (ValueError, IndexError):
@@ -361,12 +374,12 @@ def read_signed(
     ValueError
         If it is of another kind or contract, or no party of the contract signed it.
     """
-    kind_read, contract_hash, *fields, signature = unpack(message)
-    *_, party = named = read_numbers(*fields[:count])
-    if kind_read != kind or contract_hash != contract.hash or party >= contract.nodes:
+    message_kind, contract_hash, *fields, signature = unpack(message)
+    first_numbers = read_numbers(*fields[:count])
+    *_, number = first_numbers
+    if message_kind != kind or contract_hash != contract.hash or number >= contract.nodes:
         fail("message", "one that a party signed under this contract", "another")
-    if not is_signed(
-        contract.parties[party].public_key, signature, kind_read, contract_hash, *fields
-    ):
-        fail("signature", f"that of {contract.parties[party].name}", "another")
-    return named, fields[count:]
+    party = contract.parties[number]
+    if not is_signed(party.public_key, signature, message_kind, contract_hash, *fields):
+        fail("signature", f"that of {party.name}", "another")
+    return first_numbers, fields[count:]
