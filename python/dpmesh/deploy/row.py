@@ -56,21 +56,22 @@ class Row:
     contract
         The contract's hash.
     at
-        Where in the run.
+        Its position in the run.
     party
-        Its number.
+        Its party's number.
     incarnation
-        How often its folder was restored, by its own word.
+        The number of times that the party's folder was restored, by its own word.
     dtype, shape
-        Of the row; no rows if the party released nothing.
+        Type and shape of the values; no rows if the party released nothing.
     codes
-        The row as it is sent.
+        The values as they are sent.
     mixed
-        Which rows the party mixed before it sent this one: see `mixed_rows`.
+        Places and hashes of the rows that the party mixed before it sent this one, see
+        `mixed_rows`.
     processes
         The numbers of its process and of its partners': see `dpmesh.deploy.witness`.
     signature
-        Of all that.
+        The party's signature of all that.
     """
 
     contract: bytes
@@ -95,23 +96,24 @@ class Row:
 
     @property
     def is_withheld(self) -> bool:
-        """True if its party keeps the values to itself."""
+        """True if the party keeps the values to itself."""
         return self.shape == (0, 0) and not self.codes
 
     def without_values(self) -> Row:
-        """Return the row as its party sends it if it keeps the values to itself; to be signed."""
+        """Return the unsigned row that a party sends when it keeps the values to itself."""
         return replace(self, shape=(0, 0), codes=b"", processes=b"", signature=b"")
 
     @property
     def sent(self) -> Sent:
-        """Position and incarnation of its party with this row."""
+        """Progress of the party with this row."""
         return Sent(self.incarnation, self.at)
 
     @property
     def _fields(self) -> tuple[bytes, ...]:
-        named = (*self.at, self.party, self.incarnation, *self.shape)
+        """All fields but the signature, in their order."""
+        place = numbers(*self.at, self.party, self.incarnation, *self.shape)
         contents = self.dtype.encode(), self.codes, self.mixed, self.processes
-        return ROW, self.contract, *numbers(*named), *contents
+        return ROW, self.contract, *place, *contents
 
     @classmethod
     def read(cls, message: bytes, contract: Contract, *, stored: bool = False) -> Row:
@@ -122,34 +124,37 @@ class Row:
         ValueError
             If it is no row of this contract that its party signed.
         """
-        kind, contract_hash, *named, dtype, codes, mixed, statement, signature = unpack(message)
-        if kind != ROW or contract_hash != contract.hash or len(named) != 6:
+        kind, contract_hash, *place, dtype, codes, mixed, processes, signature = unpack(message)
+        if kind != ROW or contract_hash != contract.hash or len(place) != 6:
             fail("row", "a row of this contract", "another message")
-        round_, exchange, party, incarnation, rows, dim = read_numbers(*named)
-        if party >= contract.nodes:
-            fail("row", "a party of the contract", party)
-        position = Position(round_, exchange)
-        numbers = dtype.decode("ascii")
-        shape = (rows, dim)
+        round_, exchange, number, incarnation, rows, columns = read_numbers(*place)
+        if number >= contract.nodes:
+            fail("row", "a party of the contract", number)
+        party = contract.parties[number]
         row = cls(
             contract_hash,
-            position,
-            party,
+            Position(round_, exchange),
+            number,
             incarnation,
-            numbers,
-            shape,
-            codes,
-            mixed,
-            statement,
-            signature,
+            dtype=dtype.decode("ascii"),
+            shape=(rows, columns),
+            codes=codes,
+            mixed=mixed,
+            processes=processes,
+            signature=signature,
         )
-        key = contract.parties[party].public_key
         row.mixes(contract)
-        same = row._fields == (kind, contract_hash, *named, dtype, codes, mixed, statement)
-        same &= len(statement) <= contract.planned.has_partners * PROCESS_BYTES * contract.nodes
-        if not same or not (stored or is_signed(key, signature, *row._fields)):
-            fail("row", f"one that {contract.parties[party].name} signed", "another")
+        fields = (kind, contract_hash, *place, dtype, codes, mixed, processes)
+        is_sound = row._fields == fields and row._fits_partners(contract)
+        if not is_sound or not (stored or is_signed(party.public_key, signature, *fields)):
+            fail("row", f"one that {party.name} signed", "another")
         return row
+
+    def _fits_partners(self, contract: Contract) -> bool:
+        """Return True if the row names no more processes than there are parties, if any do."""
+        if not contract.planned.has_partners:
+            return not self.processes
+        return len(self.processes) <= PROCESS_BYTES * contract.nodes
 
     def mixes(self, contract: Contract) -> dict[Place, bytes]:
         """Return the hashes of the rows that the party mixed, by their places.
@@ -172,13 +177,13 @@ class Row:
         return hashes
 
     def values(self, contract: Contract) -> Released | None:
-        """Return what receivers compute with; None if nothing was released.
+        """Return the values that receivers compute with; None if nothing was released.
 
         Raises
         ------
         ValueError
-            If it has another type or length than the contract's rows, a number that is not finite,
-            or a norm beyond `largest_row`.
+            If the row has another type or length than the contract's rows, a number that is not
+            finite, or a norm beyond `largest_row`.
         """
         models = contract.models
         if self.shape[0] == 0 and contract.topology is None and not self.codes:
@@ -191,7 +196,9 @@ class Row:
         else:
             values = np.frombuffer(self.codes, np.dtype(self.dtype).newbyteorder("<"))
             values = values.reshape(self.shape).astype(self.dtype)
-        released = values if contract.topology is not None else values[~np.isnan(values[:, 0])]
+        released = values
+        if contract.topology is None:
+            released = values[~np.isnan(values[:, 0])]  # models without a release are NaN
         check_length(released, contract)
         return Released(values)
 
@@ -202,7 +209,7 @@ def place_and_hash(contract: Contract, message: bytes) -> tuple[Place, bytes]:
 
 
 def mixed_rows(contract: Contract, messages: Iterable[bytes]) -> bytes:
-    """Return positions, parties and hashes of the rows that a node mixed, as `Row.mixed`."""
+    """Return places and hashes of the rows that a node mixed, as the field `Row.mixed`."""
     entries = (place_and_hash(contract, message) for message in messages)
     return b"".join(
         b"".join(numbers(*place.at, place.party)) + row_hash for place, row_hash in entries
@@ -217,7 +224,7 @@ def check_length(rows: Floats, contract: Contract) -> None:
 
 
 def compressor_at(contract: Contract, position: Position) -> Compressor | None:
-    """Return what compresses the messages of an exchange: the algorithm's, in the first one."""
+    """Return the compressor of an exchange: the algorithm's, in the first one of a round."""
     compressor: Compressor | None = getattr(contract.algorithm, "compressor", None)
     if position.exchange == 0:
         return compressor
@@ -230,12 +237,12 @@ class Heard(NamedTuple):
     Attributes
     ----------
     by
-        Who answers.
+        The party that answers.
     asked
-        The hash of the message with the questions. Who finds its own among them was answered.
+        The hash of the message with the questions. A party whose question is in it was answered.
     later
-        Later rows of parties who ask, as these signed them. Where parties add up sums, how far the
-        party who answers got itself; see `progress`.
+        Later rows of parties that ask, as these signed them. Where parties add up sums, the
+        progress of the party that answers; see `progress`.
     """
 
     by: int
@@ -244,8 +251,7 @@ class Heard(NamedTuple):
 
     def signed(self, contract: Contract, key: SigningKey) -> bytes:
         """Return the answer as bytes, signed."""
-        numbered = numbers(self.by)
-        return signed(key, HEARD, contract.hash, *numbered, self.asked, self.later)
+        return signed(key, HEARD, contract.hash, *numbers(self.by), self.asked, self.later)
 
     @classmethod
     def read(
@@ -256,32 +262,33 @@ class Heard(NamedTuple):
         Raises
         ------
         ValueError
-            If it is none that a party of this contract signed, answers none of what was `asked`, by
-            hash, or has a row that is no later one of who asks.
+            If it is none that a party of this contract signed, answers none of the `questions`, by
+            the hash of their message, or has a row that is no later one of a party that asks.
         """
-        (by,), (to, later) = read_signed(message, HEARD, contract)
-        if to not in questions:
+        (party,), (question_hash, later) = read_signed(message, HEARD, contract)
+        if question_hash not in questions:
             fail("message", "an answer under this contract", "another message")
+        report = cls(party, question_hash, later)
         if contract.planned.sums is not None:
             progress(later, contract)
-            return cls(by, to, later)
+            return report
         for row_message in unpack(later):
             row = Row.read(row_message, contract)
             if not any(
                 row.party == question.party and row.sent > question.last
-                for question in questions[to]
+                for question in questions[question_hash]
             ):
                 fail("message", "later rows of parties who ask", "another row")
-        return cls(by, to, later)
+        return report
 
 
 def progress(report: bytes, contract: Contract) -> tuple[Position, tuple[int, ...]]:
-    """Return the last attempt that a party answered, and how many of each kind it was charged for.
+    """Return the last attempt that a party answered, and the number of each kind it was charged.
 
     Raises
     ------
     ValueError
-        If a message says nothing of that.
+        If the field has another length.
     """
     count = 2 + len(contract.planned.attempts)
     if len(report) != count * NUMBER_BYTES:
