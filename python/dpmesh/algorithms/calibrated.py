@@ -51,9 +51,9 @@ AT_ONCE = 4096
 """Records whose moments are made at once."""
 
 NO_PROOF_BETWEEN_PARTIES = (
-    "wanted none under a contract: there is no proof yet for a last sum of moments, whose reserve "
-    "of attempts would have to be that of the rounds; by gossip, a party that misses a row has "
-    "another mean model than the others, so that the sum of moments has no meaning"
+    "wanted none under a contract: there is no proof yet for a last sum of moments that may fail "
+    "and be repeated. By gossip, parties that miss rows have different models, so that their "
+    "moments do not add up"
 )
 """Why parties that do not trust each other cannot calibrate."""
 

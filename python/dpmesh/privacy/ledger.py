@@ -111,9 +111,9 @@ class Ledger:
         if release.needs_plan and not self._events.holds(_of_events((*self.in_round, release))):
             raise UnplannedRelease(
                 f"round {release.round}: the plan has no such release, or has it less often: "
-                f"{release}; releases of a random allocation, of samples and of correlated noise "
-                "have no cost apart from their plan (does the algorithm's release_of(t) name the "
-                "same releases as its round?)"
+                f"{release}. Random allocation, samples and correlated noise have an epsilon only "
+                "as parts of a plan. Does the algorithm's release_of(t) name the same releases as "
+                "its round?"
             )
         if self._budget is not None and not self._allows(release, self._budget):
             cost = self._budget.cost(self._with((release,))).epsilon
