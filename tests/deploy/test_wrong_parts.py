@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mesh_parties import Sums
-from virtual_time import Clock, run
+from virtual_time import Clock, run, run_once
 
 from dpmesh.deploy import Contract, Router
 from dpmesh.deploy.signing import pack, unpack
@@ -87,14 +87,14 @@ def test_a_wrong_part_spends_no_attempt_of_a_contract_without_a_reserve(
 
 
 def _with_wrong_numbers(
-    answer: bytes, contract: Contract, dealers: Collection[int] = range(4)
+    answer: bytes, contract: Contract, dealers: Collection[int] = range(4), changed_bit: int = 1
 ) -> bytes:
     """Return parts with other integers in the right form, which no router can tell from masked."""
     changed = []
     for message in unpack(answer)[1:]:
         part = Part.read(message, contract)
         if part.header.dealer in dealers:
-            first_bits = part.packed[0] ^ 1
+            first_bits = part.packed[0] ^ changed_bit
             part = replace(part, packed=bytes([first_bits]) + part.packed[1:])
         changed.append(part)
     return pack(PARTS, *(part.as_bytes(contract) for part in changed))
@@ -345,6 +345,110 @@ def test_a_refusal_without_a_reserve_has_its_party_asked_again(
     assert all(node.is_sealed for node in parties.nodes)
     charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
     assert charged == [len(contract.plan.releases)] * 4
+
+
+@pytest.mark.parametrize("start", [0, 2])
+@pytest.mark.parametrize("reserve", [1, 4])
+@pytest.mark.parametrize("lie", ["one agreement", "two agreements"])
+def test_a_run_whose_agreements_split_without_a_majority_pauses_and_names_all_of_them(
+    lie: str, reserve: int, start: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No group with one agreement is a quorum. The attempts of later rounds are not spent."""
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": reserve}
+    changes = {"combination": combination}
+    parties, clock = Sums(tmp_path, quorum=3, rounds=5, changes=changes), Clock()
+    contract, router = parties.contract, Router(parties.contract, clock)
+    splits = True
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        is_part = kind_of(answer) == PARTS and router.at is not None and router.at.round >= start
+        if not (splits and party in (2, 3) and is_part):
+            return answer
+        agreement = bytes([party if lie == "two agreements" else 2] * 32)
+        part = Part.read(unpack(answer)[1], contract)
+        return pack(PARTS, replace(part, agreement=agreement).as_bytes(contract))
+
+    with caplog.at_level(logging.WARNING, logger="dpmesh"):
+        for _ in range(600):
+            run_once(parties, router, clock, answers=spoilt)
+    assert router.is_paused
+    assert not router.failure
+    named = [line for line in caplog.messages if "sends a part that fits no other" in line]
+    assert named == [
+        f"{name} sends a part that fits no other; it is asked again" for name in parties.names
+    ]
+    charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
+    assert charged == [start + 1 + reserve] * 4
+    splits = False  # they are mended, and all rounds follow
+    run(parties, router, clock, answers=spoilt)
+    assert [node.rounds for node in parties.nodes] == [5] * 4
+    assert all(node.is_sealed for node in parties.nodes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wrong", "start", "reserve"),
+    [(4, 2, 3, 1), (4, 3, 2, 1), (4, 3, 3, 1), (4, 3, 3, 2), (5, 4, 1, 1), (5, 3, 2, 1)],
+)
+def test_a_party_whose_numbers_are_wrong_leaves_a_sealed_model_when_the_search_spends_all(
+    nodes: int, wrong: int, start: int, reserve: int, tmp_path: Path
+) -> None:
+    """Attempts are spent while a total is doubted: parties say so of a step that is not reached."""
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": reserve}
+    changes = {"combination": combination}
+    terms = {"nodes": nodes, "quorum": nodes - 1, "rounds": 5, "changes": changes}
+    parties, clock = Sums(tmp_path, **terms), Clock()
+    contract = parties.contract
+    router = Router(contract, clock)
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        is_part = kind_of(answer) == PARTS and router.at is not None and router.at.round >= start
+        return _with_wrong_numbers(answer, contract) if party == wrong and is_part else answer
+
+    run(parties, router, clock, answers=spoilt)
+    honest = [node for node in parties.nodes if node.number != wrong]
+    assert all(node.is_sealed for node in honest)
+    assert len({(node.rounds, node.transcript) for node in honest}) == 1
+    assert honest[0].rounds >= start
+
+
+@pytest.mark.parametrize(("start", "reserve"), [(0, 1), (0, 4), (2, 1), (2, 4)])
+@pytest.mark.parametrize("algorithm", ["sums", "first stage", "neighbour sums"])
+def test_two_parties_whose_numbers_are_always_wrong_end_a_run_early_or_pause_it(
+    algorithm: str, start: int, reserve: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of four may be missing, so that no total without both is allowed."""
+    metrics = pytest.importorskip("dpmesh.deploy.metrics")
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": reserve}
+    changes = None if algorithm == "neighbour sums" else {"combination": combination}
+    quorum = 4 if algorithm == "neighbour sums" else 3
+    parties = Sums(tmp_path, algorithm, quorum=quorum, rounds=5, changes=changes)
+    clock, contract = Clock(), parties.contract
+    router = Router(contract, clock)
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        is_part = kind_of(answer) == PARTS and router.at is not None and router.at.round >= start
+        if not (party in (2, 3) and is_part):
+            return answer
+        changed_bit = 1 if party == 2 else 2  # so that their changes never cancel
+        return _with_wrong_numbers(answer, contract, changed_bit=changed_bit)
+
+    shown = metrics.RouterMetrics(router, 0)
+    for step in range(600):
+        if router.done:
+            break
+        run_once(parties, router, clock, answers=spoilt, step=step)
+    shown._updated = -metrics.UPDATE
+    shown.update()
+    shown.close()
+    if router.done:
+        assert all(node.is_done for node in parties.nodes)
+        assert all(node.is_sealed or node.rounds == 0 for node in parties.nodes)
+    else:
+        assert router.is_paused
+        assert shown._problem.startswith("waiting for p")
+        assert "is wrong, of " in caplog.text
+    for folder in parties.folders:
+        assert len(folder.ledger(contract).releases) <= len(contract.plan.releases)
 
 
 def test_no_message_of_a_party_ends_a_router(tmp_path: Path) -> None:

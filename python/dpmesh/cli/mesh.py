@@ -461,7 +461,7 @@ class _Progress:
         contract = router.contract
         if router.at is None:
             self._say(f"waiting for the signatures of {', '.join(router.waits_for)}")
-        elif router.waits_since() > contract.terms.deadline and router.waits_for:
+        elif router.is_paused and router.waits_for:
             self._say(f"paused below the quorum: waiting for {', '.join(router.waits_for)}")
         else:
             self._reached(contract.planned.rounds_before(router.at.round), contract.terms.rounds)

@@ -11,6 +11,9 @@ from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import digest
 from dpmesh.deploy.wire import Fresh, Position, Reached
 
+DEADLINES = 3
+"""Number of deadlines after which a run that is at the same round counts as paused."""
+
 
 class Confirmation(NamedTuple):
     """A party's answer to the questions of nodes that started.
@@ -70,7 +73,7 @@ class Attendance:
         """Parties that have answered anything since the open position waits."""
         self.at: Position | None = None
         """The position that is open; None while the parties sign."""
-        self._since = clock()
+        self._since = self._advanced = clock()
 
     @property
     def out(self) -> set[int]:
@@ -94,6 +97,16 @@ class Attendance:
         """Return for how many seconds the open position has waited."""
         return self._clock() - self._since
 
+    @property
+    def is_paused(self) -> bool:
+        """True if the run waits for longer than a deadline, or for several at the same round.
+
+        Parts of a round that are asked for again and again have a deadline each time.
+        """
+        deadline = self.contract.terms.deadline
+        stands_for = self._clock() - self._advanced
+        return self.waits_since() > deadline or stands_for > DEADLINES * deadline
+
     def wait_anew(self) -> None:
         """Give the parties that the open position waits for another deadline."""
         self._since = self._clock()
@@ -103,9 +116,11 @@ class Attendance:
         """Return the names of parties, in the order of their numbers."""
         return [self.contract.parties[number].name for number in sorted(parties)]
 
-    def move(self, position: Position) -> None:
-        """Open a position, and wait for it from now on."""
+    def move(self, position: Position, *, again: bool = False) -> None:
+        """Open a position, and wait for it from now on; `again` if its round was open before."""
         self.at = position
+        if not again:
+            self._advanced = self._clock()
         self.in_time[position] = set()
         self.wait_anew()
 

@@ -145,7 +145,7 @@ class NodeMetrics:
 
 
 class RouterMetrics:
-    """Health and metrics of a router. It is healthy unless the run pauses below its quorum.
+    """Health and metrics of a router. It is healthy unless the run pauses.
 
     Parameters
     ----------
@@ -176,8 +176,7 @@ class RouterMetrics:
         if router.at != self._at:
             self._at, self._gauges.progressed = router.at, now
         waits = router.waits_for
-        is_late = router.waits_since() > router.contract.terms.deadline
-        self._problem = f"waiting for {', '.join(waits)}" if waits and is_late else ""
+        self._problem = f"waiting for {', '.join(waits)}" if waits and router.is_paused else ""
         planned = router.contract.planned
         self._gauges.set(
             round=0 if router.at is None else planned.rounds_before(router.at.round),

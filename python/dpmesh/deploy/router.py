@@ -105,15 +105,11 @@ class Router(Attendance):
         Those that do not say what they have of a party that started are among them.
         """
         waited = self.waited or (set() if self.enough else self.out)
-        if self._is_paused(waited):
+        without = self.everybody - self.out - self.spent - waited
+        if self.is_paused and not self.is_quorum(without):
             waited = waited | self.late  # who may come back, so that the others go on
         held_up = {silent for party in waited for silent in self._silent(party)}
         return self.names(waited | held_up)
-
-    def _is_paused(self, waited: set[int]) -> bool:
-        """Return True if a deadline has passed, and a quorum needs those for whom the run waits."""
-        without = self.everybody - self.out - self.spent - waited
-        return self.waits_since() > self.contract.terms.deadline and not self.is_quorum(without)
 
     @property
     def missing(self) -> list[str]:

@@ -24,6 +24,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from dpmesh._validate import fail
 from dpmesh.deploy.attendance import Attendance
@@ -62,6 +63,13 @@ TAKES_NO_PART = ("not the next round", "bad cohort", "bad key", "malformed")
 FITS_NO_OTHER = "sends a part that fits no other"
 
 
+class _Word(NamedTuple):
+    """A party's signed word that it adds to no sum like that of a step any more."""
+
+    step: int
+    message: bytes
+
+
 class SumRouting:
     """The sums of a contract's run.
 
@@ -94,6 +102,8 @@ class SumRouting:
         """Parties that take no part in the open attempt."""
         self._paused: dict[int, float] = {}
         """When a party whose part was wrong is asked again."""
+        self._pauses: dict[int, float] = {}
+        """Seconds after which a party is asked for its part of the open attempt again."""
         self._pause = PAUSE
         """Seconds after which parts of a total that nobody takes are asked for again."""
         self._suspect: int | None = None
@@ -108,7 +118,7 @@ class SumRouting:
         """How many attempts of others each party has cost."""
         self._repeated: Counter[int] = Counter()
         """Number of attempts beside the first of each step that this router has begun, by kind."""
-        self._spent: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
+        self._spent: defaultdict[int, dict[int, _Word]] = defaultdict(dict)
         """By kind of sum: the words of parties that have spent their attempts."""
         self._for_all = router.contract.has_one_model
         self._totals: dict[int, list[Total]] = {}
@@ -122,6 +132,8 @@ class SumRouting:
         others have what these dealt before."""
         self._relays_nothing: set[tuple[int, int]] = set()
         """Parties that do not have the secret of a dealer: who, and whose."""
+        self._furthest = -1
+        """The last step that was open."""
         self._first_step = 0
         """The step that was open when this router started."""
         self._lagging: set[int] = set()
@@ -172,8 +184,8 @@ class SumRouting:
         self._first_step = last.at.round
         self._lagging = {*router.everybody}
         if early:
-            words = spent_words(unpack(last.header), last.at.round, self._contract)
-            self._spent[self._kind_at(last.at.round)] |= words
+            for message in spent_words(unpack(last.header), last.at.round, self._contract).values():
+                self._keep_word(message)
         if self._schedule.is_closing(last.at):
             self.open(self._schedule.closing(last.at.round))  # seals are collected anew
         else:
@@ -200,9 +212,11 @@ class SumRouting:
         """Open a position for a cohort: that of a header, or all who have cost others nothing."""
         router = self._router
         router.in_time.clear()
-        router.move(position)
+        router.move(position, again=position.round <= self._furthest)
+        self._furthest = max(self._furthest, position.round)
+        self._pauses.clear()
         self._parts, self._refused, self._doubting = {}, set(), set()
-        router.spent = set() if self._ends else {*self._spent[self._kind_at(position.round)]}
+        router.spent = set() if self._ends else {*self._words_at(position.round)}
         if header is None:
             self._cohort = self._next_cohort()
             if not self._deals:
@@ -269,10 +283,12 @@ class SumRouting:
         return self._contract.planned.reserves[kind] > self._repeated[kind]
 
     def _ask_again_later(self, party: int, fault: str) -> None:
-        """Ask a party for the same part again, in a second, and log what it did."""
-        self._paused[party] = self._router.now() + PAUSE
-        name = self._contract.parties[party].name
-        _log.warning("%s %s; it is asked again", name, fault)
+        """Ask a party for the same part again, later each time, and log once what it did."""
+        if party not in self._pauses:
+            _log.warning("%s %s; it is asked again", self._contract.parties[party].name, fault)
+        pause = self._pauses.get(party, PAUSE)
+        self._pauses[party] = min(2 * pause, self._contract.terms.deadline)
+        self._paused[party] = self._router.now() + pause
 
     def _cannot_end(self) -> bool:
         """Return True if the open attempt waits for the part or the word of a party that is out.
@@ -357,7 +373,7 @@ class SumRouting:
         """Have all parties sign the totals so far; or end the run without, if they would not."""
         router, position = self._router, self._router.at
         assert position is not None
-        spent = self._spent[self._kind_at(position.round)]
+        spent = self._words_at(position.round)
         if len(spent) < needed_words(self._contract):
             if not router.is_quorum(self._may_add_again):
                 router.gone |= dict.fromkeys(spent, "over budget")
@@ -371,15 +387,31 @@ class SumRouting:
 
     def _take_spent(self, _: int, answer: bytes) -> None:
         """Go on without a party that has spent its attempts at sums like the open one."""
-        word = Spent.read(answer, self._contract)
         router = self._router
         if router.at is None or self._ends or not self._for_all:
             return
-        kind = self._kind_at(word.step)
-        self._spent[kind].setdefault(word.party, answer)
-        if kind == self._kind_at(router.at.round):
-            router.spent.add(word.party)
+        party = self._keep_word(answer)
+        if party in self._words_at(router.at.round):
+            router.spent.add(party)
             self.settle()
+
+    def _keep_word(self, message: bytes) -> int:
+        """Keep the word of a party that has spent its attempts, and return its number.
+
+        The one of the first step is kept: it justifies an early end there and at later steps. If
+        the router goes back to an earlier step, the party is asked again, and says so of that one.
+        """
+        word = Spent.read(message, self._contract)
+        words = self._spent[self._kind_at(word.step)]
+        kept = words.get(word.party)
+        if kept is None or word.step < kept.step:
+            words[word.party] = _Word(word.step, message)
+        return word.party
+
+    def _words_at(self, step: int) -> dict[int, bytes]:
+        """Return the words after which a run may end early before a step, by party."""
+        words = self._spent[self._kind_at(step)]
+        return {party: word.message for party, word in words.items() if word.step <= step}
 
     def _warn_of_an_early_end(self, step: int) -> None:
         """Say at once, and once, that the attempts left are fewer than the rounds left.
@@ -657,7 +689,7 @@ class SumRouting:
         """Return the words after which a run ends early; none at the end of a whole run."""
         if not self._schedule.is_early(position):
             return []
-        words = self._spent[self._kind_at(position.round)]
+        words = self._words_at(position.round)
         return [*words.values()][: needed_words(self._contract)]
 
     def _headers(self, position: Position, party: int) -> list[Header]:
@@ -796,12 +828,13 @@ class SumRouting:
         if reserve == 0 or (attempts_left <= 0 and not ends_with_a_model):
             return None
         router = self._router
-        there = router.everybody - router.out - router.spent
+        there = router.everybody - router.out
+        may_add = there - self._words_at(step).keys()
         (doubted,) = self._totals[step]
         cohort = {*doubted.header.cohort}
         self._suspects = (self._suspects & cohort) or cohort
         suspect = min(self._suspects & there, default=None)
-        if suspect is None or not router.is_quorum(there - {suspect}):
+        if suspect is None or not router.is_quorum(may_add - {suspect}):
             return None
         return suspect
 
