@@ -14,6 +14,7 @@ from collections.abc import Callable
 from datetime import datetime
 from http.client import HTTPConnection
 from pathlib import Path
+from socket import create_server
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,26 @@ def test_an_error_before_the_start_is_a_line_of_json(command: str, tmp_path: Pat
     (line,) = map(json.loads, done.stderr.splitlines())
     assert line["level"] == "error"
     assert line["message"].startswith("contract.toml")
+
+
+def test_an_address_where_no_router_can_listen_is_named_with_what_to_do(tmp_path: Path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    tomli_w = pytest.importorskip("tomli_w")
+    from dpmesh.cli import app
+
+    (tmp_path / "contract.toml").write_text(tomli_w.dumps(Parties(tmp_path, nodes=2).content))
+    command = ["router", str(tmp_path / "contract.toml")]
+
+    def refusal(*options: str) -> str:
+        result = testing.CliRunner().invoke(app, [*command, *options])
+        assert result.exit_code == 2
+        return " ".join(result.output.split())
+
+    with create_server((HERE, 0)) as other_router:
+        port = str(other_router.getsockname()[1])
+        assert "perhaps another router, or choose another port" in refusal("--port", port)
+    elsewhere = refusal("--host", "192.0.2.1", "--port", "0", "--insecure")
+    assert "--host: wanted an address of this machine" in elsewhere
 
 
 def test_a_router_shows_for_whom_it_waits(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL, EPERM
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from socket import gaierror
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -320,9 +322,10 @@ def node(
         if shown is not None:
             shown.update()
 
-    speaker.say(f"{party.name} takes part; interrupt it whenever you like, and start it again")
+    takes_part = f"{party.name} takes part; interrupt it whenever you like, and start it again"
     try:
         with _sigterm_interrupts():
+            speaker.say(takes_part)
             run_node(
                 party,
                 router,
@@ -416,15 +419,12 @@ def router(
     if key is not None and certificate is None:
         fail("certificate", "that of the key", "none")
     tls = None if certificate is None else server_tls(certificate, key)
-    server = RouterServer(Router(read), host, port, tls, insecure=insecure)
-    speaker.say(f"listening at {'http' if tls is None else 'https'}://{host}:{server.port}")
+    try:
+        server = RouterServer(Router(read), host, port, tls, insecure=insecure)
+    except OSError as error:
+        _fail_to_listen(error, host, port)
     progress = _Progress(speaker.say)
     shown = None
-    if metrics is not None:
-        from dpmesh.deploy.metrics import RouterMetrics
-
-        shown = RouterMetrics(server.router, metrics)
-        speaker.say(shown.address)
 
     def progressed(_: Router) -> None:
         progress(server.router)
@@ -433,6 +433,12 @@ def router(
 
     try:
         with _sigterm_interrupts():
+            speaker.say(f"listening at {'http' if tls is None else 'https'}://{host}:{server.port}")
+            if metrics is not None:
+                from dpmesh.deploy.metrics import RouterMetrics
+
+                shown = RouterMetrics(server.router, metrics)
+                speaker.say(shown.address)
             server.run(progressed)
     except KeyboardInterrupt:
         speaker.say("interrupted; the same command goes on, and nodes answer the same bits")
@@ -443,6 +449,18 @@ def router(
         raise typer.Exit(3)
     missing = ", ".join(server.router.missing)
     speaker.say(f"the run is over{f'; missing at the end: {missing}' if missing else ''}")
+
+
+def _fail_to_listen(error: OSError, host: str, port: int) -> NoReturn:
+    """Say why nobody can listen at an address, and what to do."""
+    if error.errno == EADDRINUSE:
+        free = "a free one: end the program that listens there, perhaps another router"
+        fail("--port", f"{free}, or choose another port", port)
+    if error.errno in (EACCES, EPERM):
+        fail("--port", "one that this user may listen at, such as 8443", port)
+    if error.errno == EADDRNOTAVAIL or isinstance(error, gaierror):
+        fail("--host", "an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all", host)
+    raise error
 
 
 class _Progress:
