@@ -370,10 +370,10 @@ def test_a_refused_question_neither_confirms_by_few_nor_hides_a_sum(made: Sums) 
 
 def test_secrets_are_erased_at_the_end_and_never_printed(made: Sums) -> None:
     secrets = made.nodes[0]._secrets
-    assert secrets.own.hex() not in repr(secrets)
+    assert secrets.local.hex() not in repr(secrets)
     made.run()
     for file in (made.path / "p0").iterdir():
-        assert secrets.own not in file.read_bytes()
+        assert secrets.local not in file.read_bytes()
     made.restart(0)
     assert made.nodes[0].is_sealed
     assert refused(made.nodes[0].answer(Ask(Position(9), ()).as_bytes(made.contract)))

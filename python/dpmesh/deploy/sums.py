@@ -42,24 +42,36 @@ with needed_by("a sum between parties"):
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-HEADER, PART, PARTS, TOTAL, DEAL, DEALT, RELAY, RELAYED, SEAL, SPENT = (
-    f"dpmesh {kind} 1".encode()
-    for kind in (
-        *("header", "part", "parts", "total", "deal", "dealt", "relay", "relayed"),
-        *("seal", "spent"),
-    )
-)
-TAG_BYTES, NONCE_BYTES = 8, 12
+HEADER = b"dpmesh header 1"
+PART = b"dpmesh part 1"
+PARTS = b"dpmesh parts 1"
+TOTAL = b"dpmesh total 1"
+DEAL = b"dpmesh deal 1"
+DEALT = b"dpmesh dealt 1"
+RELAY = b"dpmesh relay 1"
+RELAYED = b"dpmesh relayed 1"
+SEAL = b"dpmesh seal 1"
+SPENT = b"dpmesh spent 1"
+TAG_BYTES = 8
+NONCE_BYTES = 12
 RELAYED_BYTES = NUMBER_BYTES + NONCE_BYTES + KEY_BYTES + 16
-"""Length of a sealed secret that another than its dealer passes on: by whom, nonce, secret, tag."""
+"""Length of a sealed secret that another than its dealer relays: relay, nonce, secret, tag."""
 
 
 @dataclass(frozen=True, repr=False)
 class RunSecrets:
-    """A party's secrets of one run: an X25519 key and 32 bytes of its own. Erased at its end."""
+    """A party's secrets of one run, which it erases at the end of the run.
+
+    Attributes
+    ----------
+    agreement
+        A private X25519 key, for secrets shared with each other party.
+    local
+        32 bytes that the party alone has, for its noise and the tags that it deals.
+    """
 
     agreement: bytes
-    own: bytes
+    local: bytes
 
     @classmethod
     def generate(cls) -> RunSecrets:
@@ -76,8 +88,8 @@ class RunSecrets:
         return self._private.public_key().public_bytes_raw()
 
     def as_bytes(self, *keys: bytes) -> bytes:
-        """Return them as bytes, with the public keys of all parties once these are fixed."""
-        return pack(self.agreement, self.own, *keys)
+        """Return the secrets as bytes, with the public keys of all parties once these are fixed."""
+        return pack(self.agreement, self.local, *keys)
 
     def shared(self, public_key: bytes) -> bytes:
         """Return the secret shared with the owner of a public key.
@@ -107,12 +119,12 @@ class Header:
     cohort
         The numbers of the parties that take part, ascending.
     dealer
-        Whose secret tags are made of; of sums over neighbours, who receives the sum.
+        The party whose secret tags are made of; of sums over neighbours, the receiver of the sum.
     sealed
-        That secret, for its reader alone; empty for the dealer.
+        That secret, encrypted for the reader of the header alone; empty for the dealer.
     transcript
-        Of sums over neighbours, the receiver's, by the router's word: parts for one who has another
-        transcript are for a sum that it does not take.
+        Of sums over neighbours, the receiver's, by the router's word: a receiver that has another
+        transcript does not accept the sum.
     """
 
     at: Position
@@ -185,11 +197,11 @@ class Part:
     Parameters
     ----------
     header
-        Of the attempt, without what is sealed.
+        The header of the attempt, without the sealed secret.
     agreement
-        The party's own.
+        The party's hash of all that the parties of the attempt must have in common.
     packed, tag
-        Its masked integers and tag.
+        The party's masked integers and masked tag.
     """
 
     header: Header
@@ -198,12 +210,14 @@ class Part:
     tag: int
 
     def as_bytes(self, contract: Contract) -> bytes:
-        """Return the part as a message, which leaves out who takes part if all do."""
+        """Return the part as a message, which leaves out the cohort if all parties are in it."""
         header = self.header
         members = np.isin(np.arange(contract.nodes), header.cohort)
         place = b"".join((*numbers(*header.at, header.dealer), self.agreement))
-        absent = b"" if members.all() else bits_of(members)
-        return pack(PART, place, absent, self.packed + word(self.tag))
+        cohort_bits = b""
+        if not members.all():
+            cohort_bits = bits_of(members)
+        return pack(PART, place, cohort_bits, self.packed + word(self.tag))
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Part:
@@ -233,8 +247,8 @@ class Seal(NamedTuple):
 
     def signed(self, contract: Contract, key: SigningKey) -> bytes:
         """Return the seal as bytes, signed."""
-        named = numbers(*self.at, self.party)
-        return signed(key, SEAL, contract.hash, *named, self.transcript)
+        place = numbers(*self.at, self.party)
+        return signed(key, SEAL, contract.hash, *place, self.transcript)
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Seal:
@@ -266,9 +280,9 @@ class Spent(NamedTuple):
 
 
 def needed_words(contract: Contract) -> int:
-    """Return how many parties must have spent their attempts before a run ends early.
+    """Return the number of parties that must have spent their attempts for a run to end early.
 
-    They are so many that one of them is honest, or that too few are left for any sum.
+    Among so many one is honest, or too few are left for any sum.
     """
     assert contract.planned.sums is not None
     return min(contract.planned.sums.colluding, contract.nodes - contract.terms.quorum) + 1
@@ -302,32 +316,38 @@ def added(parts: Sequence[Part], contract: Contract) -> tuple[bytes, int]:
 
 
 class Group:
-    """The parties of a run as one of them sees them: their keys, and what it shares with each.
+    """The parties of a run as one of them sees them: their keys, and its secret with each.
 
     Parameters
     ----------
-    contract, own
+    contract, number
         The contract and the party's number.
     secrets
-        The party's.
+        The party's secrets of the run.
     keys
         The X25519 key of each party, in their order, as they signed them.
 
     Raises
     ------
     ValueError
-        If two are equal, the party's own is another, or one is no key; the text names its party.
+        If two keys are equal, the party's is another than that of its secrets, or one is no key;
+        the text names the party of the key.
     """
 
     def __init__(
         self, contract: Contract, number: int, secrets: RunSecrets, keys: tuple[bytes, ...]
     ) -> None:
-        self.contract, self.own, self._secrets = contract, number, secrets
-        self.keys, self.root = keys, digest(*keys)
+        self.contract = contract
+        self.number = number
+        self._secrets = secrets
+        self.keys = keys
+        self.root = digest(*keys)
+        """The hash of all keys, which is part of each agreement."""
         self._for_all = contract.has_one_model
         self._tags: dict[int, bytes] = {}
-        """Secrets for tags that others have dealt, by who dealt them."""
+        """Secrets for tags that others have dealt, by their dealers."""
         self._shared: dict[int, bytes] = {}
+        """Secrets shared with each other party by X25519, for this run."""
         for party, key in enumerate(keys):
             name = contract.parties[party].name
             if (party == number and key != secrets.public) or keys.index(key) < party:
@@ -339,23 +359,32 @@ class Group:
                     fail("key", f"an X25519 key of {name}", "another")
 
     def agreement(self, header: Header, transcript: bytes) -> bytes:
-        """Return the hash of what the parties of an attempt must have in common."""
-        if not self._for_all and header.dealer != self.own:  # a sum that another node receives
+        """Return the hash of all that the parties of an attempt must have in common.
+
+        Masks, tags and noise are made of it. No party signs it: the masks of parties with different
+        agreements do not cancel.
+
+        Raises
+        ------
+        ValueError
+            If this party has no secret for the tags of the attempt.
+        """
+        if not self._for_all and header.dealer != self.number:  # a sum that another node receives
             transcript = header.transcript
         common = header.common.as_bytes(self.contract)
         secret = sha256(self._tags_of(header)).digest()
         return digest(b"sum", self.contract.hash, common, self.root, secret, transcript)
 
     def dealt(self) -> bytes:
-        """Return this party's secret for tags as a message, sealed for each who adds to its sum."""
+        """Return this party's secret for tags as a message, sealed for each party of its sum."""
         secret = self._own_tags()
         sealed = [b""] * self.contract.nodes
-        adds = self.contract.planned.sums_at(0).receivers[self.receiver(self.own)]
-        for party in {*adds} - {self.own}:
+        adding = self.contract.planned.sums_at(0).receivers[self.receiver(self.number)]
+        for party in {*adding} - {self.number}:
             nonce = token_bytes(NONCE_BYTES)
-            cipher = ChaCha20Poly1305(self._pair(self.own, party))
+            cipher = ChaCha20Poly1305(self._pair(self.number, party))
             sealed[party] = nonce + cipher.encrypt(nonce, secret, None)
-        return pack(DEALT, self.contract.hash, *numbers(self.own), *sealed)
+        return pack(DEALT, self.contract.hash, *numbers(self.number), *sealed)
 
     def relayed(self, dealer: int) -> bytes:
         """Return a secret for tags that this party has, sealed for all others, as a message.
@@ -367,16 +396,18 @@ class Group:
         ValueError
             If this party does not have it, or each party's sums have tags of their own.
         """
-        secret = self._own_tags() if dealer == self.own else self._tags.get(dealer)
+        secret = self._tags.get(dealer)
+        if dealer == self.number:
+            secret = self._own_tags()
         if secret is None or not self._for_all:
             fail("dealer", "one whose secret this party has", dealer)
         sealed = [b""] * self.contract.nodes
         for party in range(self.contract.nodes):
-            if party not in (self.own, dealer):
+            if party not in (self.number, dealer):
                 nonce = token_bytes(NONCE_BYTES)
-                cipher = ChaCha20Poly1305(self._pair(dealer, party, through=self.own))
-                by = b"".join(numbers(self.own))
-                sealed[party] = by + nonce + cipher.encrypt(nonce, secret, None)
+                cipher = ChaCha20Poly1305(self._pair(dealer, party, through=self.number))
+                relay = b"".join(numbers(self.number))
+                sealed[party] = relay + nonce + cipher.encrypt(nonce, secret, None)
         return pack(RELAYED, self.contract.hash, *numbers(dealer), *sealed)
 
     def learn(self, headers: Iterable[Header]) -> None:
@@ -388,32 +419,42 @@ class Group:
 
     def noise(self, *agreements: bytes) -> bytes:
         """Return 32 bytes of this party alone, for the agreements of an attempt."""
-        return derive(self._secrets.own, self.contract.hash, b"noise", *agreements)
+        return derive(self._secrets.local, self.contract.hash, b"noise", *agreements)
 
     def between(self, party: int, t: int, process: bytes, other_process: bytes) -> bytes:
         """Return 32 bytes of this party and another, for round t and the numbers of both."""
-        processes = [number for _, number in sorted([(self.own, process), (party, other_process)])]
-        salt = self.contract.hash
+        processes = [process, other_process]
+        if party < self.number:
+            processes.reverse()  # both ends of the pair use the same order
         context = (*numbers(t), *processes)
-        return derive(self._shared[party], salt, b"between", *context)
+        return derive(self._shared[party], self.contract.hash, b"between", *context)
 
     def part(self, header: Header, transcript: bytes, noisy: Integers) -> Part:
-        """Return integers with noise as they leave this party, under masks for an attempt."""
+        """Return integers with noise as they leave this party, under masks for an attempt.
+
+        A pair's mask is added by the party with the lower number, and subtracted by the other one.
+        """
         agreement = self.agreement(header, transcript)
         bits = self.contract.planned.sums_at(header.at.round).modulus_bits
         tag = kernels.tag(noisy, self._weights(header, agreement))
-        signs: dict[bool, list[bytes]] = {True: [], False: []}
+        added_masks: list[bytes] = []
+        subtracted_masks: list[bytes] = []
         for party in header.cohort:
-            if party == self.own:
+            if party == self.number:
                 continue
-            ids = numbers(*sorted((party, self.own)))
+            ids = numbers(*sorted((party, self.number)))
             salt = self.contract.hash
             context = (agreement, *ids)
             secret = derive(self._shared[party], salt, b"mask", *context, length=64)
-            adds = self.own < party
-            signs[adds].append(secret[:32])
-            tag += int.from_bytes(secret[32:], "big") * (1 if adds else -1)
-        masked = kernels.mask_and_pack(noisy, bits, add=signs[True], subtract=signs[False])
+            mask = secret[:32]
+            tag_mask = int.from_bytes(secret[32:], "big")
+            if self.number < party:
+                added_masks.append(mask)
+                tag += tag_mask
+            else:
+                subtracted_masks.append(mask)
+                tag -= tag_mask
+        masked = kernels.mask_and_pack(noisy, bits, add=added_masks, subtract=subtracted_masks)
         return Part(header, agreement, masked, tag % PRIME)
 
     def opened(self, total: Total, transcript: bytes) -> tuple[Integers, bytes]:
@@ -422,46 +463,56 @@ class Group:
         Raises
         ------
         ValueError
-            If it is not the sum of parts of parties who all have this party's transcript.
+            If its tag is not that of the parts of parties that all have this party's transcript.
         """
         header = total.header
         sums = self.contract.planned.sums_at(header.at.round)
         opened = kernels.unpack_sum([total.packed], sums.dim, sums.modulus_bits)
         agreement = self.agreement(header, transcript)
-        small = max(-int(opened.min()), int(opened.max())) < LARGEST
+        largest = max(-int(opened.min()), int(opened.max()))
         weights = self._weights(header, agreement)
         parties = len(header.cohort)
-        if not small or kernels.tag(opened, weights, parties) != total.tag:
+        if largest >= LARGEST or kernels.tag(opened, weights, parties) != total.tag:
             fail("total", "the sum of what the parties sent", "another")
         return opened, digest(transcript, agreement, total.packed)
 
     def _weights(self, header: Header, agreement: bytes) -> Stream:
+        """Return the stream of the weights in an attempt's tags, which the router cannot draw."""
         seed = derive(self._tags_of(header), self.contract.hash, b"weights", agreement)
         return Key.seeded(int.from_bytes(seed, "big")).stream(Purpose.SHARED)
 
     def _own_tags(self) -> bytes:
-        return derive(self._secrets.own, self.contract.hash, b"tag")
+        """Return the secret for tags that this party deals."""
+        return derive(self._secrets.local, self.contract.hash, b"tag")
 
     def _pair(self, dealer: int, party: int, through: int | None = None) -> bytes:
         """Return the key under which a dealer's secret is sealed for a party.
 
         This party is one of the two, or of the party and the one `through` which the secret goes.
         """
-        sender = dealer if through is None else through
-        shared = self._shared[party if sender == self.own else sender]
-        places = (dealer, party) if through is None else (dealer, party, through)
-        return derive(shared, self.contract.hash, b"group", *numbers(*places))
+        sender = dealer
+        parties = [dealer, party]
+        if through is not None:
+            sender = through
+            parties.append(through)
+        other = sender
+        if sender == self.number:
+            other = party
+        return derive(self._shared[other], self.contract.hash, b"group", *numbers(*parties))
 
     def receiver(self, dealer: int) -> int:
-        """Return the number of the sum whose tags a party's secret makes: the first, if for all."""
+        """Return the number of the sum whose tags a dealer makes: the first, if it is for all."""
         if self._for_all:
             return 0
         return dealer
 
     def _tags_of(self, header: Header) -> bytes:
-        """Return the secret that tags are made of; fail if this party was not given it."""
+        """Return the secret that an attempt's tags are made of; fail if this party lacks it.
+
+        A secret from a header is kept, unless it came through a relay instead of its dealer.
+        """
         dealer = header.dealer
-        if dealer == self.own:
+        if dealer == self.number:
             return self._own_tags()
         if not header.sealed and dealer in self._tags:
             return self._tags[dealer]
@@ -470,9 +521,9 @@ class Group:
         if len(sealed) == RELAYED_BYTES:
             (through,) = read_numbers(sealed[:NUMBER_BYTES])
             sealed = sealed[NUMBER_BYTES:]
-        if through == self.own or (through is not None and through >= self.contract.nodes):
+        if through == self.number or (through is not None and through >= self.contract.nodes):
             fail("header", "a secret that another party sealed", "one through itself")
-        cipher = ChaCha20Poly1305(self._pair(dealer, self.own, through))
+        cipher = ChaCha20Poly1305(self._pair(dealer, self.number, through))
         nonce = sealed[:NONCE_BYTES]
         text = sealed[NONCE_BYTES:]
         try:
