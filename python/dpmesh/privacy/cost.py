@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import dpmesh.accounting as accounting
 from dpmesh._epsilons import rounded_up
 from dpmesh._html import as_html
 from dpmesh._privacy_types import NeighboringRelation
-from dpmesh._ragged import Indices
+from dpmesh._ragged import Flags, Indices
 from dpmesh.accounting._arguments import noises_to_sensitivity, rates
 from dpmesh.accounting._compose import composed_epsilon
 from dpmesh.accounting._merge import RoundKinds
@@ -31,10 +31,10 @@ from dpmesh.privacy.sampling import RandomAllocation
 MOST_COMPOSITIONS = 32
 """With more distinct parts, those alone that may cost most have a loss distribution."""
 
-_MOST_KINDS = 1024  # in all compositions of parts that cannot cost most
+_MOST_KINDS = 1024
+"""Kinds in all compositions, beyond which parts that cannot cost most have none."""
 
 Names = npt.NDArray[np.object_]
-Chosen = npt.NDArray[np.bool_]
 
 PURE = "pure differential privacy of Laplace noise"
 SAMPLERS_ERR = "none: what samplers of noise on a grid err exceeds delta at such an epsilon"
@@ -88,20 +88,23 @@ class Costs(NamedTuple):
     gaussian_accountant: Callable[[int], str]
     together: Names
 
-    def where(self, chosen: Chosen, rest: Costs | None) -> Costs:
+    def where(self, chosen: Flags, rest: Costs | None) -> Costs:
         """Return these costs of the chosen parts, and the others of the rest, if there are any."""
         if rest is None or chosen.all():
             return self
-        epsilons, unprotected, pure, amplified, joint = (
-            np.where(chosen, getattr(self, name), getattr(rest, name))
-            for name in ("epsilons", "unprotected", "pure", "amplified", "together")
-        )
 
         def accountant(part: int) -> str:
             costs = self if chosen[part] else rest
             return costs.gaussian_accountant(part)
 
-        return Costs(epsilons, unprotected, pure, amplified, accountant, joint)
+        return Costs(
+            epsilons=np.where(chosen, self.epsilons, rest.epsilons),
+            unprotected=np.where(chosen, self.unprotected, rest.unprotected),
+            pure=np.where(chosen, self.pure, rest.pure),
+            amplified=np.where(chosen, self.amplified, rest.amplified),
+            gaussian_accountant=accountant,
+            together=np.where(chosen, self.together, rest.together),
+        )
 
     def cost(self, part: int) -> Cost:
         """Return the cost of one part."""
@@ -115,8 +118,12 @@ class Costs(NamedTuple):
             return Cost(epsilon, "nothing depends on the data")
         if not self.pure[part] or accountant == NEEDS_DELTA:
             return Cost(epsilon, accountant)
-        pure = PURE + (", amplified by sampling" if self.amplified[part] else "")
-        return Cost(epsilon, f"{accountant}, plus {pure}" if accountant else pure)
+        pure = PURE
+        if self.amplified[part]:
+            pure += ", amplified by sampling"
+        if accountant:
+            return Cost(epsilon, f"{accountant}, plus {pure}")
+        return Cost(epsilon, pure)
 
 
 def costs(
@@ -125,8 +132,9 @@ def costs(
     """Return the smallest epsilon at `delta` that we can prove for each part of the data.
 
     Each number of noise on a grid that a release draws costs `SAMPLER_ERROR`: a release is charged
-    for `MOST_NUMBERS`, since its plan does not know how many it has. Where that leaves no proof,
-    Laplace noise by addition remains, which is pure up to that error.
+    for `MOST_NUMBERS`, since its plan does not know how many it has. A share of delta is set aside
+    for these errors; larger shares are tried where a smaller one proves nothing. Where all of them
+    prove nothing, Laplace noise by addition remains, which is pure up to that error.
 
     Parameters
     ----------
@@ -150,7 +158,7 @@ def costs(
             release.sampling.require(relation)
     rows = [release.mechanism.integer_rows for release in distinct.releases]
     rows_of_releases = np.array(rows, dtype=np.float64)[distinct.place]
-    numbers = MOST_NUMBERS * parts.totals(rows_of_releases)
+    numbers = MOST_NUMBERS * parts.totals(rows_of_releases)  # on a grid, by part
 
     def exact(remaining_delta: float) -> Costs:
         return _costs_of_exact_noise(releases, distinct, parts, remaining_delta, relation)
@@ -158,19 +166,20 @@ def costs(
     on_grid = numbers > 0
     if delta == 0 or not on_grid.any():
         return exact(delta)
-    cost = None if on_grid.all() else exact(delta)
+    proved = None if on_grid.all() else exact(delta)
     for share in SHARES_OF_DELTA:
-        partial = exact(delta * (1 - share))
-        rounded = partial.epsilons != partial.pure
-        epsilons = partial.epsilons + np.where(rounded, 2 * numbers * rounding_slack(), 0.0)
-        cost = partial._replace(epsilons=epsilons).where(on_grid, cost)
-        unproved = rounded & (epsilons > largest_epsilon(delta, share, numbers))
-        on_grid = on_grid & unproved & np.isfinite(epsilons)
+        with_rest = exact(delta * (1 - share))
+        uses_delta = with_rest.epsilons != with_rest.pure  # pure epsilons need none of it
+        slack = np.where(uses_delta, 2 * numbers * rounding_slack(), 0.0)
+        epsilons = with_rest.epsilons + slack
+        proved = with_rest._replace(epsilons=epsilons).where(on_grid, proved)
+        is_too_large = uses_delta & (epsilons > largest_epsilon(delta, share, numbers))
+        on_grid = on_grid & is_too_large & np.isfinite(epsilons)  # parts that are not proved yet
         if not on_grid.any():
-            return cost
+            return proved
     pure = exact(0.0)
     proofs = np.where(np.isinf(pure.epsilons), SAMPLERS_ERR, pure.together)
-    return pure._replace(together=proofs).where(on_grid, cost)
+    return pure._replace(together=proofs).where(on_grid, proved)
 
 
 def _costs_of_exact_noise(
@@ -180,42 +189,68 @@ def _costs_of_exact_noise(
     delta: float,
     relation: NeighboringRelation,
 ) -> Costs:
-    """Return what releases cost if all noise has its exact distribution, as `costs`."""
-    few, place = distinct
-    failures = parts.totals(np.array([release.failure for release in few])[place])
-    unsure = (failures > 0) & (failures >= delta)
+    """Return costs as `costs` does, if all noise has its exact distribution.
+
+    There are two proofs, of which the smaller epsilon counts. `separate` adds up the epsilons of
+    Laplace releases and one epsilon of all Gaussian releases. `joint` is the epsilon of one loss
+    distribution of all releases. Parts with releases of custom mechanisms, which have no law, have
+    the epsilon of `own_costs` instead.
+    """
+    noises = distinct.releases
+    place = distinct.place
+    failures = parts.totals(np.array([release.failure for release in noises])[place])
+    fails_too_often = (failures > 0) & (failures >= delta)
     delta = max(0.0, delta - float(np.max(failures, initial=0.0)))
-    multiplier = np.array([release.noise_to_sensitivity for release in few], dtype=np.float64)
-    custom = np.array([release.mechanism.law is None for release in few], dtype=bool)
-    noisy = (multiplier > 0) & ~custom
-    noises_to_sensitivity(multiplier[noisy])
-    kinds, which = kinds_of(few, noisy, relation)
-    which = which[place]
-    custom = custom[place]
-    noisy = noisy[place]
+
+    noise_ratio = np.array([release.noise_to_sensitivity for release in noises], dtype=np.float64)
+    is_custom = np.array([release.mechanism.law is None for release in noises], dtype=bool)
+    is_noisy = (noise_ratio > 0) & ~is_custom
+    noises_to_sensitivity(noise_ratio[is_noisy])  # fails if one is out of range
+    kinds, kind_of_noise = kinds_of(noises, is_noisy, relation)
     rates("sampling_rate", np.array([kind.rate for kind in kinds] or [1.0]))
-    laplace = np.array([kind.noise.is_pure for kind in kinds] + [False])[which]
-    alone = np.array([kind.pure(relation) for kind in kinds] + [0.0])[which]
-    sampled = np.array([kind.is_amplified(relation) for kind in kinds] + [False])[which]
-    pure = parts.totals(alone)
-    amplified = parts.totals((laplace & sampled).astype(np.float64))
-    unprotected = parts.totals((~noisy & ~custom).astype(np.float64))
-    of_gaussian = np.where(laplace, -1, which)
-    gaussian, accountant = _gaussian(kinds, of_gaussian, parts, delta, relation)
+
+    # from here on arrays are by release, shape (releases,)
+    kind_numbers = kind_of_noise[place]  # -1 for releases without noise, or with custom noise
+    is_custom = is_custom[place]
+    is_noisy = is_noisy[place]
+    is_laplace = _by_release([kind.noise.is_pure for kind in kinds], kind_numbers, False)
+    pure_epsilon = _by_release([kind.pure(relation) for kind in kinds], kind_numbers, 0.0)
+    is_amplified = _by_release([kind.is_amplified(relation) for kind in kinds], kind_numbers, False)
+    gaussian_kinds = np.where(is_laplace, -1, kind_numbers)
+
+    # from here on arrays are by part of the data, shape (parts,)
+    pure = parts.totals(pure_epsilon)
+    amplified = parts.totals((is_laplace & is_amplified).astype(np.float64))
+    unprotected = parts.totals((~is_noisy & ~is_custom).astype(np.float64))
+    gaussian = _gaussian(kinds, gaussian_kinds, parts, delta, relation)
     if any(kind.moments for kind in kinds):
         coarse = [kind.by_moments() for kind in kinds]
-        of_moments = _gaussian(coarse, of_gaussian, parts, delta, relation)
-        gaussian, accountant = _cheaper((gaussian, accountant), of_moments)
-    separate = pure + gaussian
-    joint, proofs = _together(kinds, which, parts, separate, delta, relation)
+        by_moments = _gaussian(coarse, gaussian_kinds, parts, delta, relation)
+        gaussian = _cheaper(gaussian, by_moments)
+    separate = pure + gaussian.epsilons
+    joint, proofs = _together(kinds, kind_numbers, parts, separate, delta, relation)
     proofs[joint >= separate] = ""
     epsilons = np.where(unprotected > 0, inf, np.minimum(separate, joint))
-    of_own = np.flatnonzero((parts.totals(custom.astype(np.float64)) > 0) & (unprotected == 0))
-    touching = ([releases[index] for index in parts.releases(part)] for part in of_own.tolist())
-    for part, paid in zip(of_own, own_costs(touching, delta, relation), strict=True):
-        epsilons[part], proofs[part] = paid
-    epsilons = np.where(unsure, inf, epsilons)
-    return Costs(epsilons, unprotected, pure, amplified, accountant, proofs)
+
+    has_custom = parts.totals(is_custom.astype(np.float64)) > 0
+    custom_parts = np.flatnonzero(has_custom & (unprotected == 0))
+    touching = (
+        [releases[index] for index in parts.releases(part)] for part in custom_parts.tolist()
+    )
+    custom_costs = own_costs(touching, delta, relation)
+    for part, (epsilon, proof) in zip(custom_parts, custom_costs, strict=True):
+        epsilons[part] = epsilon
+        proofs[part] = proof
+    epsilons = np.where(fails_too_often, inf, epsilons)
+    return Costs(epsilons, unprotected, pure, amplified, gaussian.accountant, proofs)
+
+
+def _by_release(
+    values: Sequence[float], kind_numbers: Indices, without_kind: float
+) -> npt.NDArray[Any]:
+    """Return the value of each release's kind; `without_kind` for releases of kind -1."""
+    with_last = np.array([*values, without_kind])  # which the index -1 selects
+    return with_last[kind_numbers]
 
 
 class _Distinct(NamedTuple):
@@ -226,7 +261,7 @@ class _Distinct(NamedTuple):
     releases
         The first release of each noise, in order.
     place
-        Shape (releases of the plan,).
+        Index in `releases` of each release of the plan, shape (releases of the plan,).
     """
 
     releases: list[Release]
@@ -234,60 +269,83 @@ class _Distinct(NamedTuple):
 
 
 def _distinct(releases: Sequence[Release]) -> _Distinct:
-    """Return one of the releases that share their noise, in order, and the place of each there."""
-    keys = [
-        (id(release.mechanism), id(release.sensitivity), id(release.sampling))
-        for release in releases
-    ]
-    places = {key: nth for nth, key in enumerate(dict.fromkeys(keys))}
-    first = dict(zip(reversed(keys), reversed(releases), strict=True))
-    place = np.array([places[key] for key in keys], np.int64)
-    return _Distinct([first[key] for key in places], place)
+    """Return the first of all releases that share their noise, and the place of each among them."""
+    place_of_noise: dict[tuple[int, int, int], int] = {}
+    first_releases: list[Release] = []
+    places = []
+    for release in releases:
+        noise = (id(release.mechanism), id(release.sensitivity), id(release.sampling))
+        if noise not in place_of_noise:
+            place_of_noise[noise] = len(first_releases)
+            first_releases.append(release)
+        places.append(place_of_noise[noise])
+    return _Distinct(first_releases, np.array(places, np.int64))
 
 
-_Proved: TypeAlias = tuple[Numbers, Callable[[int], str]]
-"""The epsilon of each part, and what names its proof."""
+class _Proved(NamedTuple):
+    """The epsilon of each part, shape (parts,), and the name of a part's proof."""
+
+    epsilons: Numbers
+    accountant: Callable[[int], str]
 
 
 def _cheaper(first: _Proved, second: _Proved) -> _Proved:
     """Return the smaller epsilon of each part."""
 
-    def name(part: int) -> str:
-        cheaper = second if second[0][part] < first[0][part] else first
-        return cheaper[1](part)
+    def accountant(part: int) -> str:
+        cheaper = second if second.epsilons[part] < first.epsilons[part] else first
+        return cheaper.accountant(part)
 
-    return np.minimum(first[0], second[0]), name
+    return _Proved(np.minimum(first.epsilons, second.epsilons), accountant)
 
 
 def _gaussian(
-    kinds: Sequence[Kind], which: Indices, parts: Parts, delta: float, relation: NeighboringRelation
+    kinds: Sequence[Kind],
+    kind_numbers: Indices,
+    parts: Parts,
+    delta: float,
+    relation: NeighboringRelation,
 ) -> _Proved:
     """Return each part's epsilon for its Gaussian releases, and what names its proof.
 
     Exact for noise on all data; by Rényi curves for noise on a grid, or on samples.
+
+    Parameters
+    ----------
+    kinds
+        Kinds of releases.
+    kind_numbers
+        The kind of each release; -1 for those that are not Gaussian. Shape (releases,).
+    parts, delta, relation
+        As for `costs`.
     """
+    is_gaussian = kind_numbers >= 0
     if delta == 0:
-        touched = parts.totals((which >= 0).astype(np.float64)) > 0
-        return np.where(touched, inf, 0.0), lambda part: NEEDS_DELTA if touched[part] else ""
-    occurring = [kinds[index] for index in np.unique(which[which >= 0])]
+        is_touched = parts.totals(is_gaussian.astype(np.float64)) > 0
+        epsilons = np.where(is_touched, inf, 0.0)
+        return _Proved(epsilons, lambda part: NEEDS_DELTA if is_touched[part] else "")
+    occurring = [kinds[number] for number in np.unique(kind_numbers[is_gaussian])]
     if all(kind.is_exact for kind in occurring):
-        squares = np.array([float(kind.noise_to_sensitivity) ** -2 for kind in kinds] + [0.0])
-        mu = np.sqrt(parts.totals(squares[which]))
-        values, part = np.unique(mu, return_inverse=True)
-        exact = accounting.gdp_epsilon(delta=delta, mu=values)[part]
-        rounded = np.array([kind.noise.of_integers for kind in kinds] + [False])[which]
-        of_integers = parts.totals(rounded.astype(np.float64)) > 0
-        return exact, lambda index: _exact_text(mu[index], of_integers[index])
-    counts = parts.counts(which, len(kinds))
-    distinct, part = np.unique(counts, axis=0, return_inverse=True)
-    costs_of_counts = [_by_curve(kinds, times, delta, relation) for times in distinct]
-    epsilons = np.array([cost.epsilon for cost in costs_of_counts])[part.reshape(-1)]
-    return epsilons, lambda index: costs_of_counts[part.flat[index]].accountant
+        # releases of noise ratios s_1, s_2, .. are together mu-GDP with mu^2 = sum of 1 / s_i^2
+        squares = [float(kind.noise_to_sensitivity) ** -2 for kind in kinds]
+        mu = np.sqrt(parts.totals(_by_release(squares, kind_numbers, 0.0)))
+        distinct_mu, place = np.unique(mu, return_inverse=True)
+        epsilons = accounting.gdp_epsilon(delta=delta, mu=distinct_mu)[place]
+        of_integers = [kind.noise.of_integers for kind in kinds]
+        is_of_integers = _by_release(of_integers, kind_numbers, False)
+        has_integers = parts.totals(is_of_integers.astype(np.float64)) > 0
+        return _Proved(epsilons, lambda part: _exact_text(mu[part], has_integers[part]))
+    counts = parts.counts(kind_numbers, len(kinds))  # shape (parts, kinds)
+    distinct_counts, place = np.unique(counts, axis=0, return_inverse=True)
+    place = place.reshape(-1)
+    curve_costs = [_by_curve(kinds, times, delta, relation) for times in distinct_counts]
+    epsilons = np.array([cost.epsilon for cost in curve_costs])[place]
+    return _Proved(epsilons, lambda part: curve_costs[place[part]].accountant)
 
 
 def _together(
     kinds: Sequence[Kind],
-    which: Indices,
+    kind_numbers: Indices,
     parts: Parts,
     separate: Numbers,
     delta: float,
@@ -300,42 +358,66 @@ def _together(
     It is infinite where another proof is exact, which needs no loss distribution: for one release
     with Laplace noise, and Gaussian noise on all data; and where none is known, for Gaussian noise
     on the integers.
+
+    Parameters
+    ----------
+    kinds, kind_numbers, parts, delta, relation
+        As for `_gaussian`, with Laplace releases among them.
+    separate
+        The epsilon of each part by another proof, shape (parts,).
     """
     epsilons = np.full(len(parts.owners), inf)
     proofs = np.full(len(parts.owners), "", dtype=object)
     if delta == 0 or not kinds:
         return epsilons, proofs
-    counts = parts.counts(which, len(kinds))
-    plain = np.array([kind.is_exact for kind in kinds])
-    unknown = np.array([kind.noise.law is None for kind in kinds])
-    pure = np.array([kind.noise.is_pure for kind in kinds])
-    allocated = np.array([kind.is_allocated for kind in kinds])
-    exact = (counts[:, ~plain].sum(axis=1) == 0) | (
-        (counts[:, ~pure | allocated].sum(axis=1) == 0) & (counts[:, pure].sum(axis=1) <= 1)
-    )
-    composes = ~exact & (counts[:, unknown].sum(axis=1) == 0)
+    counts = parts.counts(kind_numbers, len(kinds))  # shape (parts, kinds)
+    composes = ~_has_exact_proof(kinds, counts)
+    has_no_law = np.array([kind.noise.law is None for kind in kinds])
+    composes &= counts[:, has_no_law].sum(axis=1) == 0
     if not composes.any():
         return epsilons, proofs
-    distinct, part = np.unique(counts[composes], axis=0, return_inverse=True)
-    part = part.reshape(-1)
-    most = np.zeros(len(distinct))
-    np.maximum.at(most, part, separate[composes])
-    composed_costs = [Cost(inf, "")] * len(distinct)
-    largest, composed, spent = 0.0, 0, 0
-    for row in np.argsort(-most, kind="stable").tolist():
-        size = int(np.count_nonzero(distinct[row]))
-        enough = composed >= MOST_COMPOSITIONS or spent + size > _MOST_KINDS
-        if composed and enough and (most[row] <= largest or composed >= MOST_COMPOSITIONS):
+    # parts with the same releases are composed once, as one group
+    group_counts, group = np.unique(counts[composes], axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    group_separate = np.zeros(len(group_counts))
+    np.maximum.at(group_separate, group, separate[composes])
+    group_costs = [Cost(inf, "")] * len(group_counts)
+    largest = 0.0  # epsilon of all groups so far
+    composed_kinds = 0
+    largest_first = np.argsort(-group_separate, kind="stable").tolist()
+    for compositions, number in enumerate(largest_first):
+        kinds_of_group = int(np.count_nonzero(group_counts[number]))
+        has_most_compositions = compositions >= MOST_COMPOSITIONS
+        has_most_kinds = composed_kinds + kinds_of_group > _MOST_KINDS
+        cannot_be_largest = group_separate[number] <= largest
+        if compositions and (has_most_compositions or (has_most_kinds and cannot_be_largest)):
             break
-        composed_costs[row] = _composed(kinds, distinct[row], delta, relation)
-        largest = max(largest, min(composed_costs[row].epsilon, float(most[row])))
-        composed, spent = composed + 1, spent + size
-    epsilons[composes] = np.array([cost.epsilon for cost in composed_costs])[part]
-    proofs[composes] = np.array([cost.accountant for cost in composed_costs], dtype=object)[part]
+        cost = _composed(kinds, group_counts[number], delta, relation)
+        group_costs[number] = cost
+        largest = max(largest, min(cost.epsilon, float(group_separate[number])))
+        composed_kinds += kinds_of_group
+    epsilons[composes] = np.array([cost.epsilon for cost in group_costs])[group]
+    proofs[composes] = np.array([cost.accountant for cost in group_costs], dtype=object)[group]
     return epsilons, proofs
 
 
+def _has_exact_proof(kinds: Sequence[Kind], counts: Numbers) -> Flags:
+    """Return True for parts whose epsilon is exact without a loss distribution, shape (parts,).
+
+    Their releases are all of Gaussian noise on all data, or one of Laplace noise that is not
+    allocated at random.
+    """
+    is_exact = np.array([kind.is_exact for kind in kinds])
+    is_pure = np.array([kind.noise.is_pure for kind in kinds])
+    is_allocated = np.array([kind.is_allocated for kind in kinds])
+    all_exact = counts[:, ~is_exact].sum(axis=1) == 0
+    all_plain_laplace = counts[:, ~is_pure | is_allocated].sum(axis=1) == 0
+    at_most_one_laplace = counts[:, is_pure].sum(axis=1) <= 1
+    return np.asarray(all_exact | (all_plain_laplace & at_most_one_laplace))
+
+
 def _exact_text(mu: float, of_integers: bool) -> str:
+    """Return the name of the exact proof of Gaussian releases; empty if there are none."""
     if mu <= 0:
         return ""
     qualifier = " of noise on a grid" if of_integers else ", exact"
@@ -415,9 +497,9 @@ def _composed(
 ) -> Cost:
     """Return the cost of releases by a loss distribution, with a count for each kind."""
     count = {kind: number for kind, number in zip(kinds, times, strict=True) if number > 0}
-    by_pair: dict[DominatingPair, list[Kind]] = {}
+    kinds_by_pair: dict[DominatingPair, list[Kind]] = {}
     for kind in count:
-        by_pair.setdefault(kind.pair(relation), []).append(kind)
+        kinds_by_pair.setdefault(kind.pair(relation), []).append(kind)
     rounds = [
         RoundKinds(
             pair,
@@ -425,15 +507,16 @@ def _composed(
             np.array([kind.noise_to_sensitivity for kind in members]),
             np.array([count[kind] for kind in members]),
         )
-        for pair, members in by_pair.items()
+        for pair, members in kinds_by_pair.items()
     ]
     names = set().union(*(kind.noise_names for kind in count))
     samples = [kind.sampling.samples for kind in count if kind.sampling is not None]
-    what = " and ".join(dict.fromkeys(samples)) or ALL_DATA
+    subject = " and ".join(dict.fromkeys(samples)) or ALL_DATA
     if names != {"Gaussian"}:
-        what = f"{' and '.join(sorted(names, reverse=True))} noise on {what}"
-    pair, _, multiplier, number = rounds[0]
-    if isinstance(pair, Allocation) and len(rounds) == 1 and number.tolist() == [1.0]:
-        epsilon = allocated_epsilon(pair, delta, float(multiplier[0]))
-        return Cost(epsilon, f"dominating pair of {what}")
-    return Cost(composed_epsilon(delta, *rounds), f"privacy loss distribution of {what}")
+        subject = f"{' and '.join(sorted(names, reverse=True))} noise on {subject}"
+    pair, _, noise_ratio, times_of_pair = rounds[0]
+    is_one_round = len(rounds) == 1 and times_of_pair.tolist() == [1.0]
+    if isinstance(pair, Allocation) and is_one_round:
+        epsilon = allocated_epsilon(pair, delta, float(noise_ratio[0]))
+        return Cost(epsilon, f"dominating pair of {subject}")
+    return Cost(composed_epsilon(delta, *rounds), f"privacy loss distribution of {subject}")
