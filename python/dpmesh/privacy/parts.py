@@ -42,34 +42,44 @@ class Parts:
     shared: Indices
 
     def totals(self, weights: Numbers) -> Numbers:
-        """Return the sum of releases' weights for each part."""
-        parts, releases = self.own
-        nodes, shared = self.shared
-        total = np.bincount(parts, weights[releases], len(self.owners))
-        everywhere = np.bincount(nodes, weights[shared], self.nodes)
-        return np.asarray(total + everywhere[self.owners], dtype=np.float64)
+        """Return the sum of releases' weights for each part, shape (parts,).
+
+        `weights` has the shape (releases,).
+        """
+        parts, batch_releases = self.own
+        nodes, node_releases = self.shared
+        batch_totals = np.bincount(parts, weights[batch_releases], len(self.owners))
+        node_totals = np.bincount(nodes, weights[node_releases], self.nodes)
+        return np.asarray(batch_totals + node_totals[self.owners], dtype=np.float64)
 
     def counts(self, kinds: Indices, number: int) -> Numbers:
         """Return how often releases of each of `number` kinds touch each part.
 
-        A release of kind -1 counts for none.
+        Shape (parts, number). `kinds` holds the kind of each release; one of kind -1 counts for
+        none.
         """
 
         def count(pairs: Indices, rows: int) -> Numbers:
-            row, kind = pairs[0], kinds[pairs[1]]
-            cells = row[kind >= 0] * number + kind[kind >= 0]
+            """Return the number of pairs of each row and kind, shape (rows, number)."""
+            row, release = pairs
+            kind = kinds[release]
+            is_counted = kind >= 0
+            cells = row[is_counted] * number + kind[is_counted]
             table = np.bincount(cells, minlength=rows * number).reshape(rows, number)
             return table.astype(np.float64)
 
-        of_parts = count(self.own, len(self.owners))
-        return of_parts + count(self.shared, self.nodes)[self.owners]
+        batch_counts = count(self.own, len(self.owners))
+        node_counts = count(self.shared, self.nodes)
+        return batch_counts + node_counts[self.owners]
 
     def releases(self, part: int) -> list[int]:
         """Return the releases that touch a part, in order."""
-        parts, of_parts = self.own
-        nodes, shared = self.shared
-        touched = np.concatenate([of_parts[parts == part], shared[nodes == self.owners[part]]])
-        return [int(index) for index in np.sort(touched)]
+        parts, batch_releases = self.own
+        nodes, node_releases = self.shared
+        of_batch = batch_releases[parts == part]
+        of_node = node_releases[nodes == self.owners[part]]
+        touching = np.sort(np.concatenate([of_batch, of_node]))
+        return [int(index) for index in touching]
 
     def worst_by_node(self, values: Numbers) -> Numbers:
         """Return the largest value among the parts of each node."""
@@ -83,35 +93,42 @@ def parts_of(releases: Sequence[Release], nodes: int) -> Parts:
 
     Every node has at least one part, touched or not.
     """
-    node, release = _touches(releases, nodes)
+    node, index = _touches(releases, nodes)  # pairs of a node and the index of a release
     batches = {release.batch for release in releases} - {None}
-    number = {batch: index for index, batch in enumerate(batches)}
-    batch_of = np.array([number.get(release.batch, -1) for release in releases], dtype=np.int64)
-    batch = batch_of[release]
+    number_of_batch = {batch: number for number, batch in enumerate(batches)}
+    batch_numbers = [number_of_batch.get(release.batch, -1) for release in releases]
+    batch = np.array(batch_numbers, dtype=np.int64)[index]  # of each pair; -1 without a batch
     in_batch = batch >= 0
-    keys, part = np.unique(
-        node[in_batch] * max(1, len(batches)) + batch[in_batch], return_inverse=True
-    )
-    owners = keys // max(1, len(batches))
-    without = np.setdiff1d(np.arange(nodes), owners)
+    # a part is a pair of a node and a batch, here as one number
+    batch_count = max(1, len(batches))
+    part_keys = node[in_batch] * batch_count + batch[in_batch]
+    distinct_keys, part = np.unique(part_keys, return_inverse=True)
+    owners = distinct_keys // batch_count
+    nodes_without_batch = np.setdiff1d(np.arange(nodes), owners)
     return Parts(
-        owners=np.concatenate([owners, without]),
+        owners=np.concatenate([owners, nodes_without_batch]),
         nodes=nodes,
-        own=np.stack([part.reshape(-1), release[in_batch]]),
-        shared=np.stack([node[~in_batch], release[~in_batch]]),
+        own=np.stack([part.reshape(-1), index[in_batch]]),
+        shared=np.stack([node[~in_batch], index[~in_batch]]),
     )
 
 
 def nodes_named(releases: Sequence[Release]) -> int:
     """Return the least number of nodes that includes all nodes named; 0 if none is named."""
-    return max((1 + int(max(r.nodes)) for r in releases if r.nodes is not None), default=0)
+    counts = (1 + int(max(release.nodes)) for release in releases if release.nodes is not None)
+    return max(counts, default=0)
 
 
 def _touches(releases: Sequence[Release], nodes: int) -> tuple[Indices, Indices]:
-    """Return pairs of a node and a release of its data."""
-    everybody = np.arange(nodes)
-    named = [everybody if r.nodes is None else np.asarray(r.nodes, np.int64) for r in releases]
-    if not named:
-        return everybody[:0], everybody[:0]
-    lengths = [len(names) for names in named]
-    return np.concatenate(named), np.repeat(np.arange(len(releases)), lengths)
+    """Return pairs of a node and the index of a release of its data, as two arrays."""
+    all_nodes = np.arange(nodes)
+    nodes_by_release = []
+    for release in releases:
+        if release.nodes is None:
+            nodes_by_release.append(all_nodes)
+        else:
+            nodes_by_release.append(np.asarray(release.nodes, np.int64))
+    if not nodes_by_release:
+        return all_nodes[:0], all_nodes[:0]
+    lengths = [len(release_nodes) for release_nodes in nodes_by_release]
+    return np.concatenate(nodes_by_release), np.repeat(np.arange(len(releases)), lengths)
