@@ -12,8 +12,11 @@ from dpmesh.accounting._arguments import Floats
 from dpmesh.accounting._loss import UNIT, LossDistribution
 from dpmesh.accounting._merge import Mixtures
 
-# about the best order
 _BESIDE = np.array([0.5, 0.6, 0.7, 0.78, 0.86, 0.93, 1.0, 1.08, 1.16, 1.28, 1.45, 1.7])
+"""Multiples of the best order that are tried, too."""
+
+_ORDERS_ABOVE_GUESS = 9
+"""Doublings of the guessed best order that are tried."""
 
 
 class Moments(NamedTuple):
@@ -37,6 +40,10 @@ class Moments(NamedTuple):
     def of(
         cls, orders: Floats, nodes: Floats, mixtures: Mixtures, rounding: Floats | float = 0.0
     ) -> Moments:
+        """Return the cumulants of nodes, and of the composition of all kinds of rounds.
+
+        `rounding` bounds the errors of the nodes' cumulants at each order.
+        """
         # each cumulant is raised by its rounding; the sum is no BLAS product, which wakes threads
         kinds = mixtures.log_mean(nodes) + 1e-12 + rounding
         total = np.sum(mixtures.times[:, None] * kinds, axis=0)
@@ -61,6 +68,7 @@ def moments_of(
     near_orders = wide.orders[best] * _BESIDE
     near_nodes = np.array([_log_moments(loss, near_orders * interval) for loss in losses])
     near = Moments.of(near_orders, near_nodes, mixtures)
+    # among those of both searches, the near ones are exact to more digits
     is_outside = (wide.orders < near_orders[0]) | (wide.orders > near_orders[-1])
     orders = np.concatenate([wide.orders[is_outside], near_orders])
     nodes = np.concatenate([wide.nodes[:, is_outside], near_nodes], axis=1)
@@ -72,17 +80,22 @@ def moments_of(
 def _wide_moments(
     losses: Sequence[LossDistribution], mixtures: Mixtures, delta: float, interval: float
 ) -> Moments:
-    """Return the cumulants at -orders, 0 and orders, each twice the one before."""
+    """Return the cumulants at -orders, 0 and orders, each twice the one before.
+
+    For Gaussian losses of mean square s^2 in all, the best order is about ``sqrt(2 log(1 / delta) +
+    1) / s``. The least order that can help is ``log(1 / delta)`` over the largest loss: a smaller
+    one proves no epsilon below that loss.
+    """
     squares = []
     for loss in losses:
         indices = np.arange(loss.first, loss.last + 1.0)
         squares.append(float(np.sum(loss.masses * np.square(indices))))
     total_square = float(np.sum(mixtures.times * mixtures.mean(np.array(squares))))
-    spread = interval * sqrt(total_square)
-    guess = sqrt(2 * log(1 / delta) + 1) / max(spread, 1e-300)
-    largest = interval * max(1, *(loss.last for loss in losses))
-    halvings = max(6, ceil(log2(guess * largest / log(1 / delta))) + 3)  # from the least that helps
-    powers = np.arange(halvings + 9)
+    root_mean_square = interval * sqrt(total_square)
+    guess = sqrt(2 * log(1 / delta) + 1) / max(root_mean_square, 1e-300)
+    largest_loss = interval * max(1, *(loss.last for loss in losses))
+    halvings = max(6, ceil(log2(guess * largest_loss / log(1 / delta))) + 3)
+    powers = np.arange(halvings + _ORDERS_ABOVE_GUESS)
     orders = np.asarray(guess * 2.0 ** (powers - halvings))
     errors = 8 * UNIT * 2.0**powers  # of powers by squaring
     return Moments.of(
@@ -94,8 +107,11 @@ def _wide_moments(
 
 
 def _log_moments(loss: LossDistribution, orders: Floats) -> Floats:
-    """Return ``log E exp(order x)``."""
-    x = np.arange(loss.first - loss.last, 1.0)
+    """Return ``log E exp(order x)`` at each order, for the index x of the loss on its grid.
+
+    The largest index is taken out of the exponential, so that nothing overflows.
+    """
+    x = np.arange(loss.first - loss.last, 1.0)  # less the largest index
     with np.errstate(under="ignore", divide="ignore"):
         means = [np.sum(loss.masses * np.exp(order * x)) for order in orders]
         logs: Floats = np.log(means) + orders * loss.last
@@ -103,7 +119,10 @@ def _log_moments(loss: LossDistribution, orders: Floats) -> Floats:
 
 
 def _log_moments_of_powers(loss: LossDistribution, orders: Floats) -> Floats:
-    """Return ``log E exp(order x)`` at -orders, 0 and orders, each twice the one before."""
+    """Return ``log E exp(order x)`` at -orders, 0 and orders, each twice the one before.
+
+    As the orders double, the exponentials are squared in place of computed anew.
+    """
     x = np.arange(loss.masses.size, dtype=np.float64)
     middle = orders.size
     logs = np.zeros(2 * orders.size + 1)
