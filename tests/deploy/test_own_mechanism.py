@@ -233,7 +233,7 @@ def test_an_audit_compares_it_with_its_claim(honest: bool, logistic: Any) -> Non
 
     kind = logistic if honest else Quarter
     layers = descent(kind, records=4, noise_multiplier=1.0).worst_case(dim=1, canaries=500)
-    results = audit_layers(*layers, runs=2000, confidence=0.999, key=dm.Key.seeded(2))
+    results = audit_layers(*layers, runs=500, confidence=0.999, key=dm.Key.seeded(2))
     assert any(result.violated for result in results) is not honest
 
 

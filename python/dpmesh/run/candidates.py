@@ -207,11 +207,13 @@ def _scores_of_best(
     best: tuple[_View, Fit] | None = None
     for view in views:
         rows = view.learned(records)
+        outside = [_without(rows, labels, fold) for fold in folds]
+        inside = [rows[fold] for fold in folds]
         for fit in _fits(problem, task, outputs, is_small):
             scores_of_folds = []
-            for fold in folds:
-                scorer = fit(*_without(rows, labels, fold))
-                scores_of_folds.append(scorer(rows[fold]))
+            for training, validation_rows in zip(outside, inside, strict=True):
+                scorer = fit(*training)
+                scores_of_folds.append(scorer(validation_rows))
             fit_quality = quality(np.concatenate(scores_of_folds))
             if fit_quality > best_quality:
                 best_quality = fit_quality
