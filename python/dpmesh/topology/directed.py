@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
@@ -20,6 +20,9 @@ from dpmesh._validate import fail, instance, integer
 from dpmesh.keys import A_KEY, Key
 from dpmesh.topology.matrix import DENSE_NODES, MixingMatrix
 from dpmesh.topology.topology import Static, Use, Varying, public_generator
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +105,8 @@ def directed(
     >>> str(dm.topology.directed(nx.DiGraph([(0, 1), (1, 2), (2, 0)])))
     'given directed graph (3 nodes)'
     """
+    import networkx as nx
+
     if not isinstance(graph, nx.DiGraph) or not len(graph):
         fail("graph", "a directed networkx graph of at least 1 node", type(graph).__name__)
     order = None if nodelist is None else list(nodelist)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Hashable, Iterable
 from types import NoneType
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import networkx as nx
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
@@ -17,6 +16,9 @@ from dpmesh._validate import fail, instance, integer, one_of, probability
 from dpmesh.keys import Key
 from dpmesh.topology.matrix import MixingMatrix
 from dpmesh.topology.topology import Static, Use, public_generator
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Weights: TypeAlias = Literal["metropolis", "max_degree", "equal"]
 """Weight of a link (i, j) between nodes of degrees d_i and d_j.
@@ -185,6 +187,8 @@ def from_networkx(
     >>> dm.topology.from_networkx(nx.petersen_graph())
     Static(mixing_matrix=MixingMatrix(10 nodes, 30 messages a round), description='given graph')
     """
+    import networkx as nx
+
     if not isinstance(graph, nx.Graph) or graph.is_directed():
         fail("graph", "an undirected networkx graph", type(graph).__name__)
     if not len(graph):
@@ -285,6 +289,8 @@ def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
     >>> dm.topology.star(5)
     Static(mixing_matrix=MixingMatrix(5 nodes, 8 messages a round), description='star')
     """
+    import networkx as nx
+
     nodes = integer("nodes", nodes, at_least=1)
     graph = nx.star_graph(nodes - 1)
     return from_networkx(graph, weights=weights, description="star")
@@ -390,6 +396,8 @@ def erdos_renyi(
     >>> str(dm.topology.erdos_renyi(16, 0.4, key=dm.Key.seeded(1)))
     'Erdos-Renyi graph of edge probability 0.4 (16 nodes)'
     """
+    import networkx as nx
+
     nodes = integer("nodes", nodes, at_least=1)
     edge_probability = probability("edge_probability", edge_probability)
     networkx_probability = edge_probability
@@ -425,6 +433,8 @@ def _first_connected(
 
 
 def _adjacency(graph: nx.Graph, order: list[Hashable] | None = None) -> sparse.csr_array:
+    import networkx as nx
+
     return nx.to_scipy_sparse_array(graph, order, weight=None)
 
 
