@@ -39,7 +39,7 @@ class Law(NamedTuple):
     largest: Callable[[Floats, Numbers], Floats]
     """The largest loss, within so many deviations if it is unbounded."""
     losses: Callable[[Floats], tuple[Floats, Floats, Floats]]
-    """A few losses, with their chances under P and under Q, for a first guess of epsilon."""
+    """A few losses, with their probabilities under P and under Q, for a first guess of epsilon."""
     coordinate: Callable[[Floats], Floats] | None
     """A function of the noise ratio in which every profile is convex; None if none is known.
 
@@ -59,8 +59,9 @@ def sampled_loss(rate: Floats | float, loss: Floats | float) -> Floats:
 
 
 def between(log_factor: Numbers, upper: Floats, lower: Floats, slack: Numbers) -> Profile:
-    """Return ``exp(log_factor + upper) (1 - exp(lower - upper))``, with its rounding.
+    """Return ``exp(log_factor) (exp(upper) - exp(lower))``, with a bound of its rounding.
 
+    It is computed as ``exp(log_factor + upper) (1 - exp(lower - upper))``, without cancellation.
     The difference of `lower` and `upper` is off by as many units as their own magnitudes and
     `slack` say.
     """
@@ -75,21 +76,32 @@ def between(log_factor: Numbers, upper: Floats, lower: Floats, slack: Numbers) -
 def _gaussian_profile(
     loss: Floats, noise_ratio: float, log_factor: Numbers, slack: Floats
 ) -> Profile:
-    """Return ``H_e(N(1, s^2) || N(0, s^2))``; the normals have this ratio at the point x."""
+    """Return ``H_e(N(1, s^2) || N(0, s^2))`` at losses e, times ``exp(log_factor)``.
+
+    The ratio of the densities is exp(e) at the point ``x = 1/2 + s^2 e``, so that ``H_e = Phi((1 -
+    x) / s) - exp(e) Phi(-x / s)``.
+    """
     x = 0.5 + noise_ratio**2 * loss
-    shifted = scipy.special.log_ndtr((1 - x) / noise_ratio)
-    centred = loss + scipy.special.log_ndtr(-x / noise_ratio)
-    return between(log_factor, shifted, centred, np.abs(loss) + slack)
+    log_tail_p = scipy.special.log_ndtr((1 - x) / noise_ratio)
+    log_tail_q = loss + scipy.special.log_ndtr(-x / noise_ratio)  # times exp(e)
+    return between(log_factor, log_tail_p, log_tail_q, np.abs(loss) + slack)
 
 
 def _gaussian_losses(noise_ratio: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the losses of points up to 8 deviations from the middle, as `Law.losses`.
+
+    Under P the loss is normal of mean ``1 / (2 s^2)`` and deviation ``1 / s``, under Q its negative
+    is.
+    """
     x = np.linspace(-8, 8, 129)
     density = np.exp(-(x**2) / 2)
-    chances = density / np.sum(density)
-    losses_under_p = x / noise_ratio + 0.5 / noise_ratio**2  # under Q these are the negatives
+    probabilities = density / np.sum(density)
+    losses_under_p = x / noise_ratio + 0.5 / noise_ratio**2
     losses = np.concatenate([losses_under_p, -losses_under_p], axis=-1)
-    zeros = 0 * chances
-    return losses, np.concatenate([chances, zeros]), np.concatenate([zeros, chances])
+    zeros = 0 * probabilities
+    under_p = np.concatenate([probabilities, zeros])
+    under_q = np.concatenate([zeros, probabilities])
+    return losses, under_p, under_q
 
 
 def _laplace_profile(steps: float) -> ProfileOf:
@@ -128,29 +140,37 @@ def _up_to(largest: float, loss: Floats, errors: Floats) -> Floats:
 
 
 def _laplace_losses(noise_ratio: Floats) -> tuple[Floats, Floats, Floats]:
-    share = np.linspace(-1, 1, 65)[1:-1]
+    """Return losses of Laplace noise, as `Law.losses`.
+
+    With the largest loss ``L = 1 / noise_ratio``, the loss under P is L with probability 1/2, -L
+    with ``exp(-L) / 2``, and between them it has the density ``exp((loss - L) / 2) / 4``. The
+    probability under Q is that under P times ``exp(-loss)``.
+    """
+    share = np.linspace(-1, 1, 65)[1:-1]  # of L
     largest = 1 / noise_ratio
     inner = np.exp(largest * (share - 1) / 2) * largest / 4 * (share[1] - share[0])
     at_largest = np.ones_like(largest) / 2
     at_least = np.exp(-np.minimum(largest, 700)) / 2
     losses = np.concatenate([largest * share, largest, -largest], axis=-1)
-    chances_p = np.concatenate([inner, at_largest, at_least], axis=-1)
-    chances_q = chances_p * np.exp(np.minimum(-losses, 700))
-    return losses, chances_p, chances_q
+    under_p = np.concatenate([inner, at_largest, at_least], axis=-1)
+    under_q = under_p * np.exp(np.minimum(-losses, 700))
+    return losses, under_p, under_q
 
 
 GAUSSIAN = Law(
-    _gaussian_profile,
-    lambda noise_ratio, deviations: (0.5 + deviations * noise_ratio) / noise_ratio**2,
-    _gaussian_losses,
-    np.square,  # the second derivative in it, phi(t) (e^2 z + 2/z + 3/(4 z^3)) / (4 z^2), is > 0
+    profile=_gaussian_profile,
+    largest=lambda noise_ratio, deviations: (0.5 + deviations * noise_ratio) / noise_ratio**2,
+    losses=_gaussian_losses,
+    # the profile's second derivative in s^2, phi(t) (e^2 z + 2/z + 3/(4 z^3)) / (4 z^2), is > 0
+    coordinate=np.square,
     has_atom=False,
 )
 LAPLACE = Law(
-    _laplace_profile(inf),
-    lambda noise_ratio, _: 1 / noise_ratio,
-    _laplace_losses,
-    lambda noise_ratio: np.expm1(-0.5 / noise_ratio),  # linear, cut off at 0
+    profile=_laplace_profile(inf),
+    largest=lambda noise_ratio, _: 1 / noise_ratio,
+    losses=_laplace_losses,
+    # in exp(-1 / (2 noise_ratio)) the profile is linear, cut off at 0
+    coordinate=lambda noise_ratio: np.expm1(-0.5 / noise_ratio),
     has_atom=True,
 )
 
@@ -168,8 +188,13 @@ def integer_laplace(steps: int = 1) -> Law:
 
 
 def _integer_coordinate(noise_ratio: Floats) -> Floats:
+    """Return the coordinate of discrete Laplace noise with one step: see `Law.coordinate`."""
     coordinate: Floats = -np.tanh(0.5 / noise_ratio)
     return coordinate
+
+
+_LARGE_GROWTH = 1e12
+"""From here on the logarithm of a sampled loss is computed with its exponential taken out."""
 
 
 @dataclass(frozen=True)
@@ -236,36 +261,43 @@ class FixedSize(Poisson):
 
 def spread_of(law: Law, rate: Floats, noise_ratio: Floats) -> Floats:
     """Return about the standard deviation of each round's loss after sampling."""
-    losses, chances_p, chances_q = law.losses(noise_ratio[:, None])
+    losses, under_p, under_q = law.losses(noise_ratio[:, None])  # shape (rounds, losses)
     rates = rate[:, None]
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         sampled = sampled_loss(rates, losses)
-        chances = rates * chances_p + (1 - rates) * chances_q
-        squares = np.where(chances > 0, np.square(sampled) * chances, 0)
+        probabilities = rates * under_p + (1 - rates) * under_q
+        squares = np.where(probabilities > 0, np.square(sampled) * probabilities, 0)
     spread: Floats = np.sqrt(np.sum(squares, axis=1))
     return spread
 
 
 def _removed(law: Law, rate: float, noise_ratio: float, losses: Floats) -> Profile:
-    """Return ``H_e((1-q) Q + q P || Q)`` at losses e of at least 0, P and Q those of the law."""
-    # where exp(e) = (1-q) + q exp(unsampled)
+    """Return ``H_e((1-q) Q + q P || Q)`` at losses e of at least 0, P and Q those of the law.
+
+    It is q times the law's profile at the loss u with ``exp(e) = (1-q) + q exp(u)``, that is ``u =
+    log(1 + (exp(e) - 1) / q)``.
+    """
     with np.errstate(over="ignore"):
-        growth = np.expm1(np.minimum(losses, 30)) / rate
-    far = losses + np.log(-np.expm1(-losses) + rate * np.exp(-losses)) - log(rate)
+        growth = np.expm1(np.minimum(losses, 30)) / rate  # exp(u) - 1
+    # the same with exp(e) taken out of the logarithm
+    large_unsampled = losses + np.log(-np.expm1(-losses) + rate * np.exp(-losses)) - log(rate)
     if rate == 1:
         unsampled = losses
     else:
-        unsampled = np.where(growth < 1e12, np.log1p(growth), far)
+        unsampled = np.where(growth < _LARGE_GROWTH, np.log1p(growth), large_unsampled)
     return law.profile(unsampled, noise_ratio, log(rate), np.abs(unsampled))
 
 
 def _added(law: Law, rate: float, noise_ratio: float, losses: Floats) -> Profile:
-    """Return ``H_e(Q || (1-q) Q + q P)`` at losses e of at least 0, for P and Q mirror images."""
+    """Return ``H_e(Q || (1-q) Q + q P)`` at losses e of at least 0, for P and Q mirror images.
+
+    It is ``q exp(e - u)`` times the law's profile at the loss u with ``exp(-e) = (1-q) + q
+    exp(-u)``. Where exp(-e) is at most 1-q there is no such u, and the profile is 0.
+    """
     if rate == 1:
         return law.profile(losses, noise_ratio, 0.0, losses)
-    # exp(-e) = (1-q) + q exp(-unsampled); where it is less than that the profile is 0
     with np.errstate(over="ignore"):
-        falls = np.expm1(-losses) / rate
+        falls = np.expm1(-losses) / rate  # exp(-u) - 1
     is_inside = falls > -1
     values = np.zeros(losses.size)
     errors = np.where(is_inside, 0, 4 * UNIT * rate)
