@@ -293,8 +293,8 @@ def _mesh_noise_ratios(
     points_below = np.concatenate([[0.0], np.cumsum(mean_density * np.diff(coordinate))])
     if points_below[-1] <= 0:
         return np.array([lowest, highest])
-    wanted = np.linspace(0, points_below[-1], ceil(points_below[-1]) + 1)
-    points = np.interp(wanted, points_below, fine)
+    evenly_spaced = np.linspace(0, points_below[-1], ceil(points_below[-1]) + 1)
+    points = np.interp(evenly_spaced, points_below, fine)
     points[0] = lowest
     points[-1] = highest
     return np.unique(points)

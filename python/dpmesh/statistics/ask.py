@@ -193,8 +193,8 @@ class Questions:
             return
         if len(self.weights) != len(self.questions):
             names = ", ".join(type(question).__name__ for question in self.questions)
-            wanted = f"{len(self.questions)} numbers, one for each question ({names})"
-            fail("weights", wanted, f"{len(self.weights)}")
+            expected = f"{len(self.questions)} numbers, one for each question ({names})"
+            fail("weights", expected, f"{len(self.weights)}")
         for weight in self.weights:
             positive("weights", weight)
         mean = fsum(self.weights) / len(self.weights)
@@ -618,8 +618,8 @@ def names_of(questions: Sequence[Question], ranges: Mapping[str, Any]) -> list[s
     names = list(dict.fromkeys(name for question in questions for name in question.names))
     for name in names:
         if name not in ranges:
-            wanted = f"a column with a public range ({', '.join(ranges)})"
-            fail("question", wanted, f"{name!r}{nearest(name, ranges)}")
+            expected = f"a column with a public range ({', '.join(ranges)})"
+            fail("question", expected, f"{name!r}{nearest(name, ranges)}")
     return names
 
 
