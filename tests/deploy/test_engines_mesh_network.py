@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from socket import create_connection, socket
 from typing import Any
@@ -15,7 +16,7 @@ from network_parties import HERE, Answer, Liar, Poster, certificate, response, r
 
 from dpmesh.deploy import Router, http, http_node
 from dpmesh.deploy.http import RouterServer, node_tls, server_tls
-from dpmesh.deploy.http_node import LeftOutError, run_node
+from dpmesh.deploy.http_node import LeftOutError, run_node, wait_for_router
 from dpmesh.deploy.wire import Signature, refusal, refused
 
 START, NO_ROUTER = "Dpmesh-Number: 5", "answers what no router does"
@@ -235,6 +236,43 @@ def test_a_wrong_certificate_ends_a_node_at_once(at: str, parties: Parties, tmp_
         with pytest.raises(ValueError, match=re.escape(wanted)):
             run_node(parties.nodes[0], f"https://{liar.address}", trusted)
         assert liar.posts == []
+
+
+@pytest.mark.parametrize(
+    ("hours", "advice"),
+    [
+        (26, r"expired \(make a new one for the router, or check the clock of this machine\)"),
+        (-26, r"not yet valid \(check the clocks of this machine and of the router\)"),
+    ],
+)
+def test_a_certificate_of_another_time_names_the_clock(
+    hours: int, advice: str, parties: Parties, tmp_path: Path
+) -> None:
+    signed, key = certificate(tmp_path, age=timedelta(hours=hours))
+    contract, signing = parties.contract, parties.folders[0].signing
+    with Liar(response(204), tls=server_tls(signed, key)) as liar:
+        url = f"https://{liar.address}"
+        for trusted in (node_tls(signed), node_tls(signed)):
+            with pytest.raises(ValueError, match=advice):
+                wait_for_router(contract, signing, url, trusted, patience=0.0)
+        assert liar.posts == []
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_an_address_with_the_wrong_scheme_is_questioned(
+    scheme: str, parties: Parties, tmp_path: Path
+) -> None:
+    signed, key = certificate(tmp_path)
+    contract, signing = parties.contract, parties.folders[0].signing
+    tls = server_tls(signed, key) if scheme == "http" else None
+    other = "https" if scheme == "http" else "http"
+    asks = pytest.raises(
+        LeftOutError, match=rf"is its address {other}://\?\).* Nothing was charged"
+    )
+    with running(Router(contract), tls) as server:
+        url = f"{scheme}://{HERE}:{server.port}"
+        with asks:
+            wait_for_router(contract, signing, url, node_tls(signed), patience=0.0)
 
 
 def test_nothing_but_tls_leaves_the_machine_unless_it_is_said(

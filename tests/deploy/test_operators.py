@@ -253,6 +253,64 @@ def test_a_file_that_is_no_certificate_is_named(tls: object, tmp_path: Path) -> 
         tls(path)
 
 
+def test_swapped_files_of_a_certificate_and_its_key_are_told_apart(tmp_path: Path) -> None:
+    signed, key = certificate(tmp_path)
+    with pytest.raises(ValueError, match=r"got .*key\.pem: (another kind of file|no start line)"):
+        server_tls(key, signed)
+
+
+def test_a_folder_that_takes_no_model_is_refused_before_anything_is_charged(tmp_path: Path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    tomli_w = pytest.importorskip("tomli_w")
+    from dpmesh.cli import app
+
+    parties = Parties(tmp_path, nodes=2, rehearsal=False)
+    (tmp_path / "contract.toml").write_text(tomli_w.dumps(parties.content))
+    assert parties.folders[0].leave(parties.contract)
+    records = parties.records[0]
+    np.savez(tmp_path / "records.npz", features=records.features, labels=records.labels)
+    for folder in parties.folders:
+        folder.close()
+    (tmp_path / "file").touch()
+    command = ["node", str(tmp_path / "contract.toml"), "--data", str(tmp_path / "records.npz")]
+    command += ["--folder", str(tmp_path / "p0"), "--router", "http://127.0.0.1:1"]
+    command += ["--output", str(tmp_path / "file" / "p0.model"), "--patience", "0"]
+    result = testing.CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert "cannot write into this folder" in " ".join(result.output.split())
+    folder = Folder.open(tmp_path / "p0")
+    assert folder.contracts() == []
+    folder.close()
+
+
+@posix
+def test_a_full_disk_charges_nothing_and_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of this process may not grow, as on a disk without space."""
+    resource = pytest.importorskip("resource")
+    _errors = pytest.importorskip("dpmesh.cli._errors")
+    parties = Parties(tmp_path, nodes=2, rehearsal=False)
+    contract, folder = parties.contract, parties.folders[0]
+    assert folder.leave(contract)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        with pytest.raises((OSError, sqlite3.Error)) as failure:
+            Node(contract, folder, parties.records[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    if isinstance(failure.value, sqlite3.Error):
+        assert "disk" in _errors._of_disk(failure.value)
+    assert folder.contracts() == []
+    assert folder.cost() == 0
+    node = Node(contract, folder, parties.records[0])  # once there is space again
+    node.answer(who(contract))
+    assert folder.cost() > 0
+
+
 def test_a_contract_that_was_never_signed_is_undone(tmp_path: Path) -> None:
     parties = Parties(tmp_path, nodes=2, rehearsal=False, marks=tmp_path / "marks")
     contract, folder = parties.contract, parties.folders[0]

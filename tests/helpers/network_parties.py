@@ -30,10 +30,13 @@ Answer = bytes | Callable[[socket], None]
 """Bytes that a liar sends, or a function that it calls with a connection."""
 
 
-def certificate(folder: Path, host: str = HERE) -> tuple[Path, Path]:
-    """Write a certificate of this machine, signed by itself, and its key."""
+def certificate(folder: Path, host: str = HERE, age: timedelta = timedelta(0)) -> tuple[Path, Path]:
+    """Write a certificate of this machine, signed by itself, and its key.
+
+    It is valid from a day before now until a day after now, less its `age`.
+    """
     key = Ed25519PrivateKey.generate()
-    now = datetime.now(timezone.utc)
+    now = datetime.now(timezone.utc) - age
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     this_machine = x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))])
     signed = (

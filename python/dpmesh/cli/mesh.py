@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 import dpmesh.cli._options as options
+from dpmesh._files import writable_folder
 from dpmesh._untrusted import read_json
 from dpmesh._validate import fail
 from dpmesh.cli._logs import LogFormat, Speaker
@@ -291,6 +292,8 @@ def node(
     )
     records = read.tables.read(data, text_form, drop=drop_missing_labels)
     tls = node_tls(certificate)
+    if output is not None:
+        writable_folder(output.absolute().parent)  # before anything is charged
     party_folder = Folder.open(folder, marks=marks())
     if not party_folder.has_joined(read):
         try:
@@ -356,12 +359,17 @@ def node(
         else:
             speaker.say(ended)
     if output is not None and (early is None or (partial and party.released is not None)):
-        if asks:
-            answers = party.statistics()
-            speaker.say(str(answers))
-            write_answers(output, answers)
-        else:
-            party.model().save(output)
+        try:
+            if asks:
+                answers = party.statistics()
+                speaker.say(str(answers))
+                write_answers(output, answers)
+            else:
+                party.model().save(output)
+        except OSError:
+            speaker.say("nothing is lost: the same command writes it later, and charges nothing")
+            raise
+        if not asks:
             made_of = "rows" if read.planned.sums is None else "sums"
             speaker.say(f"wrote {output}: made of released {made_of} alone")
         party_folder.wrote(read, output)

@@ -112,7 +112,10 @@ def _naming_file(name: str, expected: str, path: str | Path | None) -> Iterator[
     try:
         yield
     except ssl.SSLError as error:
-        got = f"{path}: {error.reason or error}".replace("_", " ").lower()
+        reason = (
+            error.reason or "another kind of file"
+        )  # OpenSSL gives none if there is no such PEM
+        got = f"{path}: {reason}".replace("_", " ").lower()
         raise ValueError(f"{name}: wanted {expected}, got {got}") from error
 
 

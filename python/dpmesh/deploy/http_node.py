@@ -34,6 +34,11 @@ PATIENCE = 3600.0
 """Seconds for which a node tries to reach a router, unless its caller sets another."""
 MINUTE = 60.0
 """Seconds between two lines that say for whom a node waits."""
+_CERTIFICATE_ADVICE = {
+    9: " (check the clocks of this machine and of the router)",
+    10: " (make a new one for the router, or check the clock of this machine)",
+}
+"""What to do about a wrong certificate, by OpenSSL's code of what is wrong."""
 _ENDS = ("stopped", "restored", "over budget")
 """A node's own refusals after which it answers nothing any more."""
 
@@ -251,13 +256,18 @@ class _Posts:
         except aiohttp.ClientConnectorCertificateError as error:
             expected = f"one for {self.url.host} that this node trusts (--certificate)"
             got = getattr(error.certificate_error, "verify_message", "another")
-            fail("certificate", expected, got)
+            code = getattr(error.certificate_error, "verify_code", 0)
+            fail("certificate", expected, f"{got}{_CERTIFICATE_ADVICE.get(code, '')}")
         except asyncio.TimeoutError:
             problem = "does not answer in time"
+        except aiohttp.ClientConnectorSSLError:
+            problem = "cannot be reached: it speaks no TLS (is its address http://?)"
         except aiohttp.ClientConnectorError as error:
             problem = f"cannot be reached: {error.os_error.strerror or 'no TLS'}"
         except (aiohttp.ServerDisconnectedError, OSError):
             problem = "cannot be reached: it closes the connection"
+            if self.url.scheme == "http":
+                problem += " (is its address https://?)"
         except (aiohttp.ClientError, ValueError):
             problem = "answers what no router does"
         self._number = None
@@ -386,7 +396,10 @@ class _Dialogue:
         if status == http.OVER:
             self._fails(f"says that the run is over without {node.name}")
         elif status not in (0, 200, 204):
-            self._fails(f"refuses with status {status}; has it the same contract?")
+            symptom = f"refuses with status {status}; has it the same contract?"
+            if status == http.NOT_SIGNED:
+                symptom += " Or does another node use this party's key?"
+            self._fails(symptom)
         waited = monotonic() - self._since
         if status in (200, 204) or waited < self._limit:
             return False
