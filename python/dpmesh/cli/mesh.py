@@ -383,7 +383,10 @@ def _sigterm_interrupts() -> Iterator[None]:
     """Let SIGTERM, which service managers send, end a command as Ctrl-C does."""
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        if callable(signal.getsignal(signal.SIGINT)):
+            signal.raise_signal(signal.SIGINT)  # a loop of asyncio then ends its task at an await
+        else:
+            raise KeyboardInterrupt  # a shell lets programs in the background ignore SIGINT
 
     previous_handler = signal.signal(signal.SIGTERM, interrupt)
     try:
