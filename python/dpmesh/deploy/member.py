@@ -31,8 +31,8 @@ class Member(Outcome):
     records
         The party's own records, as `Tables.dataset` or a file of arrays gives them.
     rehearsal
-        Whether all randomness comes from the contract's public key, but for masks. A run then has
-        the bits of `simulate` under that key, and no privacy: whoever has the contract can subtract
+        True if all randomness comes from the contract's public key, but for masks. A run then has
+        the bits of `simulate` under that key, and no privacy: anyone with the contract can subtract
         the noise.
 
     Raises
@@ -50,10 +50,12 @@ class Member(Outcome):
         super().__init__(contract, folder)
         self.rehearsal = rehearsal
         self.problem = contract.problem(records, self.number)
-        """What it learns from its own records."""
+        """The learning problem of the party's own records."""
         self.records = digest(self.problem)
-        self.key = contract.public_key if rehearsal else folder.key
-        """Its own key."""
+        self.key = folder.key
+        """The party's own key; in a rehearsal the contract's."""
+        if rehearsal:
+            self.key = contract.public_key
         seated = self.schedule.seat(self.number, contract.public_key)
         self.start = contract.algorithm.init(self.problem, seated)
         """The state before the first round."""
@@ -61,26 +63,47 @@ class Member(Outcome):
         self._group: Group | None = None
         self._secrets: RunSecrets | None = None
         if contract.planned.has_partners or contract.planned.sums is not None:
-            stored = folder.secrets(contract, lambda: RunSecrets.generate().as_bytes())
-            mine = unpack(stored)[:2]
-            keys = unpack(stored)[2:]
-            self._secrets = RunSecrets(*mine) if mine else None
-            self._group = self._group_with(keys) if keys else None
+            self._read_secrets(folder.secrets(contract, lambda: RunSecrets.generate().as_bytes()))
+
+    def _read_secrets(self, stored: bytes) -> None:
+        """Take this run's secrets, and all keys once they are fixed; none if it is over."""
+        fields = unpack(stored)
+        secrets, keys = fields[:2], fields[2:]
+        if secrets:
+            self._secrets = RunSecrets(*secrets)
+        if keys:
+            self._group = self._group_with(keys)
 
     def own_model(self) -> Any:
-        """Return the party's own model, shape (1, dim), without noise: it must not leave it."""
+        """Return the party's own model, shape (1, dim).
+
+        It may have no noise, and must not leave the party.
+        """
+        state = self.start
         last = self.folder.last(self.contract)
-        stored = None if last is None else last.state
-        return self.contract.algorithm.parameters(
-            self.start if stored is None else self.state(stored)
-        )
+        if last is not None and last.state is not None:
+            state = self.state(last.state)
+        return self.contract.algorithm.parameters(state)
 
     def state(self, stored: bytes) -> Any:
-        """Return the algorithm's state in what the folder kept of a step."""
+        """Return the algorithm's state in the bytes that the folder keeps of a step."""
         return state_from_bytes(self.state_and_transcript(stored)[0], self.start)
 
     def group(self, messages: tuple[bytes, ...] = ()) -> Group:
-        """Return the parties with their keys of the run: those of its first step, or signed now."""
+        """Return the parties with their keys of the run.
+
+        They are fixed by the run's first step. Before it they come from signatures.
+
+        Parameters
+        ----------
+        messages
+            The attached messages of a question, signatures among them.
+
+        Raises
+        ------
+        RefusedError
+            If the run is over, a party's key is missing, or one is no key.
+        """
         if self._group is not None:
             return self._group
         if self._secrets is None:
@@ -96,6 +119,7 @@ class Member(Outcome):
         return self._group_with(tuple(keys[number] for number in range(self.contract.nodes)))
 
     def _group_with(self, keys: tuple[bytes, ...]) -> Group:
+        """Return the parties with these keys; refuse a bad one, whose party the log names."""
         assert self._secrets is not None
         try:
             return Group(self.contract, self.number, self._secrets, keys)
