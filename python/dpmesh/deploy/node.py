@@ -75,12 +75,17 @@ class Node(Member):
         self, contract: Contract, folder: Folder, records: Dataset, *, rehearsal: bool = False
     ) -> None:
         super().__init__(contract, folder, records, rehearsal=rehearsal)
-        self.travel: Rows | Sums = (Rows if contract.planned.sums is None else Sums)(self)
-        """How what it releases leaves it."""
+        self.travel: Rows | Sums
+        """The way in which releases leave the node: as rows, or as parts of sums."""
+        if contract.planned.sums is None:
+            self.travel = Rows(self)
+        else:
+            self.travel = Sums(self)
         self._lock = Lock()
         self._confirmed = rehearsal
+        """True once enough others confirmed that this folder lacks no release of the node."""
         self._has_signed = False
-        """Whether the folder knows that a word of this node may have left it."""
+        """True once the folder knows that a signature of this node may have left it."""
         self._channel: Any = None
         """The rounds of this node so far; None after a start, until the next step."""
 
@@ -107,14 +112,19 @@ class Node(Member):
                 return refusal(self.contract, "failed")
 
     def _answer(self, message: bytes) -> bytes:
+        """Return the answer to a message, by its kind.
+
+        The folder notes first that a signature of this party may have left it.
+        """
         if not self._has_signed:
             self.folder.signs(self.contract)
             self._has_signed = True
-        if isinstance(self.travel, Sums) and kind_of(message) == DEAL:
+        kind = kind_of(message)
+        if isinstance(self.travel, Sums) and kind == DEAL:
             return self.travel.dealt(message)
-        if isinstance(self.travel, Sums) and kind_of(message) == RELAY:
+        if isinstance(self.travel, Sums) and kind == RELAY:
             return self.travel.relayed(message)
-        if kind_of(message) == RECALL:
+        if kind == RECALL:
             return self._recalled(recalled_since(message, self.contract))
         ask = Ask.read(message, self.contract)
         if ask is None:
@@ -125,12 +135,17 @@ class Node(Member):
         return report.signed(self.contract, self.folder.signing)
 
     def _presence(self) -> bytes:
-        """Return this node's signature; with it what it asks others, and how far it got."""
+        """Return this node's signature, with its question to the others and its progress.
+
+        It asks until enough others have confirmed its start.
+        """
         signature = self._signature()
         last = self.folder.last(self.contract)
         if self._confirmed and last is None:
             return signature
-        question = b"" if self._confirmed else self._question()
+        question = b""
+        if not self._confirmed:
+            question = self._question()
         reached = None
         if last is not None:
             reached = Reached(last.at, self.travel.header_of(last))
@@ -145,8 +160,17 @@ class Node(Member):
         return recalled.as_bytes(self.contract)
 
     def _step(self, ask: Ask) -> bytes:
-        """Return what a step releases: the same, however often it is asked for."""
-        contract, folder, position, travel = self.contract, self.folder, ask.at, self.travel
+        """Return the answer to a step: the same one, however often it is asked for.
+
+        A step that is computed is answered from the folder. One that is charged, but not computed,
+        is computed from the messages that were stored with the charge. Any other one is checked and
+        charged first. A node whose start is not confirmed asks its question instead, or computes
+        the step and withholds the row.
+        """
+        contract = self.contract
+        folder = self.folder
+        travel = self.travel
+        position = ask.at
         step = folder.step(contract, position)
         if step is not None and step.row is not None:
             if folder.has_stopped(contract):
@@ -169,23 +193,32 @@ class Node(Member):
         return self._finished(position)
 
     def _begin(self, ask: Ask, *, withheld: bool) -> None:
-        """Check what arrived for a step, store it, and charge the step; or refuse it."""
-        contract, folder, position, travel = self.contract, self.folder, ask.at, self.travel
+        """Check the messages of a step, then store them and charge the step; or refuse it.
+
+        All checks come before the charge and use public numbers alone. Messages and charge are
+        stored in one transaction: from then on the step has these messages for ever. No noise is
+        drawn before.
+        """
+        contract = self.contract
+        folder = self.folder
+        travel = self.travel
         last = folder.last(contract)
         if last is not None and last.row is None and not self.schedule.gossips:
             self._finished(last.at)  # a turn, or an attempt, in which it was killed
             last = folder.last(contract)
-        if (last is not None and last.row is None) or not travel.follows(last, position):
+        if (last is not None and last.row is None) or not travel.follows(last, ask.at):
             raise RefusedError("not the next round")
         messages = travel.checked(ask, last)
-        charged = travel.charged(position)
+        charged = travel.charged(ask.at)
         if travel.witness is not None:
             travel.witness.compare_mixed(messages, last)
-        group = None if self._secrets is None else self.group(ask.attached)
+        group = None
+        if self._secrets is not None:
+            group = self.group(ask.attached)
         with folder.transaction():
             if travel.witness is not None:
                 travel.witness.hear(messages)
-            folder.begin(contract, position, messages, charged, withheld=withheld)
+            folder.begin(contract, ask.at, messages, charged, withheld=withheld)
             if last is None:
                 folder.keep_signatures(contract, self._signatures(ask))
             if last is None and group is not None and self._secrets is not None:
@@ -201,30 +234,42 @@ class Node(Member):
         return signatures
 
     def _signature(self) -> bytes:
-        key = b"" if self._secrets is None else self._secrets.public
+        """Return this node's signature under the contract, with its key and process of the run."""
+        key = b""
+        if self._secrets is not None:
+            key = self._secrets.public
         key += self.travel.process
         return Signature.of(self.contract, self.number, self.folder.signing, key)
 
     def _fresh(self) -> Fresh:
+        """Return this node's question after its start, if others have a later release of it."""
         folder = self.folder
         contract = self.contract.hash
         return Fresh(self.number, folder.last_sent(contract), folder.marks.fresh(contract))
 
     def _question(self) -> bytes:
-        """Return what this node asks the others after its start."""
+        """Return this node's question to the others after its start, as a message."""
         return Fresh.together(self.contract, [self._fresh()])
 
-    def _said(self, ask: Ask) -> dict[int, bytes]:
-        """Return what others say to questions of which this node's own is one, since it started."""
+    def _reports(self, ask: Ask) -> dict[int, bytes]:
+        """Return the signed reports of others on this node since its start, by party.
+
+        A report answers a list of questions that come with it. It counts if this node's question is
+        in its list: older reports are on older random numbers.
+        """
         fresh = self._fresh()
         reports = dict[int, bytes]()
         questions_by_hash: dict[bytes, tuple[Fresh, ...]] = {digest(self._question()): (fresh,)}
-        for message in (attached for attached in ask.attached if kind_of(attached) == FRESH):
+        for message in ask.attached:
+            if kind_of(message) != FRESH:
+                continue
             with suppress(ValueError):
                 questions = Fresh.read(message, self.contract)
                 if fresh in questions:
                     questions_by_hash[digest(message)] = questions
-        for message in (attached for attached in ask.attached if kind_of(attached) == HEARD):
+        for message in ask.attached:
+            if kind_of(message) != HEARD:
+                continue
             with suppress(ValueError):
                 report = Heard.read(message, self.contract, questions_by_hash)
                 reports[report.by] = report.later
@@ -232,20 +277,26 @@ class Node(Member):
 
     def _confirm(self, ask: Ask) -> bool:
         """Return True if enough parties confirm this node's last step before its start."""
-        self._confirmed = self.travel.is_confirmed(ask, self._said(ask), self._fresh().last.at)
+        reports = self._reports(ask)
+        self._confirmed = self.travel.is_confirmed(ask, reports, self._fresh().last.at)
         if self._confirmed:
             self.folder.marks.confirmed(self.contract.hash)
         return self._confirmed
 
     def _finished(self, position: Position) -> bytes:
-        """Return the answer to a step that is charged; what fails from here on stops the node."""
+        """Compute a charged step, store its state and message, and return the answer to it.
+
+        The message leaves only once it is stored, so that each start answers the same bits. Any
+        failure but the disk's stops the node: were the step rolled back, a router could try other
+        rows and learn from each refusal.
+        """
         try:
             step = self.folder.step(self.contract, position)
             assert step is not None
             channel, message = self._computed(step)
-            published = channel.published
-            before = self.folder.released(self.contract)
-            released = before if published is None else published.tobytes()
+            released = self.folder.released(self.contract)
+            if channel.published is not None:
+                released = channel.published.tobytes()
             with self.folder.transaction():
                 self.folder.finish(self.contract, position, channel.kept, message, released)
                 if self.schedule.is_closing(position):
