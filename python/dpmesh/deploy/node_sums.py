@@ -43,6 +43,7 @@ from dpmesh.deploy.wire import (
     read_numbers,
 )
 from dpmesh.keys import Key
+from dpmesh.noise.secure.mechanism import Integers
 from dpmesh.privacy.releases import Release
 
 _log = logging.getLogger("dpmesh")
@@ -71,15 +72,18 @@ class Sums:
         self._schedule = node.schedule
         self._number = node.number
         self._contract = node.contract
-        self._known, self._ahead = BEFORE, (0,) * len(node.contract.planned.attempts)
-        """The last attempt that another party had answered when this node started, and how many
-        more than this node the others had been charged for, of each kind of sum."""
-        self._words: list[tuple[Position, tuple[int, ...]]] = []
-        self._before: tuple[int, ...] = ()
-        """What others said of that, and what this node had been charged for when they did."""
+        self._known = BEFORE
+        """The last attempt that another party had answered when this node started."""
+        self._ahead = (0,) * len(node.contract.planned.attempts)
+        """By kind of sum: the number charged to another party beyond those charged to this node."""
+        self._progress: list[tuple[Position, tuple[int, ...]]] = []
+        """The progress that others reported since this node's start."""
+        self._spent_at_reports: tuple[int, ...] = ()
+        """By kind of sum: the number charged to this node when they did."""
         self._tries = 0
+        """Totals without a right tag so far."""
         self._warned = set[str]()
-        """What was said once."""
+        """Warnings that were logged, by key."""
 
     def releases(self, ask: Ask) -> bool:
         """Return True if a question is for parts of sums; nothing is released at the end."""
@@ -201,29 +205,36 @@ class Sums:
         cohort = {party for header in headers for party in header.cohort} - {self._number}
         if cohort - reports.keys():
             return False
-        self._words = [progress(report, contract) for by, report in reports.items() if by in cohort]
-        self._known = max((position for position, _ in self._words), default=BEFORE)
-        self._before, self._ahead = self._own_spent, self._ahead_of(ask.at, self._own_spent)
+        self._progress = [
+            progress(report, contract) for by, report in reports.items() if by in cohort
+        ]
+        self._known = max((position for position, _ in self._progress), default=BEFORE)
+        self._spent_at_reports = self._own_spent
+        self._ahead = self._ahead_of(ask.at, self._spent_at_reports)
         return True
 
     def _ahead_of(self, position: Position, spent: tuple[int, ...]) -> tuple[int, ...]:
-        """Return how many more sums of each kind others were charged for, but for attempt `at`.
+        """Return by kind of sum how many more the party with the most was charged for.
 
-        This node is charged for that one itself.
+        An attempt at `position` itself does not count: this node is charged for that one, too.
+
+        Parameters
+        ----------
+        position
+            The attempt that this node is asked for.
+        spent
+            By kind of sum: the number charged to this node.
         """
-        now = self._contract.planned.kind_at(position.round)
-        return tuple(
-            max(
-                [
-                    0,
-                    *(
-                        charged[kind] - (last == position and kind == now) - n
-                        for last, charged in self._words
-                    ),
-                ]
-            )
-            for kind, n in enumerate(spent)
-        )
+        kind_now = self._contract.planned.kind_at(position.round)
+        ahead = [0] * len(spent)
+        for last, charged in self._progress:
+            for kind, own_count in enumerate(spent):
+                is_this_attempt = last == position and kind == kind_now
+                count = charged[kind]
+                if is_this_attempt:
+                    count -= 1
+                ahead[kind] = max(ahead[kind], count - own_count)
+        return tuple(ahead)
 
     def _headers(self, ask: Ask) -> list[Header]:
         """Return a question's header for each sum that this node adds to, none at the end.
@@ -232,10 +243,10 @@ class Sums:
         """
         with suppress(ValueError):
             headers = _headers_in(ask.attached, self._contract)
-            adds = sum(
-                self._number in senders for senders in self._contract.planned.sums_at(0).receivers
-            )
-            count = 0 if self._schedule.is_closing(ask.at) else adds
+            count = 0
+            if not self._schedule.is_closing(ask.at):
+                receivers = self._contract.planned.sums_at(0).receivers
+                count = sum(self._number in senders for senders in receivers)
             dealers = {header.dealer for header in headers if header.at == ask.at}
             if len(dealers) == len(headers) == count:
                 return headers
@@ -243,7 +254,9 @@ class Sums:
 
     def follows(self, last: Stored | None, position: Position) -> bool:
         """Return True if an attempt is after the last one, and the run is not over."""
-        before = BEFORE if last is None else last.at
+        before = BEFORE
+        if last is not None:
+            before = last.at
         if self._schedule.is_closing(before):
             next_one = Position(before.round, before.exchange + 1)
             return position == next_one and not self._schedule.is_last(before)
@@ -263,8 +276,9 @@ class Sums:
 
     def _has_spent(self, position: Position) -> bool:
         """Return True if the attempts at sums like a position's are spent, or the budget is."""
-        if self._words and self._own_spent == self._before:  # an earlier question was refused
-            self._ahead = self._ahead_of(position, self._before)
+        if self._progress and self._own_spent == self._spent_at_reports:
+            # nothing was charged since the reports: an earlier question was refused
+            self._ahead = self._ahead_of(position, self._spent_at_reports)
         kind = self._contract.planned.kind_at(position.round)
         allowed = len(self._contract.planned.attempts[kind])
         name = self._contract.parties[self._number].name
@@ -300,7 +314,9 @@ class Sums:
         headers = self._headers(ask)
         step, transcript = self._reached(last)
         totals = list[bytes]()
-        for message in (m for m in ask.attached if kind_of(m) == TOTAL):
+        for message in ask.attached:
+            if kind_of(message) != TOTAL:
+                continue
             try:
                 total = Total.read(message, contract)
             except ValueError:
@@ -329,7 +345,9 @@ class Sums:
                 group.agreement(header, transcript)
             except ValueError:
                 raise RefusedError("bad key") from None
-        seals = (m for m in ask.attached if kind_of(m) == SEAL and not headers)
+        seals: list[bytes] = []
+        if not headers:
+            seals = [message for message in ask.attached if kind_of(message) == SEAL]
         words = self._reasons(ask)
         return (*totals, *(header.as_bytes(contract) for header in headers), *words, *seals)
 
@@ -369,10 +387,15 @@ class Sums:
             return False
         if last is None or header.at > last.at:
             return True
-        answered = _headers_in(last.rows, self._contract) if for_all else [header]
-        return last.at == header.at and header.common in [
-            header_answered.common for header_answered in answered
-        ]
+        if last.at != header.at:
+            return False
+        if not for_all:
+            return True
+        return header.common in [answered.common for answered in self._headers_of(last)]
+
+    def _headers_of(self, step: Stored) -> list[Header]:
+        """Return the headers that were stored with a step."""
+        return _headers_in(step.rows, self._contract)
 
     def charged(self, position: Position) -> tuple[Release, ...]:
         """Return what an attempt is charged; refuse it over budget."""
@@ -388,12 +411,24 @@ class Sums:
 
     def _reached(self, last: Stored | None) -> tuple[int, bytes]:
         """Return the step that this node is in, and the transcript of all steps before it."""
-        step = 0 if last is None or last.state is None else last.at.round
+        step = 0
+        if last is not None and last.state is not None:
+            step = last.at.round
         return step, self._node.transcript_at(last)
 
     def go_on(self, channel: SumChannel, step: Stored) -> bytes:
-        """Take the totals of a stored step, begin its attempt; return the node's parts or seal."""
-        for message in (m for m in step.rows if kind_of(m) == TOTAL):
+        """Take the totals of a stored, charged step, and begin its attempt.
+
+        Noise is drawn from a key of this party for the agreements of the attempt: other agreements,
+        other noise.
+
+        Returns
+        -------
+        The node's parts under masks; at the end its signed seal.
+        """
+        for message in step.rows:
+            if kind_of(message) != TOTAL:
+                continue
             total = Total.read(message, self._contract)
             if total.header.at.round == channel.step:
                 opened, transcript = self._node.group().opened(total, channel.transcript)
@@ -406,10 +441,15 @@ class Sums:
         before = channel.transcript
         rehearses = self._node.rehearsal
         agreements = [group.agreement(header, before) for header in headers]
-        masked = channel.attempt(None if rehearses else _key(group, *agreements))
+        attempt_key = None
+        if not rehearses:
+            attempt_key = _key(group, *agreements)
+        masked = channel.attempt(attempt_key)
         parts = list[bytes]()
-        for header, agreed in zip(headers, agreements, strict=True):
-            one_sum = masked if rehearses else channel.of_one_sum(masked, _key(group, agreed))
+        for header, agreement in zip(headers, agreements, strict=True):
+            one_sum = masked
+            if not rehearses:
+                one_sum = channel.of_one_sum(masked, _key(group, agreement))
             (noisy,) = one_sum.part(group.receiver(header.dealer))
             parts.append(group.part(header, before, noisy).as_bytes(self._contract))
         return pack(PARTS, *parts)
@@ -418,13 +458,25 @@ class Sums:
         """Return the node's rounds as the step `base` left them, after which none has a state."""
         node = self._node
         step, transcript = self._reached(base)
-        stored = None if base is None else base.state
-        state = node.start if stored is None else node.state(stored)
-        totals = [] if stored is None else unpack(stored)[2:]
-        opened = [np.frombuffer(total, np.int64)[None] for total in totals]
-        rehearsal_key = node.key if node.rehearsal else None
-        inputs = node.problem, rehearsal_key, state, step, transcript, opened
-        return SumChannel(self._schedule, self._number, *inputs)
+        state = node.start
+        totals: list[Integers] = []
+        if base is not None and base.state is not None:
+            state = node.state(base.state)
+            _, _, *stored_totals = unpack(base.state)
+            totals = [np.frombuffer(total, np.int64)[None] for total in stored_totals]
+        rehearsal_key = None
+        if node.rehearsal:
+            rehearsal_key = node.key
+        return SumChannel(
+            self._schedule,
+            self._number,
+            node.problem,
+            rehearsal_key,
+            state,
+            step,
+            transcript,
+            totals,
+        )
 
 
 def _key(group: Group, *agreements: bytes) -> Key:
