@@ -1,4 +1,4 @@
-"""Which parties of a run are present, how far each got, and which of them started anew."""
+"""Presence, progress and starts of the parties of a run, as its router sees them."""
 
 from __future__ import annotations
 
@@ -42,33 +42,36 @@ class Attendance:
     """
 
     def __init__(self, contract: Contract, clock: Callable[[], float]) -> None:
-        self.contract, self.schedule, self._clock = contract, Schedule(contract), clock
+        self.contract = contract
+        self.schedule = Schedule(contract)
+        self._clock = clock
         self.everybody = frozenset(range(contract.nodes))
         self.gone: dict[int, str] = {}
-        """Why a party is not asked any more."""
+        """Parties that are not asked any more, and the refusal by which each ended."""
         self.signatures: dict[int, bytes] = {}
+        """Each party's signature under the contract, a message."""
         self.present: set[int] = set()
         """Parties that have answered this router."""
         self.reached: dict[int, Reached] = {}
-        """How far parties had got when they answered this router first."""
+        """Progress of parties when they first answered this router."""
         self.answered: dict[int, Position | None] = dict.fromkeys(self.everybody)
-        """What each party answered last, to this router."""
+        """The position that each party answered last, to this router."""
         self.in_time: dict[Position, set[int]] = {}
-        """Who answered at a position while it was open."""
+        """Parties that answered a position while it was open."""
         self.late: set[int] = set()
         """Parties that missed a deadline, and have not come back."""
         self.spent: set[int] = set()
-        """Parties that add to no sum like the open one any more."""
+        """Parties that have no attempt left at sums like the open one."""
         self.fresh: dict[int, Fresh] = {}
-        """What nodes that started ask the others."""
+        """The question to the others of each party that started and is not confirmed yet."""
         self.starts = 0
-        """How many questions of nodes that started have come so far."""
+        """Number of starts so far: questions of parties that started."""
         self._questions: dict[bytes, tuple[Fresh, ...]] = {}
-        """The questions that went out together, by the hash of their message."""
+        """The questions that went out as one message, by its hash."""
         self._last_asked: tuple[Fresh, ...] = ()
-        """Those that went out last."""
+        """The questions of the last such message."""
         self._confirmations: dict[Fresh, dict[int, Confirmation]] = {}
-        """The answers to each question, by who gave them."""
+        """The answers to each question, by the party that answered."""
         self.heard_from: set[int] = set()
         """Parties that have answered anything since the open position waits."""
         self.at: Position | None = None
@@ -125,19 +128,26 @@ class Attendance:
         self.wait_anew()
 
     def came(self, party: int, position: Position) -> None:
-        """Note what a party has answered: it is not late, and its start is confirmed."""
+        """Note the position that a party answered: it is not late, and its start is confirmed."""
         self.answered[party] = position
         self.late.discard(party)
         self.fresh.pop(party, None)
 
     def asks(self, party: int, askers: set[int]) -> bytes | None:
-        """Return what those who ask want to know of a party; None if it has answered that.
+        """Return the message with the questions of some parties to one; None if it answered all.
 
         Parties that the same ones ask get the same message, also if some have been answered since:
-        all answers to one message go with it to those who asked.
+        all answers to one message go with it to those that asked.
+
+        Parameters
+        ----------
+        party
+            The party that is asked what it has of the others' releases.
+        askers
+            The parties that started and need its word.
         """
-        there = sorted(askers - set(self.gone))
-        questions = [self.fresh[asker] for asker in there if asker in self.fresh]
+        present = sorted(askers - set(self.gone))
+        questions = [self.fresh[asker] for asker in present if asker in self.fresh]
         open_questions = [
             question
             for question in questions
@@ -152,7 +162,10 @@ class Attendance:
         return message
 
     def take_fresh(self, party: int, answer: bytes) -> None:
-        """Take the question of a party that started, in the place of an older one."""
+        """Take a party's question after a start in place of its older one; drop old answers.
+
+        No other party asks in its name.
+        """
         (question,) = Fresh.read(answer, self.contract)
         if question.party != party or self.fresh.get(party) == question:
             return
@@ -169,34 +182,35 @@ class Attendance:
             }
 
     def take_heard(self, _: int, answer: bytes) -> None:
-        """Take an answer to such questions."""
+        """Take a signed answer to a message with questions: it answers each of them."""
         report = Heard.read(answer, self.contract, self._questions)
         confirmation = Confirmation(report.asked, answer)
         for question in self._questions[report.asked]:
             self._confirmations.setdefault(question, {})[report.by] = confirmation
 
     def _answers(self, question: Fresh) -> dict[int, Confirmation]:
+        """Return the answers to a question, by the party that answered."""
         return self._confirmations.get(question, {})
 
     def answers(self, party: int) -> set[int]:
-        """Return who has answered what a party that started asks."""
+        """Return the parties that have answered the question of a party that started."""
         question = self.fresh.get(party)
         if question is None:
             return set()
         return {*self._answers(question)}
 
     def confirmation(self, party: int, witnesses: set[int]) -> tuple[bytes, ...]:
-        """Return the answers of others to a party that started, and the questions that they answer.
+        """Return the answers of witnesses to a party that started, and the questions they answer.
 
-        Whoever else has answered is left out: a start is to cost no more than its links.
+        Answers of other parties are left out: a start is to cost no more than its links.
         """
         question = self.fresh.get(party)
         if question is None:
             return ()
         answers = [
             confirmation
-            for by, confirmation in sorted(self._answers(question).items())
-            if by in witnesses
+            for witness, confirmation in sorted(self._answers(question).items())
+            if witness in witnesses
         ]
         hashes = dict.fromkeys(confirmation.asked for confirmation in answers)
         questions = [Fresh.together(self.contract, self._questions[hashed]) for hashed in hashes]
