@@ -62,9 +62,12 @@ class Router(Attendance):
         super().__init__(contract, clock)
         self.bytes = 0
         """Bytes of all questions and answers so far."""
-        routing = RowRouting if contract.planned.sums is None else SumRouting
-        self.travel: RowRouting | SumRouting = routing(self)
-        """What it does with what nodes release."""
+        self.travel: RowRouting | SumRouting
+        """The routing of releases: of rows, or of parts of sums."""
+        if contract.planned.sums is None:
+            self.travel = RowRouting(self)
+        else:
+            self.travel = SumRouting(self)
         self._recalled: set[int] = set()
         """Parties that were asked for the signatures of all, since this router started."""
         self._takes: dict[bytes, Callable[[int, bytes], None]] = {
@@ -75,7 +78,7 @@ class Router(Attendance):
             RECALLED: self._take_recalled,
             **self.travel.takes,
         }
-        """What takes an answer, by its kind."""
+        """The method that takes an answer, by the answer's kind."""
 
     @property
     def done(self) -> bool:
@@ -123,7 +126,9 @@ class Router(Attendance):
 
     def request(self, party: int) -> bytes | None:
         """Return what to ask one party now; None if nothing."""
-        message = None if party in self.gone else self._question(party)
+        if party in self.gone:
+            return None
+        message = self._question(party)
         if message is not None:
             self.bytes += len(message)
         return message
@@ -152,6 +157,10 @@ class Router(Attendance):
         return self.asks(party, self.travel.askers(party))
 
     def _question_before_the_start(self, party: int) -> bytes | None:
+        """Return the question for a party's signature, or for the signatures that it kept of all.
+
+        The run starts once the router has the signatures of all parties.
+        """
         if party not in self.present:
             return who(self.contract)
         may_know = party in self.reached and party not in self._recalled
@@ -169,9 +178,10 @@ class Router(Attendance):
         self.heard_from.add(party)
         try:
             reason = refused(answer)
+            take = self._takes.get(kind_of(answer))
             if reason is not None:
                 self._take_refusal(party, reason)
-            elif (take := self._takes.get(kind_of(answer))) is not None:
+            elif take is not None:
                 take(party, answer)
         except ValueError as error:
             name = self.contract.parties[party].name
@@ -181,6 +191,7 @@ class Router(Attendance):
             _log.exception("the router fails at what %s sent, and goes on", name)
 
     def _take_here(self, party: int, answer: bytes) -> None:
+        """Take a party's signature with its question and its progress after a start."""
         presence = Here.read(answer)
         if presence.question:
             self.take_fresh(party, presence.question)
@@ -190,6 +201,7 @@ class Router(Attendance):
         self._take_signature(party, presence.signature)
 
     def _take_signature(self, party: int, answer: bytes) -> None:
+        """Take a signature under the contract: its party is present, and no longer late."""
         signed = Signature.read(answer, self.contract)
         self.late.discard(signed.party)
         self.present.add(signed.party)
@@ -304,6 +316,7 @@ class Router(Attendance):
         return self.travel.confirming(party).parties - self.answers(party)
 
     def _take_refusal(self, party: int, reason: str) -> None:
+        """Go on after a refusal; some end a party's run for good."""
         _log.warning("%s refuses: %s", self.contract.parties[party].name, reason)
         self.travel.refused(party, reason)
         if reason in GONE:
