@@ -29,29 +29,49 @@ from dpmesh.run.channel import Channel
 from dpmesh.run.codec import Arrays, classes_in, decode, encode
 from dpmesh.run.noise import DrawnRows
 
-Rows = dict[Position, dict[int, Released | None]]
-"""What each party released, by position."""
+RowsByPosition = dict[Position, dict[int, Released | None]]
+"""The released row of each party, by position; None where it released nothing."""
 
 
 class Coins:
-    """The coins of a node's rounds: those that all share from the public key, its own from its own.
+    """The coins of a node's rounds, in the place of a `Key`.
 
-    It stands in for a `Key` in a round. What is drawn once for all rounds comes from `lasting`.
+    Parameters
+    ----------
+    private
+        The node's key of the round, for coins that no other party knows.
+    lasting
+        The node's key of the run, for allocations, which are drawn once for all rounds.
+    public
+        The contract's key, for coins that all parties share.
+    shared
+        The purposes of these coins.
     """
 
     def __init__(self, private: Key, lasting: Key, public: Key, shared: frozenset[Purpose]) -> None:
-        self._own, self._lasting, self._public, self._shared = private, lasting, public, shared
+        self._private = private
+        self._lasting = lasting
+        self._public = public
+        self._shared = shared
 
     def stream(self, purpose: int, round: int = 0) -> Stream:
         """Return the stream of a purpose."""
-        key = self._public if purpose in self._shared else self._own
-        return (self._lasting if purpose == Purpose.ALLOCATION else key).stream(purpose, round)
+        if purpose == Purpose.ALLOCATION:
+            key = self._lasting
+        elif purpose in self._shared:
+            key = self._public
+        else:
+            key = self._private
+        return key.stream(purpose, round)
 
     def for_nodes(self, nodes: Any) -> Coins:
-        """Return those of some nodes."""
-        keys = self._own, self._lasting, self._public
-        private, lasting, public = (key.for_nodes(nodes) for key in keys)
-        return Coins(private, lasting, public, self._shared)
+        """Return the coins of some nodes."""
+        return Coins(
+            self._private.for_nodes(nodes),
+            self._lasting.for_nodes(nodes),
+            self._public.for_nodes(nodes),
+            self._shared,
+        )
 
 
 class NodeChannel(Channel):
@@ -60,11 +80,11 @@ class NodeChannel(Channel):
     Parameters
     ----------
     schedule, node
-        Who sends when, and whose rounds they are.
-    problem, own
-        Its own problem, and its own key.
+        The run's schedule, and the node whose rounds they are.
+    problem, key
+        The node's problem and key.
     state
-        The state before its next round.
+        The state before the node's next round.
     """
 
     def __init__(
@@ -73,27 +93,34 @@ class NodeChannel(Channel):
         contract = schedule.contract
         ledger = Ledger(contract.plan.with_releases(()), nodes=contract.nodes)
         super().__init__(None, key, ledger, nodes=np.array([node]))
-        self.schedule, self.node, self.state = schedule, node, state
+        self.schedule = schedule
+        self.node = node
+        self.state = state
         self.published: Any = None
         """The released model after the last round that it finished."""
-        self._problem, self._allowed = problem, list[Release]()
+        self._problem = problem
+        self._allowed: list[Release] = []
+        """Releases of the current round that were charged, and that it has not made yet."""
         self._requests = 0
-        """How many requests the current round has yielded so far."""
+        """Number of requests that the current round has yielded so far."""
 
     def check_request(self, t: int, request: object) -> None:
         """Fail unless a round yields what its dry run did, before it draws any noise."""
         expected = self.schedule.contract.patterns.expected(t)
         place = self._requests
-        self._requests = self._requests + 1
+        self._requests += 1
         if expected is None:
             return
-        came = RequestPattern.of(request)
-        planned = str(expected[place]) if place < len(expected) else "nothing more"
-        if place >= len(expected) or came != expected[place]:
-            raise RuntimeError(
-                f"round {t} yields {came} where its dry run yields {planned}: what a round yields "
-                "may depend on the round and on public sizes alone"
-            )
+        pattern = RequestPattern.of(request)
+        if place < len(expected) and pattern == expected[place]:
+            return
+        planned = "nothing more"
+        if place < len(expected):
+            planned = str(expected[place])
+        raise RuntimeError(
+            f"round {t} yields {pattern} where its dry run yields {planned}: what a round yields "
+            "may depend on the round and on public sizes alone"
+        )
 
     def _check_end(self, t: int) -> None:
         """Fail if a round ends before it has yielded all that its dry run did."""
@@ -132,14 +159,12 @@ class RowChannel(NodeChannel):
     Parameters
     ----------
     schedule, node
-        Who sends when, and whose rounds they are.
-    problem
-        Its own.
-    own
-        Its own key.
+        The run's schedule, and the node whose rounds they are.
+    problem, key
+        The node's problem and key.
     context
-        What its streams depend on beside the inputs of a round; None in a rehearsal, whose streams
-        are the simulator's.
+        A hash that its streams depend on beside the inputs of a round; None in a rehearsal, whose
+        streams are the simulator's.
     state, t
         The state before round t, the first to be run.
     """
@@ -155,15 +180,20 @@ class RowChannel(NodeChannel):
         t: int = 0,
     ) -> None:
         super().__init__(schedule, node, problem, key, state)
-        self.rows: Rows = {}
-        """What arrived in the current round, and what the node itself sent."""
+        self.rows: RowsByPosition = {}
+        """Rows that arrived in the current round, and those that the node itself sent."""
         self.at = BEFORE
         """The position that it waits at."""
         self.drawn: dict[str, DrawnRows] = {}
-        """The correlated noise of what the node sent in round t, before a restart."""
-        self._own, self._context = key, context
-        self._life, self._arrived = self._rounds(t), tuple[bytes, ...]()
+        """The correlated noise of the rows that the node sent in round t, before a restart."""
+        self._node_key = key
+        self._context = context
+        self._packets = self._rounds(t)
+        """The packets that the node sends, position by position."""
+        self._arrived: tuple[bytes, ...] = ()
+        """The messages of the step that ends at the next position."""
         self._seeds: tuple[bytes, ...] = ()
+        """The seeds of the secrets in the noise of the next row."""
 
     @property
     def kept(self) -> bytes:
@@ -174,8 +204,9 @@ class RowChannel(NodeChannel):
     def share(self, seeds: Mapping[int, bytes]) -> None:
         """Let the next row share secrets with these partners alone, each from a seed."""
         self._seeds = tuple(seed for _, seed in sorted(seeds.items()))
-        keys = {j: Key.seeded(int.from_bytes(seed, "big")) for j, seed in seeds.items()}
-        self.noise.partners = keys
+        self.noise.partners = {
+            partner: Key.seeded(int.from_bytes(seed, "big")) for partner, seed in seeds.items()
+        }
 
     def go_to(self, position: Position, arrived: tuple[bytes, ...]) -> Packet:
         """Run up to a position, for which these messages arrived; return what the node sends there.
@@ -187,9 +218,10 @@ class RowChannel(NodeChannel):
         RuntimeError
             If the algorithm sends at other positions than it states.
         """
-        self._arrived, packet = arrived, Packet(None)
+        self._arrived = arrived
+        packet = Packet(None)
         while self.at < position:
-            packet = next(self._life)
+            packet = next(self._packets)
         if self.at != position:
             raise RuntimeError(
                 f"round {position.round} ends before its exchange {position.exchange}"
@@ -214,12 +246,16 @@ class RowChannel(NodeChannel):
         yield Packet(None)
 
     def _begin(self, t: int) -> Any:
-        """Begin round t: other inputs, other streams. Return its coins."""
+        """Begin round t, and return its coins.
+
+        Its streams are keyed by the contract, the records, the versions, the state and the messages
+        that arrived: under other inputs the same round draws other coins and other noise.
+        """
         self.at = Position(t)
         self.received = None
         self.rows = {position: rows for position, rows in self.rows.items() if position.round >= t}
         contract = self.schedule.contract
-        key = self._own
+        key = self._node_key
         lasting = key
         if self._context is not None:
             lasting = key.derive(digest(b"dpmesh mesh allocation", contract.hash))
@@ -230,7 +266,7 @@ class RowChannel(NodeChannel):
         return self.schedule.seat(self.node, coins)
 
     def noise_key(self, values: Sensitive) -> Key:
-        """Return where the noise comes from: other values or partners, other noise."""
+        """Return the key of a row's noise: other values, rows or partners, other noise."""
         key = self.key
         if self._context is not None:
             positions = (
@@ -251,7 +287,8 @@ class RowChannel(NodeChannel):
         parties, weights = self.schedule.mixing(self.at.round, self.node, missing)
         order = np.arange(len(parties)), np.array([0, len(parties)])
         mixing = sparse.csr_array((weights, *order), shape=(1, len(parties)))
-        return Released(kernels.mix(mixing, np.concatenate([arrived[p] for p in parties])))
+        rows = np.concatenate([arrived[party] for party in parties])
+        return Released(kernels.mix(mixing, rows))
 
     def release_rows(
         self, t: int, message: Message, values: Sensitive, releases: tuple[Release, ...]
@@ -273,16 +310,18 @@ class SumChannel(NodeChannel):
 
     Parameters
     ----------
-    schedule, node, problem, own
+    schedule, node, problem
         As of a `NodeChannel`.
+    rehearsal_key
+        In a rehearsal the contract's key; else None: each attempt has a key of its own.
     state
         The state before the round of `step`.
     step
-        The first to be run.
+        The first step to be run.
     transcript
-        The hash of all totals before it, and of what was agreed on for each.
+        The hash of all totals before it, and of the agreement on each.
     totals
-        Those of its round before it.
+        The totals of its round before it.
     """
 
     def __init__(
@@ -290,19 +329,19 @@ class SumChannel(NodeChannel):
         schedule: Schedule,
         node: int,
         problem: Problem,
-        own: Key | None,
+        rehearsal_key: Key | None,
         state: Any,
         step: int,
         transcript: bytes,
         totals: list[Integers],
     ) -> None:
-        key = own or Key.seeded(0)  # of which nothing is drawn: each attempt has its own
+        key = rehearsal_key or Key.seeded(0)  # of which nothing is drawn
         super().__init__(schedule, node, problem, key, state)
         self.step = step
         self.transcript = transcript
-        self._rehearses = own is not None
+        self._rehearses = rehearsal_key is not None
         self.totals = totals
-        """What the open round added up so far."""
+        """The totals of the open round so far."""
         self._steps: Generator[Packet, Any, None] | None = None
 
     @property
@@ -321,13 +360,16 @@ class SumChannel(NodeChannel):
             self.totals = []
         self.transcript = transcript
         self._steps = None
-        self.step = self.step + 1
+        self.step += 1
 
     def attempt(self, key: Key | None) -> Masked:
-        """Begin the round for an attempt; return what the node adds to its step.
+        """Begin the round for an attempt; return the integers that the node adds to its step.
 
-        All that is drawn comes from `own`, a key of this attempt alone; in a rehearsal there is
-        none.
+        Parameters
+        ----------
+        key
+            A key of this attempt alone, from which all noise and coins are drawn; None in a
+            rehearsal.
         """
         self._steps, packet = self._begun(key)
         if packet.masked is None:
@@ -344,9 +386,11 @@ class SumChannel(NodeChannel):
         return replace(masked, stream=key.stream(Purpose.NOISE, self.step))
 
     def _begun(self, key: Key | None) -> tuple[Generator[Packet, Any, None], Packet]:
+        """Begin the open round anew up to its step; return the round and the packet of the step."""
         contract = self.schedule.contract
         t = contract.planned.summed[self.step].round
-        self.received, self._allowed = None, list(contract.planned.releases(self.node, t))
+        self.received = None
+        self._allowed = list(contract.planned.releases(self.node, t))
         if not self._rehearses:
             self.key = key or Key.seeded(0)  # of whose noise nothing leaves
         coins = Coins(self.key, self.key, contract.public_key, contract.algorithm.public_coins)
@@ -368,7 +412,10 @@ def _flat(rows: Mapping[int, Released | None]) -> list[bytes]:
     """Return rows as fields, in the order of their parties."""
     fields: list[bytes] = []
     for party, row in sorted(rows.items()):
-        fields += [str(party).encode(), b"" if row is None else row.tobytes()]
+        content = b""
+        if row is not None:
+            content = row.tobytes()
+        fields += [str(party).encode(), content]
     return fields
 
 
@@ -391,6 +438,7 @@ def state_from_bytes(data: bytes, start: Any) -> Any:
 
 
 def _saved(array: Any) -> bytes:
+    """Return an array in NumPy's file format."""
     file = BytesIO()
     np.save(file, array, allow_pickle=False)
     return file.getvalue()
