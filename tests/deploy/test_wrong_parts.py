@@ -385,6 +385,45 @@ def test_a_run_whose_agreements_split_without_a_majority_pauses_and_names_all_of
     assert all(node.is_sealed for node in parties.nodes)
 
 
+@pytest.mark.parametrize("latency", [0.25, 4.0])
+@pytest.mark.parametrize("lie", ["agreements", "numbers"])
+def test_a_party_that_answers_last_is_not_missing_as_all_are_asked_again(
+    lie: str, latency: float, tmp_path: Path
+) -> None:
+    """It has time to answer after each pause; if it had not, another attempt would be spent."""
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": 1}
+    changes = {"combination": combination}
+    parties, clock = Sums(tmp_path, quorum=3, rounds=5, changes=changes), Clock()
+    contract, router = parties.contract, Router(parties.contract, clock)
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if kind_of(answer) != PARTS or party not in (2, 3):
+            return answer
+        if lie == "numbers":
+            return _with_wrong_numbers(answer, contract, changed_bit=party - 1)
+        part = Part.read(unpack(answer)[1], contract)
+        return pack(PARTS, replace(part, agreement=bytes([2] * 32)).as_bytes(contract))
+
+    arriving: dict[int, tuple[float, bytes]] = {}
+    while clock.now < 200:
+        for party, node in enumerate(parties.nodes):
+            if party not in arriving:
+                question = router.request(party)
+                if question is not None:
+                    arrival = clock.now + latency * (party == 1)
+                    arriving[party] = (arrival, spoilt(party, node.answer(question)))
+            elif arriving[party][0] <= clock.now:
+                router.take(party, arriving.pop(party)[1])
+        clock.now += 0.1
+        if router.waits_since() > contract.terms.deadline:
+            router.close()
+        assert not router.missing
+    assert router.is_paused
+    if lie == "agreements":
+        charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
+        assert charged == [2] * 4  # the first attempt, and the one in reserve
+
+
 @pytest.mark.parametrize(
     ("nodes", "wrong", "start", "reserve"),
     [(4, 2, 3, 1), (4, 3, 2, 1), (4, 3, 3, 1), (4, 3, 3, 2), (5, 4, 1, 1), (5, 3, 2, 1)],

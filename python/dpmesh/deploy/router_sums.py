@@ -269,9 +269,7 @@ class SumRouting:
         elif self._has_reserve(router.at.round) or self.lacking:
             self._try_again()
         else:
-            for party in self._apart() or self._disagreeing():
-                del self._parts[party]
-                self._ask_again_later(party, FITS_NO_OTHER)
+            self._ask_those_apart_again()
 
     def _has_reserve(self, step: int) -> bool:
         """Return True if attempts reserved for a step's kind of sum are left.
@@ -282,13 +280,30 @@ class SumRouting:
         kind = self._kind_at(step)
         return self._contract.planned.reserves[kind] > self._repeated[kind]
 
+    def _ask_those_apart_again(self) -> None:
+        """Ask the parties with another agreement than most again, or all if there is no majority.
+
+        If all are asked again, none holds up the others, and each has another deadline.
+        """
+        apart = self._apart()
+        if not apart:
+            self._router.wait_anew()
+        for party in apart or self._disagreeing():
+            del self._parts[party]
+            self._ask_again_later(party, FITS_NO_OTHER)
+
     def _ask_again_later(self, party: int, fault: str) -> None:
         """Ask a party for the same part again, later each time, and log once what it did."""
         if party not in self._pauses:
             _log.warning("%s %s; it is asked again", self._contract.parties[party].name, fault)
         pause = self._pauses.get(party, PAUSE)
-        self._pauses[party] = min(2 * pause, self._contract.terms.deadline)
+        self._pauses[party] = min(2 * pause, self._longest_pause)
         self._paused[party] = self._router.now() + pause
+
+    @property
+    def _longest_pause(self) -> float:
+        """Most seconds before parties are asked again: they have as many to answer in time."""
+        return self._contract.terms.deadline / 2
 
     def _cannot_end(self) -> bool:
         """Return True if the open attempt waits for the part or the word of a party that is out.
@@ -864,7 +879,7 @@ class SumRouting:
         adds = [{*total.header.cohort} for total in totals]
         suspects = set.intersection(*(adds[0 if self._for_all else n] for n in self._doubting))
         names = " or ".join(self._router.names(suspects - self._doubting or suspects))
-        self._pause = min(2 * self._pause, self._contract.terms.deadline)
+        self._pause = min(2 * self._pause, self._longest_pause)
         text = "a part of round %d is wrong, of %s; asking for it again in %g seconds"
         rounds = self._contract.planned.rounds_before(step)
         _log.warning(text, rounds, names or "a neighbor", self._pause)
