@@ -3,8 +3,8 @@
 ``python .ci/mutants.py`` plants those of ``mutants.toml`` one after the other in a copy of the
 package and of the kernels, and runs their tests with it: about a minute each. Tests are named by
 their files, those of Rust by crate and module (``crate::module``). Arguments choose mutants by
-number or by a word; ``--check`` only finds their places. A mutant that survives is a gap in the
-tests, or has its reason beside it (``survives``).
+number or by a word; ``--check`` only finds their places and tests. A mutant that survives is a gap
+in the tests, or has its reason beside it (``survives``).
 """
 
 from __future__ import annotations
@@ -37,6 +37,17 @@ def place(folder: Path, old: str) -> Path:
     if sum(counts.values()) != 1:
         raise LookupError(f"{sum(counts.values())} places have the text {old!r}")
     return max(counts, key=lambda path: counts[path])
+
+
+def is_placed(folder: Path, mutant: dict[str, Any], number: int) -> bool:
+    """Return whether the code has the place of a mutant once and its tests exist; print why not."""
+    try:
+        place(folder, mutant["old"])
+        commands(mutant["tests"])
+    except LookupError as error:
+        print(f"{number:3d} {mutant['what']}: {error}")
+        return False
+    return True
 
 
 def copied(folder: Path) -> None:
@@ -114,14 +125,14 @@ def main(words: list[str]) -> int:
             if asked and not any(word == str(number) or word in mutant["what"] for word in asked):
                 continue
             if "--check" in words:
-                place(folder, mutant["old"])
+                bad += not is_placed(folder, mutant, number)
                 continue
             ended = outcome(mutant, folder)
             explained = ended == "survives" and mutant.get("survives")
             bad += not (ended.startswith("killed") or explained)
             why = f" ({mutant['survives']})" if explained else ""
             print(f"{number:3d} {mutant['what']}: {ended}{why}", flush=True)
-    print(f"{bad} not killed")
+    print(f"{bad} without a place" if "--check" in words else f"{bad} not killed")
     return min(bad, 1)
 
 
