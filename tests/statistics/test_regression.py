@@ -549,7 +549,7 @@ class TargetNotCounted(Moments):
     """Charges the terms alone, as if the target were no column."""
 
     @property
-    def largest(self) -> int:
+    def largest_square(self) -> int:
         return 1 + len(self.design.kinds)
 
 

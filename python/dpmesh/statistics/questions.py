@@ -476,7 +476,7 @@ class TwoWay(OneHot):
         return len(rows) * len(columns)
 
     def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
-        """Return the number of each record's pair, row by row."""
+        """Return the index of each record's pair of cells, shape (records,), counted row by row."""
         width = len(cells(columns[self.column].kind, 2))
         return columns[self.row].cell(2) * width + columns[self.column].cell(2)
 

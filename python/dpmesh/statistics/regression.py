@@ -48,7 +48,7 @@ FEW_DEVIATIONS = 6.0
 """Residuals are clipped at so many of their standard deviations, for errors alone."""
 
 MOST_WIDE = 1_000
-"""Most entries of z: a round has about as many numbers as its square."""
+"""Most coefficients p of a regression: a round releases about p^2 numbers."""
 
 RECORDS_PER_COEFFICIENT = 10
 """With fewer records for each coefficient a regression is refused."""
@@ -60,7 +60,7 @@ WIDEST_RESIDUAL = 2.0
 """Largest distance of two numbers in [-1, 1], such as a target and its prediction."""
 
 SLACK = 1 + 1e-9
-"""Rounding of float64 in a record's vector, far below it."""
+"""Factor on norms and distances, far above what rounding to float64 adds to them."""
 
 INDEPENDENT = (
     "each interval is 95% by itself, so that of 20 coefficients one misses on average; records are "
@@ -123,7 +123,13 @@ class Regression(Question):
         return (self.target, *self.terms)
 
     def _fitted(self, kinds: Kinds) -> Newton | Moments:
-        """Return what fits it; fail where a column has no range that it can use."""
+        """Return the linear fit or the one by Newton steps that the target asks for.
+
+        Raises
+        ------
+        ValueError
+            If the range of a column does not fit its part, or there are too many coefficients.
+        """
         design = Design(kinds={name: kinds[name] for name in self.terms})
         for name in self.terms:
             kind_of(kinds, name, (Number, Flag, Category), "a number, a flag or a category")
@@ -134,8 +140,9 @@ class Regression(Question):
             expected = f"at most {MOST_WIDE} coefficients, those of levels included"
             fail("terms", expected, design.width)
         kind = kinds[self.target]
-        default_family = family_of(self.target, kind)
-        family = self.family or default_family
+        family = family_of(self.target, kind)  # refuses a target that no family fits
+        if self.family is not None:
+            family = self.family
         if family == LINEAR:
             kind_of(kinds, self.target, (Number, Flag), "a number for a linear regression")
             return Moments(target=self.target, kind=kind, design=design, robust=self.robust)
@@ -221,7 +228,10 @@ class _Fitted:
 
     @abstractmethod
     def curvature_limit(self, noise: float) -> float:
-        """Return the least eigenvalue of the Hessian that is shown at this noise in a number."""
+        """Return the eigenvalue that all of the Hessian's must exceed for coefficients to be shown.
+
+        `noise` is the standard deviation of the noise in each number of a round's total.
+        """
 
     @property
     def title(self) -> str:
@@ -328,7 +338,7 @@ class _Fitted:
 
     @property
     def _target_scale(self) -> float:
-        """Units of the target in one of z's."""
+        """The target's units in 1 of ``z @ coefficients``: half its range if that is in [-1, 1]."""
         return 1.0
 
     def _shifted(self, coefficients: tuple[float, ...]) -> tuple[float, ...]:
@@ -377,8 +387,9 @@ class Newton(_Fitted):
     """A generalized linear model: gradients and Hessians in each round, a Newton step after it.
 
     The vector of a record is ``(g / M, H sqrt(kappa) / (R M))`` and, in the last round, ``J
-    sqrt(lam) / (R M^2)``: gradient, Hessian and outer product of the gradient, with the constants
-    and units of `families`.
+    sqrt(lam) / (R M^2)``: gradient, Hessian and outer product of the gradient. Here R is the
+    largest length of the coded terms z, M the largest target, and kappa and lam are weights of the
+    family (derived in `dpmesh.statistics.families`).
 
     Parameters
     ----------
@@ -417,7 +428,10 @@ class Newton(_Fitted):
         return self.family.heaviest * self.family.bound(self.kind)
 
     def curvature_limit(self, noise: float) -> float:
-        """Return the least eigenvalue of the Hessian that is shown at this noise in a number."""
+        """Return the eigenvalue that all of the Hessian's must exceed for coefficients to be shown.
+
+        `noise` is the standard deviation of the noise in each number of a round's total.
+        """
         width = self.design.width
         return Curvature(np.zeros((width, width)), self._hessian_noise(noise)).limit
 
@@ -434,6 +448,7 @@ class Newton(_Fitted):
         column = columns[self.target]
         rows = self.design.rows(columns) * column.present[:, np.newaxis]  # z, shape (records, p)
         scores = rows @ self.coefficients(totals)
+        # both over the largest target M
         residuals, weights = self.family.residuals_and_weights(
             scores, self.family.targets(column), self.family.bound(self.kind)
         )
@@ -495,6 +510,8 @@ class Newton(_Fitted):
         if skew is None:  # in round 0 the scores are 0: the gradient's constant is n (mean - 1/2)
             first = self.step_of(totals[0])
             skew = abs(2 * float(first.gradient[0]) / records)
+        # for rare outcomes the second-order error of the constant is not small: see Errors in
+        # docs/privacy/regression.md
         noise = covariances.noise.copy()
         noise[0, 0] += second_order(last.curvature, last.move, skew) ** 2
         answer = self.shown(coefficients, covariances._replace(noise=noise), last.curvature, ())
@@ -566,7 +583,7 @@ def _exponential(exponent: float) -> float:
 
 def rounded(coefficients: Floats) -> Floats:
     """Return coefficients as multiples of ``1 / ROUNDED_TO``."""
-    return np.rint(coefficients * ROUNDED_TO) / ROUNDED_TO + 0.0
+    return np.rint(coefficients * ROUNDED_TO) / ROUNDED_TO + 0.0  # which makes -0.0 plain 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -598,21 +615,21 @@ class Moments(_Fitted):
         return (1.0,)
 
     @property
-    def largest(self) -> int:
+    def largest_square(self) -> int:
         """Largest squared length of (z, y), L: one for the constant and for each column."""
         return 2 + len(self.design.kinds)
 
     @property
     def flag_weight(self) -> float:
         """Weight of the mark of a clipped target in a record's vector."""
-        return self.largest / 2
+        return self.largest_square / 2
 
     @property
     def sizes(self) -> tuple[Size, ...]:
         """The public size of a record's vector in each round."""
         entries = self.design.width + 1
         numbers = entries * (entries + 1) // 2
-        largest = self.largest
+        largest = self.largest_square
         # the longest (z, y) without categories have `largest` entries, all 1 or -1; the product of
         # two such vectors is odd, and so not 0, if `largest` is (docs/privacy/regression.md)
         odd = 0 if self.design.has_categories else largest % 2
@@ -629,7 +646,10 @@ class Moments(_Fitted):
         return 1.0
 
     def curvature_limit(self, noise: float) -> float:
-        """Return the least eigenvalue of the Hessian that is shown at this noise in a number."""
+        """Return the eigenvalue that all of the Hessian's must exceed for coefficients to be shown.
+
+        `noise` is the standard deviation of the noise in each number of a round's total.
+        """
         width = self.design.width
         return Curvature(np.zeros((width, width)), noise).limit
 
@@ -687,6 +707,7 @@ class Moments(_Fitted):
         low, high = ends(self.kind)
         records = max(present, 1.0)
         mean = (low + high) / 2 + self._target_scale * float(moments.products[0]) / records
+        # sums of products of two terms have the noise of the diagonal over sqrt(2): see triangles
         return mean, Z * self._target_scale * moments.curvature.noise / sqrt(2) / records
 
     @property
@@ -720,9 +741,8 @@ class Moments(_Fitted):
             entries = totals[1].total * (residual_bound**2 * self.design.radius**2)
             scores = matrix_of_triangle(entries, self.design.width)
         coefficients = rounded(moments.coefficients)
-        covariances = errors(
-            curvature, curvature.noise / sqrt(2), coefficients, scores, dispersion=variance
-        )
+        product_noise = curvature.noise / sqrt(2)  # of z y, which is off the diagonal
+        covariances = errors(curvature, product_noise, coefficients, scores, dispersion=variance)
         low, high = ends(self.kind)
         half = Z * moments.clipped_noise
         mean, mean_noise = self._mean(moments, present)

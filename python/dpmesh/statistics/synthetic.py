@@ -432,11 +432,15 @@ def synthesize(
     released
         The tables.
     rows
-        How many rows, at least 1: any number costs the same.
+        Number of rows to draw, at least 1; the privacy guarantee does not depend on it.
     seed
-        Of public coins.
+        Seed of the public coins that draw the rows, at least 0 and below 2**63.
     on_pass
         Called after each of the `RAKE_PASSES` over all tables, to show progress.
+
+    Returns
+    -------
+    The drawn rows, with an error bound for each of their two-way tables.
 
     Raises
     ------

@@ -33,15 +33,15 @@ class BinnedColumn:
     name
         The column.
     cells
-        Their names; ``missing`` is the last if a value may be missing.
+        Names of the cells; ``missing`` is the last if a value may be missing.
     values
-        Of categories and flags, what a cell stands for; empty for numbers and dates.
+        Value of each cell of a category or flag; empty for numbers and dates.
     edges
-        Of the bins of numbers and dates; empty for others.
+        Edges of the bins of a number or date, one more than bins; empty for categories and flags.
     is_date
-        Whether edges are days.
+        True if the edges are days.
     may_be_missing
-        Whether the last cell is of missing values.
+        True if the last cell is that of missing values.
     """
 
     name: str
@@ -53,7 +53,7 @@ class BinnedColumn:
 
     @classmethod
     def of(cls, name: str, kind: Kind, bins: int) -> BinnedColumn:
-        """Return the cells of a column with this public range."""
+        """Return the cells of a column with a public range; numbers and dates have `bins` bins."""
         names = tuple(cells(kind, bins))
         missing = kind.may_be_missing
         if isinstance(kind, Category):
@@ -121,10 +121,10 @@ class PairTables:
         return tables
 
     def table(self) -> Table:
-        """Return the pairs with the noise of their tables: its expected total variation.
+        """Return the size of each pair's table and the expected total variation of its noise.
 
-        That is half the sum of the noise in all shares without its sign, ``noise sqrt(2 / pi)`` on
-        average in each count.
+        Total variation is half the sum over cells of the absolute noise in a share of the records.
+        The absolute value of Gaussian noise is ``noise sqrt(2 / pi)`` on average.
         """
         rows = []
         for (a, b), counts in self.tables.items():
@@ -150,7 +150,7 @@ class PairTables:
         Raises
         ------
         ValueError
-            If they are others.
+            If `saved` lacks an entry or has one of another type.
         """
         try:
             return cls(
