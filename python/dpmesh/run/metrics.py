@@ -291,7 +291,11 @@ class Regret:
 
     @property
     def memory(self) -> Any:
-        """All examples so far, and each learner's total loss on them."""
+        """All examples so far, and each learner's total loss on them, for `recall`.
+
+        The examples are the indices of records, as a list of one array of shape (examples,) or of
+        none; the losses have the shape (learners,), and are None before the first round.
+        """
         if not self._examples:
             return [], self._total
         return [np.concatenate(self._examples)], self._total

@@ -127,12 +127,12 @@ class OnRoot:
         return [meter.memory for meter in self.meters]
 
     def recall(self, memory: Any) -> None:
-        """Let them remember it, on the root."""
+        """Resume each metric with its memory, on the root."""
         for meter, meter_memory in zip(self.meters, memory or (), strict=False):
             meter.recall(meter_memory)
 
     def observe(self, before: Before) -> None:
-        """Gather what they watch, and pass it to them."""
+        """Gather what the metrics watch on the root, which passes it to them."""
         of_all = Before(*(None if rows is None else self.engine.rows(rows) for rows in before))
         if self.engine.is_root:
             for meter in self.meters:
@@ -141,7 +141,10 @@ class OnRoot:
             self.engine.agree()
 
     def values(self, after: After) -> dict[str, Value]:
-        """Return their values for all nodes; nothing elsewhere."""
+        """Return the metrics' values over all nodes by name, on the root; empty elsewhere.
+
+        Every rank must call it, as rows are gathered.
+        """
         travels = self.share.algorithm.travels
         parameters = after.parameters
         if travels != "server" and self._has_row_each(parameters):

@@ -290,7 +290,22 @@ class Run(Tabled):
         return released_model(self.outline, self.released, self.privacy, node)
 
     def plot(self, metric: str = "accuracy", ax: Axes | None = None) -> Axes:
-        """Draw one metric over the rounds; needs the extra ``plots``."""
+        """Draw one metric over the rounds and return the axes; needs the extra ``plots``.
+
+        Parameters
+        ----------
+        metric
+            Name of a metric that the run measured.
+        ax
+            Axes to draw on; by default those of a new figure.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        ValueError
+            If the run did not measure the metric.
+        """
         import dpmesh.plots as plots
 
         return plots.curves({metric: self.history}, metric, ax=ax)

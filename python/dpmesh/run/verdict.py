@@ -8,8 +8,8 @@ difference counts as finer than one test record. The interval of the mean is Stu
 
 One test is stated beforehand: the mean over the test records of all sites, in the main measure. Its
 word is *better*, *worse* or *inconclusive*. All other tests, site by site and label by label, share
-Holm's procedure at 5%. A method that is not significantly above the trivial predictor is better
-than none.
+Holm's procedure at 5%. A method that is not significantly above the trivial predictor never has the
+word *better*.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from math import sqrt
 from typing import Literal, NamedTuple
 
@@ -54,9 +53,16 @@ LEVEL = 0.05
 """Rate of false alarms of an interval."""
 
 OWN_RECORDS = "each site's own records"
+"""Test records of each site, scored for itself."""
+
 WORST_SITE = "worst-served site"
+"""Test records of the site where the federation scores lowest."""
+
 RAREST_CLASS = "rarest class"
-"""Populations of test records beside those of all sites."""
+"""Test records of the class with the fewest training records."""
+
+LEAST_SPREAD = 1e-12
+"""Least standard deviation of differences, so that equal ones have a p-value."""
 
 Claim = Literal["better", "worse", "inconclusive"]
 
@@ -95,15 +101,15 @@ class PopulationRow(NamedTuple):
     Attributes
     ----------
     name
-        Of the test records.
+        Name of the population of test records.
     measure
         Accuracy, R² or recall.
     federation, single_site
-        Mean scores.
+        Mean scores of the federation and of single sites.
     gain
         Their difference with its interval; None with fewer than 2 splits.
     word
-        Of the headline test, or counts of sites; empty where there is an interval alone.
+        Word of the headline test, or counts of sites; empty where there is an interval alone.
     """
 
     name: str
@@ -120,11 +126,11 @@ def difference(values: npt.ArrayLike, *, held_out: float, resolution: float = 0.
     Parameters
     ----------
     values
-        One for each split, shape (splits,), at least 2.
+        Difference in each split, shape (splits,), at least 2.
     held_out
         Share of the records that a split holds out, in [0, 1).
     resolution
-        The standard deviation of the values counts as at least so large.
+        Least standard deviation of the values: smaller ones count as this.
     """
     differences = np.asarray(values, np.float64)
     spread = max(float(differences.std(ddof=1)), resolution)
@@ -132,37 +138,59 @@ def difference(values: npt.ArrayLike, *, held_out: float, resolution: float = 0.
 
 
 def interval(mean: float, spread: float, count: int, *, held_out: float) -> Difference:
-    """Return the interval of a mean of differences, from their number and standard deviation."""
-    error = max(spread, 1e-12) * sqrt(1 / count + held_out / (1 - held_out))
+    """Return the 95% interval and the p-value of a mean of paired differences.
+
+    Parameters
+    ----------
+    mean
+        Mean of the differences.
+    spread
+        Standard deviation of the differences.
+    count
+        Number of differences, at least 2.
+    held_out
+        Share of the records that a split holds out, in [0, 1): see the top of this file.
+    """
+    error = max(spread, LEAST_SPREAD) * sqrt(1 / count + held_out / (1 - held_out))
     half = float(stdtrit(count - 1, 1 - LEVEL / 2)) * error
     p = 2 * float(stdtr(count - 1, -abs(mean) / error))
     return Difference(mean, mean - half, mean + half, p)
 
 
 def clearly(p: Sequence[float]) -> Flags:
-    """Return which of several differences are clear, for all together: Holm's procedure at 5%."""
-    clear = np.zeros(len(p), np.bool_)
-    for place, which in enumerate(np.argsort(p)):
-        if p[which] > LEVEL / (len(p) - place):
+    """Return which p-values are significant under Holm's procedure at 5%, shape (tests,)."""
+    is_significant = np.zeros(len(p), np.bool_)
+    for rank, test in enumerate(np.argsort(p)):
+        if p[test] > LEVEL / (len(p) - rank):
             break
-        clear[which] = True
-    return clear
+        is_significant[test] = True
+    return is_significant
 
 
 def counted(signs: Indices, better: str, worse: str) -> str:
     """Return how many sites are better, inconclusive and worse, in words."""
 
-    def number(count: int) -> str:
+    def in_words(count: int) -> str:
         if count == 0:
             return "none"
         return str(count)
 
-    total = len(signs)
-    more = int((signs > 0).sum())
-    less = int((signs < 0).sum())
-    open_ones = total - more - less
-    first = f"{better} {number(more)}" if more == 0 else f"{better} {more} of {total} sites"
-    return f"{first}, inconclusive for {number(open_ones)}, {worse} {number(less)}"
+    sites = len(signs)
+    better_sites = int((signs > 0).sum())
+    worse_sites = int((signs < 0).sum())
+    undecided_sites = sites - better_sites - worse_sites
+    wins = in_words(better_sites)
+    if better_sites > 0:
+        wins = f"{better_sites} of {sites} sites"
+    losses = in_words(worse_sites)
+    return f"{better} {wins}, inconclusive for {in_words(undecided_sites)}, {worse} {losses}"
+
+
+def _plural(word: str, count: int) -> str:
+    """Return a word with an s, unless there is one of it."""
+    if count > 1:
+        return f"{word}s"
+    return word
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -174,9 +202,9 @@ class Verdict:
     measured
         What the federation's released models reach in each split, by measure.
     beside
-        The baselines of each split.
+        Baselines of each split, on the same test records.
     epsilon
-        What a run cost; None without privacy.
+        Epsilon of a run; None without privacy.
     unit
         What was repeated: ``"split"`` or ``"run"``.
     populations
@@ -259,8 +287,11 @@ class Verdict:
     def sites(self) -> Indices:
         """1 for a site that the federation significantly beats on all records, -1 if it loses."""
         signs = self._significant["sites"]
-        allowed = (signs > 0) & self._learned | (signs < 0) & self._sites_learned
-        return np.where(allowed, signs, 0)
+        if not self._learned:
+            signs = np.minimum(signs, 0)  # no site is beaten by what learned nothing
+        if not self._sites_learned:
+            signs = np.maximum(signs, 0)
+        return signs
 
     @cached_property
     def own_sites(self) -> Indices:
@@ -276,7 +307,7 @@ class Verdict:
 
     @cached_property
     def worst_site(self) -> Difference | None:
-        """The gain at the site with the lowest score, which the other splits choose.
+        """The gain at the site where the federation scores lowest, chosen on the other splits.
 
         None if a site has too few test records, or there are too few splits.
         """
@@ -287,7 +318,7 @@ class Verdict:
 
     @cached_property
     def _worst_scores(self) -> Numbers | None:
-        """Scores of federation and single site where the other splits find the worst site.
+        """Scores, in each split, of federation and single site at the other splits' worst site.
 
         Shape (splits, 2); None if a site has too few test records, or there are too few splits.
         """
@@ -336,7 +367,7 @@ class Verdict:
         rows = [
             PopulationRow("all sites' records", metric, self.score, alone, gain, self.claim or "")
         ]
-        if not self.populations or len(self.baselines.alone) == 1:
+        if not self.populations or self._is_single:
             return rows
         federation = float(
             np.mean([population.federation.mean() for population in self.populations])
@@ -369,25 +400,30 @@ class Verdict:
     def population_table(self) -> Table:
         """`rows_by_population` as a table; what has too few test records or splits is named."""
         heads = ["evaluated on", "measure", "federation", "single site", "95% interval", "joining"]
-        lines = [
-            [
-                row.name,
-                row.measure,
-                shown(self._unit_of(row), row.federation),
-                shown(self._unit_of(row), row.single_site),
-                "-" if row.gain is None else self._between(row),
-                row.word or ("-" if self.decides else f"takes {LEAST} {self.unit}s"),
-            ]
-            for row in self.rows_by_population
-        ]
+        lines = [self._population_line(row) for row in self.rows_by_population]
         shown_names = {row.name.partition(",")[0] for row in self.rows_by_population}
         if self.decides and self.populations and len(self.baselines.alone) > 1:
             too_few = f"too few test records (under {FEWEST_TESTED})"
             for name in (WORST_SITE, RAREST_CLASS):
-                is_known = name != RAREST_CLASS or self.populations[0].rare is not None
-                if name not in shown_names and is_known:
+                if name == RAREST_CLASS and self.populations[0].rare is None:
+                    continue  # a regression, or several labels: there is no rarest class
+                if name not in shown_names:
                     lines.append([name, "-", "-", "-", "-", too_few])
         return Table(heads, lines)
+
+    def _population_line(self, row: PopulationRow) -> list[str]:
+        """Return a row of `population_table`: dashes where nothing is known."""
+        word = row.word
+        if not word:
+            word = "-" if self.decides else f"takes {LEAST} {self.unit}s"
+        return [
+            row.name,
+            row.measure,
+            shown(self._unit_of(row), row.federation),
+            shown(self._unit_of(row), row.single_site),
+            "-" if row.gain is None else self._between(row),
+            word,
+        ]
 
     def _unit_of(self, row: PopulationRow) -> str:
         """Return the measure by whose form a score is shown: recall is a share, as accuracy is."""
@@ -402,7 +438,7 @@ class Verdict:
     @cached_property
     def _population_gains(self) -> dict[str, Difference]:
         """Mean gains on records other than those of all sites, where they can be judged."""
-        if len(self.measured) < 2 or len(self.baselines.alone) == 1:
+        if len(self.measured) < 2 or self._is_single:
             return {}
         gains = {
             OWN_RECORDS: self.own_gain,
@@ -425,47 +461,85 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The verdict in a few sentences."""
-        budget = "Without privacy"
-        if self.epsilon is not None:
-            budget = f"At epsilon {as_given(self.epsilon)}"
-        alone = self.baselines.alone
-        single = len(alone) == 1
-        levels = f"{self._shown(self.score)} against {self._shown(float(alone.mean()))}"
-        if single:
-            federation = "the model of this one site"
-            rival = "one without privacy"
-        else:
-            federation = "the federation"
-            rival = "single sites without privacy"
+        if self.claim is None:
+            return self._no_verdict()
+        sentences = [self._headline(self.claim), *self._doubts()]
+        if self.claim == "worse" and not self._is_single:
+            sentences.append("Joining does not pay on all sites' records.")
+        return " ".join([*sentences, *self._by_site(), *self._by_own(), *self._by_label()])
+
+    def _no_verdict(self) -> str:
+        """Return both scores, and how many splits a verdict takes."""
+        subject, rival = self._subjects
+        count = len(self.measured)
+        repeats = f"{count} {self.unit}s give no verdict"
+        if count == 1:
+            repeats = f"1 {self.unit} gives no verdict"
+        scores = (
+            f"{self._budget} {subject} reaches {self._levels}, {rival} ({self._trivial_level})."
+        )
+        return f"{scores} {repeats}: that takes {LEAST}."
+
+    def _headline(self, claim: Claim) -> str:
+        """Return the outcome of the one test that is stated beforehand."""
+        subject, rival = self._subjects
+        interval = shown_difference(self.metric, self.gain.low, self.gain.high)
+        context = f"95% interval of the difference: {interval}; {self._trivial_level}{self._few}"
+        facts = f"{self._levels} ({context})"
+        if claim != "inconclusive":
+            return f"{self._budget} {subject} is {claim} than {rival}: {facts}."
+        comparison = f"{self._budget} the comparison of {subject} with {rival} is inconclusive"
+        unseen = shown_width(self.metric, self.gain.detectable)
+        return f"{comparison}: {facts}. Differences under {unseen} would not have been seen."
+
+    def _doubts(self) -> list[str]:
+        """Return which side is not significantly above the trivial predictor."""
+        doubts = []
+        if not self._learned:
+            subject, _ = self._subjects
+            sentence_start = f"{subject[0].upper()}{subject[1:]}"
+            doubts.append(f"{sentence_start} is not significantly above the {self.trivial}.")
+        if not self._sites_learned:
+            rival = "Single sites are not"
+            if self._is_single:
+                rival = "One without privacy is not"
+            doubts.append(f"{rival} significantly above the {self.trivial}.")
+        return doubts
+
+    @property
+    def _is_single(self) -> bool:
+        """True if there is one site alone, and so no federation."""
+        return len(self.baselines.alone) == 1
+
+    @property
+    def _subjects(self) -> tuple[str, str]:
+        """Names of the private model and of its rival."""
+        if self._is_single:
+            return "the model of this one site", "one without privacy"
+        return "the federation", "single sites without privacy"
+
+    @property
+    def _budget(self) -> str:
+        """The epsilon at the start of a sentence."""
+        if self.epsilon is None:
+            return "Without privacy"
+        return f"At epsilon {as_given(self.epsilon)}"
+
+    @property
+    def _levels(self) -> str:
+        """Both mean scores in words."""
+        alone = float(self.baselines.alone.mean())
+        levels = f"{self._shown(self.score)} against {self._shown(alone)}"
+        if not self._is_single:
             levels = f"{levels} on average"
         if self.metric != "accuracy":
             levels = f"{self.metric} {levels}"
-        trivial = f"{self.trivial} {self._shown(self.baselines.chance)}"
-        count = len(self.measured)
-        if self.claim is None:
-            repeats = f"{count} {self.unit}{'s' * (count > 1)} give{'s' * (count == 1)} no verdict"
-            headline = f"{budget} {federation} reaches {levels}, {rival} ({trivial})."
-            return f"{headline} {repeats}: that takes {LEAST}."
-        interval = shown_difference(self.metric, self.gain.low, self.gain.high)
-        facts = f"{levels} (95% interval of the difference: {interval}; {trivial}{self._few})"
-        if self.claim == "inconclusive":
-            headline = (
-                f"{budget} the comparison of {federation} with {rival} is inconclusive: {facts}."
-            )
-            unseen = shown_width(self.metric, self.gain.detectable)
-            headline = f"{headline} Differences under {unseen} would not have been seen."
-        else:
-            headline = f"{budget} {federation} is {self.claim} than {rival}: {facts}."
-        more = []
-        if not self._learned:
-            subject = f"{federation[0].upper()}{federation[1:]}"
-            more.append(f"{subject} is not significantly above the {self.trivial}.")
-        if not self._sites_learned:
-            subject = "One without privacy is not" if single else "Single sites are not"
-            more.append(f"{subject} significantly above the {self.trivial}.")
-        if self.claim == "worse" and not single:
-            more.append("Joining does not pay on all sites' records.")
-        return " ".join([headline, *more, *self._by_site(), *self._by_own(), *self._by_label()])
+        return levels
+
+    @property
+    def _trivial_level(self) -> str:
+        """The trivial predictor and its mean score."""
+        return f"{self.trivial} {self._shown(self.baselines.chance)}"
 
     @property
     def trivial(self) -> str:
@@ -558,14 +632,19 @@ class Verdict:
         significant = clearly([difference.p for difference in everything])
         directions = np.sign([difference.mean for difference in everything]).astype(np.int64)
         signs = directions * significant
-        ends = np.cumsum([0, *map(len, families.values())])
-        return {
-            name: signs[first:last]
-            for name, (first, last) in zip(families, pairwise(ends), strict=True)
-        }
+        signs_by_family = {}
+        first = 0
+        for name, family in families.items():
+            last = first + len(family)
+            signs_by_family[name] = signs[first:last]
+            first = last
+        return signs_by_family
 
     def rows(self) -> list[tuple[str, list[float], list[str]]]:
-        """Return names, mean scores in each measure, and what tables show of them."""
+        """Return the rows of `table`: each method's name, mean scores and the texts of its cells.
+
+        Scores and texts have an entry for each measure, the main one first.
+        """
         budget = "without privacy"
         if self.epsilon is not None:
             budget = f"epsilon {as_given(self.epsilon)}"
@@ -573,7 +652,7 @@ class Verdict:
         federation = [self.mean(baselines.metric) for baselines in by_measure]
         chance = [baselines.chance for baselines in by_measure]
         pooled = [baselines.pooled for baselines in by_measure]
-        if len(self.baselines.alone) == 1:
+        if self._is_single:
             return [
                 self._row(self.trivial, chance),
                 self._row(f"the model, {budget}", federation),
@@ -596,17 +675,21 @@ class Verdict:
     def _row(
         self, name: str, scores: Sequence[float] | Sequence[Numbers]
     ) -> tuple[str, list[float], list[str]]:
-        """Return a row of mean scores, one or one per site in each measure."""
+        """Return one of `rows` from its scores in each measure.
+
+        A score is a number, or an array with one for each site: the first text then also names the
+        worst and the best site's.
+        """
         means = [float(np.mean(score)) for score in scores]
         texts = [
             shown(measure, mean)
             for measure, mean in zip(self.baselines.measures, means, strict=True)
         ]
-        of_sites = np.asarray(scores[0])
-        if of_sites.ndim:
-            low = self._shown(float(of_sites.min()))
-            high = self._shown(float(of_sites.max()))
-            texts[0] += f" (worst {low}, best {high})"
+        main_scores = np.asarray(scores[0])
+        if main_scores.ndim > 0:
+            worst = self._shown(float(main_scores.min()))
+            best = self._shown(float(main_scores.max()))
+            texts[0] += f" (worst {worst}, best {best})"
         return name, means, texts
 
     @property
@@ -615,7 +698,7 @@ class Verdict:
         count = len(self.measured)
         tested = self.baselines.tested
         records = f" of {tested} test records" if tested else ""
-        return [f"{count} {self.unit}{'s' * (count > 1)}{records}", *self.baselines.measures]
+        return [f"{count} {_plural(self.unit, count)}{records}", *self.baselines.measures]
 
     @property
     def table(self) -> Table:
@@ -655,7 +738,7 @@ class Verdict:
         return self._interval(federation - rival)
 
     def _interval(self, differences: Numbers, *, tested: int | None = None) -> Difference:
-        """Return the interval of paired differences, none finer than one test record."""
+        """Return the interval of paired differences, whose spread is at least one test record."""
         baselines = self.beside[0]
         records = baselines.tested if tested is None else tested
         finest = 1 / records if records and "accuracy" in self.metric else 0.0
@@ -666,7 +749,11 @@ class Verdict:
 
 
 def _mean_baselines(splits: Sequence[Baselines]) -> Baselines:
-    """Return the means over splits; private single sites over as many runs as all splits have."""
+    """Return the means over splits.
+
+    Where splits have different numbers of private single-site scores, the mean is over the first
+    of them, as many as every split has.
+    """
     private = [
         baselines.alone_private for baselines in splits if baselines.alone_private is not None
     ]
