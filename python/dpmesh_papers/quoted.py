@@ -193,12 +193,8 @@ AGGREGATED = "secure sum, momentum, first stage"
 CENTRAL = "central DP-SGD, momentum"
 README_MODELS = {
     "| central DP | sees the models; the server is trusted | added once": CENTRAL,
-    "| honest-but-curious server colluding with at most one site | added once, in shares": (
-        AGGREGATED
-    ),
-    "knows the secrets that a node shares with one of its partners | added once, in shares": (
-        "gossip, noise between partners"
-    ),
+    "| one Gaussian in total, summed from a share of each site": AGGREGATED,
+    "| little more than one Gaussian in total": "gossip, noise between partners",
     "| reads all messages | added by every node": GOSSIP,
 }
 """The rows of README's table of threat models, and those of the benchmark."""

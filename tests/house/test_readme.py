@@ -104,7 +104,7 @@ def test_the_jax_model_trains(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_pytorch_model_takes_its_place(capsys: pytest.CaptureFixture[str]) -> None:
     torch = needs("torch", "torch")
     needs("sklearn", "data")
-    (problem,) = re.findall(r"`(dm\.problems\.TorchProblem\(.*?)` takes its place", README)
+    (problem,) = re.findall(r"`(dm\.problems\.TorchProblem\(.*?)`\s+replaces the", README)
     program = block("python", "JaxProblem").replace("import jax\n", "")
     program = re.sub(r"dm\.problems\.JaxProblem\(\n.*\n\)", lambda _: problem, program)
     assert problem in program
