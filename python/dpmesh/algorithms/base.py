@@ -207,7 +207,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         return False
 
     def refused_by_parties(self) -> Mapping[str, str]:
-        """Return parameters with which no party can check the proof, and what it wants instead."""
+        """Return parameters under which parties cannot check the proof, each with what to set."""
         return {}
 
     @property
@@ -366,8 +366,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         state
             The state after a round.
         received
-            What arrived last, shape (nodes, dim): the models to publish, unless `parameters` are
-            released themselves; None before the first message.
+            Messages that arrived last, shape (nodes, dim); None before the first. They are the
+            models to publish, unless the algorithm's `parameters` are themselves released.
         """
         if self.parameters_are_released:
             return Released(self.parameters(state))

@@ -85,7 +85,7 @@ class TrustedServer:
     def cohort(
         self, contribution: AnyContribution, t: int, key: Key, local_clients: int
     ) -> Indices:
-        """Return who of a cohort returns what it contributes; the others drop out."""
+        """Return the clients of the cohort whose contributions arrive; the others drop out."""
         cohort = contribution.cohort(t, key, None)
         if self.arrival_rate == 1:
             return cohort
@@ -224,7 +224,7 @@ class SecureAggregation:
     def cohort(
         self, contribution: AnyContribution, t: int, key: Key, local_clients: int
     ) -> Indices:
-        """Return who takes part by coins of their own."""
+        """Return the clients of the cohort; none of them drops out."""
         return contribution.cohort(t, key, local_clients)
 
     def message(

@@ -95,7 +95,8 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         norm 1 under the hinge and logistic losses.
     batch_size
         The paper's h: 1 is Algorithm 1, more is Algorithm 2. Step 6 of Algorithm 2 as printed takes
-        the regularizer's gradient at the un-noised w_t, which leaks; here it is taken at b_t.
+        the regularizer's gradient at the un-noised w_t, which leaks; here it is taken at b_t,
+        the mixture of broadcasts that a learner computes in round t.
     norm
         The norm that is clipped: the paper's ``"l2"``, or ``"l1"`` for sparse examples, with which
         Laplace noise does without the factor sqrt(dim).
@@ -107,24 +108,25 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         project.
     sampling
         ``"arrival"``: batches of `batch_size` in the order in which examples arrive.
-        ``"allocation"``, for examples that are all there beforehand: each draws one of
-        ``records // batch_size`` rounds secretly, before the run. Batches then have random sizes
-        around `batch_size`, and are divided by the expected one; noise at the same epsilon is up to
-        the square root of the number of rounds smaller. It needs a positive `delta`.
+        ``"allocation"``, for examples that are all present before the run: each is allocated to one
+        of ``records // batch_size`` rounds at random, in secret. Batches then have random sizes
+        around `batch_size`, and their sums are divided by the expected size. Noise at the same
+        epsilon is smaller, by a factor of up to the square root of the number of rounds. It needs
+        a positive `delta`.
     records
         The smallest number of examples of a learner, which is public; for ``"allocation"`` only.
     copies
-        The most nodes that hold the same example. Each of them adds noise of its own, which is
-        larger so that the examples of all of them together keep `epsilon`.
+        The most nodes that hold the same example. Each of them adds larger local noise, so that
+        `epsilon` covers all copies of an example together.
     noise
-        Kind of noise: a class of mechanisms, such as `Gaussian` or your own, of which as little is
-        added as keeps the budget; or `correlated.InTime`, `correlated.BetweenPartners` or
+        Kind of noise: a class of mechanisms, such as `Gaussian` or a custom one, calibrated to the
+        budget; or `correlated.InTime`, `correlated.BetweenPartners` or
         `correlated.Both` of `dpmesh.noise`, for a positive delta. None for independent Laplace
         noise, or Gaussian noise at a positive delta.
     average
-        Whether each learner publishes the mean of all b_t, at which its subgradients were taken,
-        instead of the last mixture. Theorem 4 is about the mean of w_t, which no noise protects;
-        its proof is right for the mean of b_t as well.
+        If true, each learner publishes the mean of all b_t, at which its subgradients were taken,
+        instead of the last b_t. Theorem 4 is about the mean of w_t, which no noise protects; its
+        proof is right for the mean of b_t as well.
 
     Guarantee
     ---------
@@ -140,7 +142,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     event. The un-noised parameters, and predictions or metrics made from them, are not covered;
     publish broadcasts, or what `average` makes of them. With `noise` the guarantee is that of its
     joint event (``docs/privacy/correlated_noise.md``, Theorems 1 and 3, also on a grid): secrets
-    between partners hold against everybody except link partners.
+    between partners protect against every adversary except a node's link partners.
 
     Examples
     --------

@@ -65,7 +65,7 @@ class RecordSumsState:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
-    """The noisy sum of the vectors of all records, over sites that do not show each other theirs.
+    """The noisy sum of the vectors of all records, over sites that do not share their records.
 
     Parameters
     ----------
@@ -76,27 +76,29 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     records
         Number of records of all sites together: a public constant.
     noise_to_sensitivity
-        Scale of the noise that the adversary does not know over how far one record moves the sum;
-        see `for_budget`. None for no noise, for comparison, where `secure` is False.
+        Standard deviation of the noise that the adversary does not know, over the sensitivity of
+        the sum; see `for_budget`. None for no noise, for comparison, where `secure` is False.
     longest
         Largest L2 norm of a record's vector, C; longer ones are clipped.
     diameter
-        D, the largest L2 distance between the vectors of two records over `longest`: at most 2. A
-        problem that states less must ensure it by how it makes its vectors; the report lists it as
-        an assumption.
+        D, the largest L2 distance between two records' vectors, divided by `longest`; at most 2.
+        Clipping alone ensures 2. A smaller value must follow from how the problem makes its
+        vectors, and is listed as an assumption in the report.
     colluding
-        Sites that may collude with the server of a secure sum.
+        Number of sites that may collude with the server under secure aggregation.
     secure
-        Add up by secure aggregation; if false, each site releases a noisy sum of its own.
+        Add up by secure aggregation; if false, each site releases a local noisy sum.
     dropouts
-        Sites of a secure sum that may be lost for good; each costs one more release.
+        Number of sites that may drop out for good under secure aggregation; the plan has one more
+        release for each.
     rounds
         Number of releases of the sum: estimates are means over all rounds.
 
     Guarantee
     ---------
-    What is released has the epsilon and delta of `plan` for one record of one site, replaced:
-    against the server together with `colluding` sites under a secure sum, else against everybody.
+    All releases together are (epsilon, delta)-DP, as `plan` computes, for replacing one record of
+    one site. Under secure aggregation the adversary is the server colluding with `colluding` sites;
+    else it reads all messages.
 
     Examples
     --------

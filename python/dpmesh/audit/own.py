@@ -20,22 +20,22 @@ def claiming(
     noise: float | None = None,
     records: int | None = None,
 ) -> AnyAlgorithm:
-    """Return an algorithm with other noise, rounds or records, for a claim about it.
+    """Return an algorithm with the noise, rounds and records that a claim states.
 
     Parameters
     ----------
     algorithm
-        Any other parameters are those of this one.
+        The algorithm of the claim; parameters that are not listed below stay unchanged.
     rounds
-        Of the run that is claimed about.
+        Number of rounds of the run.
     delta
-        Of the claim.
+        Delta of the claim.
     epsilon, noise
-        The claim, for which noise is found, or the noise, as the algorithm's parameter has it: a
-        noise multiplier, the noise over the sensitivity or a standard deviation. Those of the
-        algorithm if both are None.
+        The claimed epsilon, from which the noise is solved; or the noise in the unit of the
+        algorithm's parameter (noise multiplier, noise over sensitivity, or standard deviation).
+        If both are None, the algorithm keeps its noise.
     records
-        The number of records, as the algorithm counts them; None leaves it as it is.
+        Number of records, as the algorithm counts them; None keeps the algorithm's.
 
     Raises
     ------

@@ -328,7 +328,7 @@ class Pricing:
         return self._solved(with_noise, epsilon, noise)
 
     def of_own_epsilon(self, epsilon: float | None, noise: float | None, *, dim: int) -> Price:
-        """Price an algorithm that is made with an epsilon, each record of which is used once."""
+        """Price an algorithm that has an `epsilon` parameter and uses each record once."""
         integer("dim", dim, at_least=1)
 
         def with_budget(epsilon: float | None, noise: float | None) -> AnyAlgorithm:

@@ -65,9 +65,9 @@ def ranges(
 ) -> None:
     """Draft a file of public ranges for your own tables: names, and kinds as proposals.
 
-    It lists no category and no bound: these are public knowledge, which no table holds. `dpmesh
-    fit` refuses a file with blanks. Where nobody knows the bounds of numbers, --epsilon with --fill
-    releases them with noise, at a cost that the file carries.
+    It lists no category and no bound: taken from the records, these would leak. Fill in public
+    knowledge; `dpmesh fit` refuses a file with blanks. If no public bounds of numbers are known,
+    --epsilon with --fill releases noisy bounds, and the file states the epsilon used.
     """
     import numpy as np
 

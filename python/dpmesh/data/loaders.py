@@ -171,10 +171,10 @@ def svhn(
 def rcv1(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
     """Reuters news (RCV1-v2), two groups of topics: labels -1 and +1, 47,236 sparse features.
 
-    Reads LIBSVM's files, or those of its subsets that share the feature numbers
+    Reads LIBSVM's files, or subsets of them with the same numbering of features
     (``rcv1_subset_train.binary.bz2``, ``rcv1_subset_test.binary.bz2``). Rows have norm 1.
 
-    Parameters and errors are those of `mnist`, and scikit-learn is needed.
+    Parameters and errors are those of `mnist`. It needs scikit-learn.
     """
     one_of("part", part, ("train", "test"))
     names = [f"rcv1_{part}.binary.bz2", f"rcv1_subset_{part}.binary.bz2"]

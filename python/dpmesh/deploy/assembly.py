@@ -38,7 +38,7 @@ def algorithm_kinds() -> dict[str, Maker]:
 
 
 def check_modules(settings: Settings) -> None:
-    """Refuse a network of a module that this party has not named itself: its code would run."""
+    """Refuse a model whose Python module this party did not name: its code would run."""
     named = str(settings.table("problem").get("model", "")).partition(":")[0]
     if named not in ("", settings.module):
         instruction = f"read {named}, and give --module {named} if you want to run its code"

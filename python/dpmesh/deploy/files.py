@@ -161,5 +161,5 @@ class Marks(PrivateFile):
         return bytes(number)
 
     def confirmed(self, contract: bytes) -> None:
-        """Erase that number: the next start asks with another."""
+        """Erase the number of `fresh`, so that the next start asks with a new one."""
         self.change("delete from fresh where contract = ?", contract)

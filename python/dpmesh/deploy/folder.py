@@ -190,12 +190,12 @@ class Folder(Steps):
         return cls(Path(path), marks)
 
     def close(self) -> None:
-        """Let another process open it."""
+        """Release the lock of the folder, so that another process can open it."""
         super().close()
         self.marks.close()
 
     def join(self, contract: Agreement, records: str, *, seeded: bool) -> None:
-        """Reserve the whole cost of a contract, unless that is done.
+        """Reserve the epsilon and delta of a contract's whole plan, unless they are reserved.
 
         Parameters
         ----------
@@ -204,15 +204,15 @@ class Folder(Steps):
         records
             A digest of the party's records, in their order.
         seeded
-            Whether the noise is that of a rehearsal.
+            True for a rehearsal, whose noise is seeded and NOT private.
 
         Raises
         ------
         OverBudget
-            If the budget has no room for it beside the contracts joined before.
+            If the plan does not fit in what the contracts joined before leave of the budget.
         ValueError
-            If the party joined this contract with other records, or other keys, or left it, or if
-            this folder is older than its marks: it was restored.
+            If the party joined this contract with other records or keys, or left it; or if the
+            folder is older than its marks, since it was restored from a copy.
         """
         self._join(contract, records, seeded=seeded)
 

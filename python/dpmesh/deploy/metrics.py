@@ -83,7 +83,7 @@ class _Gauges:
         self._gauges[name].set_function(value)
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving metrics."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -140,7 +140,7 @@ class NodeMetrics:
             self._gauges.set(charged_epsilon=charged, reserved_epsilon=reserved.epsilon)
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving metrics."""
         self._gauges.close()
 
 
@@ -187,7 +187,7 @@ class RouterMetrics:
         )
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving metrics."""
         self._gauges.close()
 
 

@@ -121,7 +121,7 @@ class Schedule:
         return self.topology is not None
 
     def seat(self, node: int, key: AnyPerNode) -> AnyPerNode:
-        """Return the key of a node's rows; where a token travels, rows name their nodes."""
+        """Return the key of a node's rows: that of all nodes with a token, as rows name nodes."""
         if self.gossips or self.contract.planned.sums is not None:
             return key.for_nodes(np.array([node], np.uint32))
         return key
@@ -245,7 +245,7 @@ class Schedule:
 
 
 def bytes_of_row(contract: Contract, mixed: int) -> int:
-    """Return the length of a signed row made of so many others, without compression."""
+    """Return the bytes of an uncompressed signed row that mixes `mixed` rows of other nodes."""
     shape = (contract.models, contract.dim // contract.models)
     numbers = contract.terms.numbers
     processes = 0

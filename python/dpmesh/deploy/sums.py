@@ -183,7 +183,7 @@ class Total:
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Total:
-        """Return the total in a message; fail if it is none."""
+        """Return the total in a message; raise a ValueError for any other message."""
         kind, header, packed, tagged = unpack(message)
         if kind != TOTAL or len(tagged) != TAG_BYTES:
             fail("message", "a total", "another message")
@@ -221,7 +221,7 @@ class Part:
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Part:
-        """Return the part in a message; fail if it is none."""
+        """Return the part in a message; raise a ValueError for any other message."""
         kind, place, members, body = unpack(message)
         if kind != PART:
             fail("message", "a part", "another message")
@@ -258,9 +258,9 @@ class Seal(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """A party's signed word that it adds to no sum like that of a step any more.
+    """A party's signed statement that it joins no further sum of the kind of a step.
 
-    It has spent the attempts that the contract allows it, or its folder's budget.
+    It has used the attempts that the contract allows, or the budget of its folder.
     """
 
     step: int

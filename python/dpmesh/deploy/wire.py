@@ -153,7 +153,7 @@ class Here(NamedTuple):
 
     @classmethod
     def read(cls, message: bytes) -> Here:
-        """Return the answer in a message; fail if it is none."""
+        """Return the answer in a message; raise a ValueError for any other message."""
         kind, signature, question, reached = unpack(message)
         if kind != HERE:
             fail("message", "that a party is here", "another message")

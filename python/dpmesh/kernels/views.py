@@ -163,7 +163,7 @@ def solve_pair(
     gap: float = 1e-3,
     iterations: int = MOST_ITERATIONS,
 ) -> Certificate:
-    """Return the least mu of one observer and one target, up to a relative `gap`.
+    """Return the least mu of a target's records against one observer, up to a relative `gap`.
 
     Raises
     ------

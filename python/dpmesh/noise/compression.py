@@ -75,12 +75,12 @@ class Compressor(Protocol):
     def compress(self, values: Floats, coins: Stream) -> Compressed:
         """Return the messages of `values`, shape (rows, dim).
 
-        Row r takes its random choices from the stream of node r of `coins`.
+        Row r draws its random numbers from the stream of node r of `coins`.
 
         Raises
         ------
         ValueError
-            If a value is NaN or infinite, or too large for the code.
+            If a value is NaN, infinite, or outside the range that the code can represent.
         """
 
     def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:

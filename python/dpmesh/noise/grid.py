@@ -53,7 +53,7 @@ def round_to_grid(values: Floats, grid: float) -> Floats:
 
 
 def add_on_grid(values: Floats, noise: npt.NDArray[np.int64], grid: float) -> Floats:
-    """Return multiples of `grid` plus `noise` steps of it.
+    """Return `values`, which are multiples of `grid`, plus `noise` times `grid`.
 
     The sum is exact in integers; rounding to the result's type comes afterwards, as a function of
     the released sum.

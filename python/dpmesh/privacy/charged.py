@@ -39,7 +39,7 @@ def joints(releases: Iterable[Release]) -> list[CorrelatedGaussian]:
 
 
 def secrets_in(releases: Iterable[Release]) -> list[Secrets]:
-    """Return what partners share in the first row of each joint event, if they do."""
+    """Return the pairwise secrets of each joint event, of its first row; omit events without."""
     first_rows = (joint.secrets_of(0) for joint in joints(releases))
     return [secrets for secrets in first_rows if secrets is not None]
 

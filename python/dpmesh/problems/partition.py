@@ -133,7 +133,7 @@ class PartitionedProblem:
 
     @property
     def members(self) -> Indices:
-        """The nodes' numbers in the problem that this is a part of: 0, 1, .. in a whole one."""
+        """The nodes' numbers in the whole problem: 0, 1, .. unless this problem is a part of it."""
         return self._part[0]
 
     @property

@@ -399,7 +399,7 @@ def alone_private_measures(
 
 
 def measured(problem: LinearProblem, params: FloatArray) -> Measures:
-    """Return the mean measures of models on the test records, by name.
+    """Return measures on the test records, averaged over the models, by name.
 
     A classification has accuracy, balanced accuracy and, for two classes, the area under the ROC
     curve; a regression has R².

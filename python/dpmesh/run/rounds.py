@@ -133,7 +133,7 @@ class Rounds:
         )
 
     def recall(self, progress: Progress) -> None:
-        """Resume after the rounds of this progress."""
+        """Restore a stored progress, to resume after its rounds."""
         self.progress = progress
         self.channel.received = progress.received
         self.channel.ledger.restore(progress.ledger)

@@ -328,14 +328,14 @@ class Run(Tabled):
     def save(self, folder: str | Path) -> None:
         """Write ``run.json`` and the released models ``released.npy`` into a folder.
 
-        The un-noised parameters are not written. But the history's measurements, `measured` and
-        `baselines` are, which no epsilon covers: publish ``released.npy`` and the
-        report alone, or what `model` returns. `dpmesh.experiments.Result.load` reads the folder.
+        Publish only ``released.npy`` and the report, or what `model` returns: no epsilon covers
+        the history, `measured` and `baselines`, which ``run.json`` contains. The un-noised
+        parameters are not written. `dpmesh.experiments.Result.load` reads the folder.
 
         Raises
         ------
         OSError
-            If the folder cannot be made or written to; what it held is then as it was.
+            If the folder cannot be made or written to; its previous files are then unchanged.
         """
         folder = Path(folder)
         with replacing(folder / "run.json") as file:

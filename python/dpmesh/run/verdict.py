@@ -247,7 +247,7 @@ class Verdict:
 
     @cached_property
     def baselines(self) -> Baselines:
-        """The means of the baselines."""
+        """The baselines, averaged over the splits or runs."""
         further = {
             metric: _mean_baselines([baselines.others[metric] for baselines in self.beside])
             for metric in self.beside[0].others

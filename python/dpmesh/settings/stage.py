@@ -18,15 +18,16 @@ RULE = "rule"
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Sums of all nodes before an algorithm for linear models learns: see `FirstStage`.
+    """Private centering, and a private second moment, before a linear model: see `FirstStage`.
 
     Parameters
     ----------
     noise_to_sensitivity
-        Scale of the noise of the mean over how far one record moves it. "rule", beside an epsilon
-        of the algorithm: a tenth of the whole mu^2, as estimators take.
+        Standard deviation of the noise on the mean over its sensitivity. ``"rule"`` needs an
+        epsilon of the algorithm, and gives the mean a tenth of mu^2, as in estimators.
     moment_noise
-        Likewise of a second moment after the mean, under a secure sum; by default there is none.
+        The same ratio for the second moment, which needs secure aggregation. None (default) for
+        private centering alone.
     """
 
     noise_to_sensitivity: float | Literal["rule"]

@@ -498,10 +498,11 @@ class TwoWay(OneHot):
 
 
 class Correlation(OfColumns):
-    """Correlations of all pairs of columns, of the records that lack none of them.
+    """Correlations of all pairs of columns, over the records with a value in each of them.
 
-    The vector is the upper triangle of ``(1, z)(1, z)^T``: its sensitivity is sqrt(2) (1 + c) for c
-    columns. Sampling errors are those of a normal distribution (Fisher's transformation).
+    The vector is the upper triangle of ``(1, z)(1, z)^T``, with the c columns scaled to [-1, 1] in
+    z: replacing a record moves the sum by at most sqrt(2) (1 + c). Sampling errors are those of a
+    normal distribution (Fisher's transformation).
 
     Examples
     --------

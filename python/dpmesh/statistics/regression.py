@@ -654,9 +654,10 @@ class Moments(_Fitted):
         return Curvature(np.zeros((width, width)), noise).limit
 
     def vectors(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Floats:
-        """Return second moments and marks of clipped targets in round 0, then outer products.
+        """Return the vectors of all records in round t, shape (records, dim).
 
-        Shape (records, dim).
+        In round 0 these are second moments and a flag of a clipped target. Later they are outer
+        products of regressors, weighted by squared residuals.
         """
         column = columns[self.target]
         rows = self.design.rows(columns) * column.present[:, np.newaxis]  # z, shape (records, p)

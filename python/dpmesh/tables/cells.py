@@ -94,7 +94,7 @@ def with_decimal_comma(cell: str, *, stated: bool) -> str:
 
 
 def may_group_digits(cell: object) -> bool:
-    """Return True for a text that may be a number with marks between groups of digits."""
+    """Return True for a text that may be a number with thousands separators."""
     return isinstance(cell, str) and _GROUPED.fullmatch(cell) is not None
 
 

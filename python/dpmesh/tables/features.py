@@ -280,7 +280,7 @@ class FeatureMap:
     def encode(self, records: Records, layout: Layout) -> Records:
         """Return the features of encoded records, shape (records, width).
 
-        The features of each part have norm 1; the plain columns by themselves stay as they are.
+        Each part is scaled to norm 1. `COLUMNS`, the map of plain columns alone, changes nothing.
         """
         if self == COLUMNS:
             return records

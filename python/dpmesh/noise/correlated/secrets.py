@@ -172,10 +172,10 @@ class Secrets:
         return claimed_variance - np.maximum(0, beyond_claim) * self._secret_variance
 
     def counting(self, node: int, partners: Collection[int]) -> Secrets:
-        """Return the secrets and local noise of one node that counts these partners alone.
+        """Return one node's secrets with these partners alone, and its local noise.
 
-        It shares a secret with each of them. Its local noise is large enough that its row has the
-        variance of the claim, given the rows of all other nodes.
+        The fewer partners, the larger the local noise: given the rows of all other nodes, the
+        variance of the node's row stays that of the guarantee.
         """
         node_pairs = self.pairs[(self.pairs == node).any(axis=1)]
         other_ends = node_pairs.sum(axis=1) - node

@@ -38,7 +38,7 @@ def factorize(
     participation: Participation = SINGLE_USE,
     method: Method = "optimal",
 ) -> Factorization:
-    """Return a C of sensitivity 1 with little noise in the mixed points; results are cached.
+    """Return a strategy matrix C of sensitivity 1 for an objective; results are cached.
 
     Parameters
     ----------
@@ -50,9 +50,9 @@ def factorize(
         Rounds that may use one record.
     method
         ``"optimal"`` optimises every entry, for up to 2,000 rounds; ``"toeplitz"`` optimises
-        constant diagonals, for any number of rounds; ``"square_root"`` cuts the square root of
-        prefix sums to `bands`; ``"diagonal"`` correlates nothing and optimises the schedule of the
-        noise, which is best for records used in every round (Theorem 2).
+        constant diagonals, for any number of rounds; ``"square_root"`` truncates the square root
+        of the prefix-sum matrix to `bands`; ``"diagonal"`` is independent noise with an optimised
+        schedule, which is best for records used in every round (Theorem 2).
 
     Returns
     -------
@@ -61,8 +61,8 @@ def factorize(
     Raises
     ------
     ValueError
-        If an argument is out of its range; or, with ``method="optimal"``, if a record is used
-        repeatedly at a separation below the number of bands, where columns are not orthogonal.
+        If an argument is out of its range; or, with ``method="optimal"``, if two rounds that use
+        the same record are less than `bands` apart: their columns of C are not orthogonal.
     """
     one_of("method", method, get_args(Method))
     rounds = _rounds_of(objective)

@@ -188,7 +188,7 @@ class CorrelatedStrategy(ABC):
     def release_of_size(
         self, noise_stds: npt.ArrayLike, sensitivities: npt.ArrayLike
     ) -> CorrelatedGaussian:
-        """Return noise with the guarantee of independent noise of these standard deviations.
+        """Return pairwise-cancelling noise as private as independent noise of these deviations.
 
         Every row uses all records, and no noise is correlated in time.
 
