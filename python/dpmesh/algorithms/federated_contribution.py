@@ -4,14 +4,14 @@ All parts and `FederatedLearning` itself share one vocabulary:
 
 =====================  =========================================================================
 ``clients``            who contributes, N of them: devices, hospitals, banks, any node with records
-``sampling_rate``      probability with which what is protected takes part in a round
+``sampling_rate``      probability with which a unit of privacy takes part in a round
 ``clipping_norm``      largest L2 norm of what one unit (a client, a record) adds to the sum
 ``noise_multiplier``   standard deviation of the noise on the sum over ``clipping_norm``
-``step_size``          how far a gradient moves a client's model, or the estimate the global one
+``step_size``          learning rate of clients, and of the server's step along the estimate
 ``expected_size``      the public number S that a sum is divided by
-``denoiser``           what is made of the noisy average, such as Laplacian smoothing
+``denoiser``           filter of the noisy average, such as Laplacian smoothing
 ``optimizer``          how the server steps along it: momentum, Adam
-``average``            which models the output is the average of
+``average``            the global models whose average is the output
 =====================  =========================================================================
 """
 
@@ -37,7 +37,7 @@ from dpmesh.problems import ModelProblem
 ProblemT = TypeVar("ProblemT", bound=ModelProblem, contravariant=True)
 
 Vectors: TypeAlias = Iterator[tuple[Indices, Sensitive]]
-"""Numbers of clients, and a row for each of them: what they contribute."""
+"""Some clients at a time: their indices, and the vector of each, shape (clients, dim)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,10 @@ class Contribution(ABC, Generic[ProblemT]):
     clipping_norm: float = 1.0
 
     unit: ClassVar[Unit]
-    """What is protected."""
+    """Unit of privacy: a record, or a client with all of its records."""
 
     parties: ClassVar[str]
-    """What a report calls the clients."""
+    """Word for the clients in a report."""
 
     follows_from_sizes: ClassVar[tuple[str, ...]] = ("clients",)
     """Parameters that public sizes determine, as those of an `Algorithm`."""
@@ -75,7 +75,7 @@ class Contribution(ABC, Generic[ProblemT]):
 
     @property
     def bits(self) -> int:
-        """Number of scalars that a client sends beside its vector."""
+        """Number of indicators, for adaptive clipping, that a client sends beside its vector."""
         return 0
 
     @property
@@ -86,7 +86,7 @@ class Contribution(ABC, Generic[ProblemT]):
     @property
     @abstractmethod
     def neighboring_relation(self) -> NeighboringRelation:
-        """The relation under which the sampling amplifies."""
+        """The neighbouring relation under which sampling amplifies privacy."""
 
     @property
     @abstractmethod
@@ -106,7 +106,7 @@ class Contribution(ABC, Generic[ProblemT]):
     @property
     @abstractmethod
     def size(self) -> dict[str, Any]:
-        """The numbers of a secure sum that count units: records, records_per_site."""
+        """Counts of units for secure aggregation: `records` in all, `records_per_site` at most."""
 
     @abstractmethod
     def sensitivity(self, bit_weight: float) -> Sensitivity:
@@ -114,15 +114,24 @@ class Contribution(ABC, Generic[ProblemT]):
 
     @abstractmethod
     def assumptions(self, *, trusted: bool) -> tuple[str, ...]:
-        """Return what a guarantee rests on beside the proof and the sum itself."""
+        """Return the assumptions of a guarantee beyond the sensitivity and the noise of the sum.
+
+        `trusted` is True if a trusted server adds up the contributions.
+        """
 
     @abstractmethod
     def check_secure(self) -> None:
-        """Fail if a secure sum cannot hide who takes part, or what they send."""
+        """Fail if secure aggregation cannot hide which clients take part, or their vectors.
+
+        Raises
+        ------
+        ValueError
+            If a setting of the contribution has no proof under secure aggregation.
+        """
 
     @abstractmethod
     def check(self, problem: ProblemT) -> None:
-        """Fail unless the problem has these clients, and the methods that they call."""
+        """Fail unless the problem has these clients, and the methods that their training calls."""
 
     @abstractmethod
     def cohort(self, t: int, key: Key, local_clients: int | None) -> Indices:
@@ -133,24 +142,24 @@ class Contribution(ABC, Generic[ProblemT]):
         t
             The round.
         key
-            The key of the coins.
+            Key of the coins that draw the cohort.
         local_clients
-            Number of clients of this process, each of which draws a coin of its own, as secure
-            sums need it. None if the server draws the cohort among all.
+            Number of clients of this process, each of which draws its own coin, as secure sums
+            require. None if the server draws the cohort among all.
         """
 
     @abstractmethod
     def vectors(
         self, state: Any, cohort: Indices, t: int, problem: ProblemT, key: Key, bit_weight: float
     ) -> Vectors:
-        """Yield what the clients of a cohort contribute in round t. It stays inside.
+        """Yield the vectors of a cohort in round t, which are private until noise is added.
 
-        What a client keeps for itself changes in ``state.controls``.
+        The clients' own control variates, ``state.controls``, change in place.
         """
 
     @abstractmethod
     def losses(self, w: Released, cohort: Indices, t: int, problem: ProblemT, key: Key) -> Numbers:
-        """Return the losses of the clients that learn in round t, before they do."""
+        """Return the losses, at the model w, of the clients that learn in round t."""
 
     @abstractmethod
     def moved(self, w: Released, direction: Floats, step_size: float, decay: float) -> Floats:
@@ -158,10 +167,10 @@ class Contribution(ABC, Generic[ProblemT]):
 
     @abstractmethod
     def leaking_data(self, algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return data on which a `FederatedLearning` of it leaks as much as its plan allows."""
+        """Return audits in which a `FederatedLearning` of it leaks as much as its plan allows."""
 
     def bounded(self, vectors: Sensitive) -> Sensitive:
-        """Return vectors in float64 that keep the bound exactly, for sums of integers."""
+        """Return the vectors in float64, none longer than the bound, for sums of integers."""
         return vectors
 
     def precision(self, w: Released) -> npt.DTypeLike:
@@ -173,15 +182,17 @@ class Contribution(ABC, Generic[ProblemT]):
         return 0.0
 
     def bit_weight(self, noise_multiplier: float, expected_size: float) -> float:
-        """Return how far a bit beside the vector moves the sum, in units of the clipping norm."""
+        """Return the weight of an indicator beside the vector, in units of the clipping norm."""
         return 0.0
 
     def next_norm(self, clipping_norm: float, share: float) -> float:
-        """Return the clipping norm of the next round, from the noisy share of bits less 1/2."""
+        """Return the next clipping norm; `share` is the noisy share of set indicators less 1/2."""
         return clipping_norm
 
-    def next_control(self, control: Released, delta: Released, t: int, size: float) -> Floats:
-        """Return the server's control variate after the estimated average of round t."""
+    def next_control(
+        self, control: Released, average: Released, t: int, expected_size: float
+    ) -> Floats:
+        """Return the server's control variate after round t, from its denoised average."""
         return control
 
 

@@ -137,7 +137,7 @@ class RecordGradients(Contribution[GradientProblem]):
 
         size = replace(size, rounds=size.rounds or algorithm.run_length)
         pair, crowd = opposed_records(
-            sized, size, records=self.records, nodes=self.clients, along=-1.0
+            sized, size, records=self.records, nodes=self.clients, sign=-1.0
         )
         if self.sampling_rate < 1 and algorithm.run_length is None:
             longer = replace(pair, rounds=max(pair.rounds, 20))  # in which the canary takes part

@@ -184,7 +184,17 @@ class Average:
             fail("weights", "a first weight greater than 0", 0)
 
     def next(self, output: Released, weight: float, w: Released, t: int) -> tuple[Floats, float]:
-        """Return the average up to w^t, and the sum of the weights in it."""
+        """Return the weighted average of the models up to w^t, and the sum of their weights.
+
+        Parameters
+        ----------
+        output, weight
+            The same up to w^(t-1).
+        w
+            The model w^t, shape (1, dim).
+        t
+            Its number; before `since` the average is w^t itself, of weight 0.
+        """
         if t < self.since:
             return w, 0.0
         a = at(self.weights, t + 1)

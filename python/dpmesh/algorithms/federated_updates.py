@@ -375,8 +375,10 @@ class ClientUpdates(Contribution[ClientProblem]):
         assert self.steps is not None
         return self.steps * positive("step_size", at(self.step_size, t + 1))
 
-    def next_control(self, control: Released, delta: Released, t: int, size: float) -> Floats:
+    def next_control(
+        self, control: Released, average: Released, t: int, expected_size: float
+    ) -> Floats:
         """Return c of SCAFFOLD: the clients' own changes, in sum, follow from their updates."""
         if not self.control_variates:
             return control
-        return control - size / self.clients * (control + delta / self.distance(t))
+        return control - expected_size / self.clients * (control + average / self.distance(t))

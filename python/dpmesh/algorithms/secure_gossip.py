@@ -166,7 +166,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
         """Return nodes whose first record is a canary in its neighbours' sums, and many of them."""
         variant = partial(replace, self)
         nodes = self.topology.nodes
-        return opposed_records(variant, size, records=self.records, nodes=nodes, along=1.0)
+        return opposed_records(variant, size, records=self.records, nodes=nodes, sign=1.0)
 
     def init(self, problem: LinearProblem, key: Key) -> SecureGossipState:
         """Start all nodes at the problem's initial model, which is public.

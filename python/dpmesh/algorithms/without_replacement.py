@@ -15,8 +15,8 @@ with decisions of its own. The paper needs repair in some places:
 - The standard deviation in Theorem 2 is that of the product eta_t N_t.
 - A record enters K releases, not one, and more if several nodes hold it: the noise covers all.
 - Lemma 4 wants steps of at most 1 / (2 mu). Those of Theorem 4, 1 / (a gamma t), exceed that at
-  every step of the paper's runs; `theorem_4_steps` of `reproduce.bounds.without_replacement`
-  starts the same schedule late enough.
+  every step of the paper's runs; `theorem_4_steps`, of the papers' bounds, starts the same
+  schedule late enough.
 - Algorithm 1 does not project, although its constants need a bounded model: see `radius`.
 - Theorem 2 does not cover decisions that depend on private data: the default controller looks at
   none, and the report names controllers that do.
@@ -712,7 +712,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     def round(
         self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
     ) -> Round[WithoutReplacementState]:
-        """Run step t: all that arrive decide and act, one after the other (lines 3 to 6)."""
+        """Run step t: the nodes that act decide and update in turn (Algorithm 1, lines 3 to 6)."""
         turns, acting, batches = self._acting(state, t, problem, key)
         answers = None
         releases = self.release_of(t)

@@ -24,7 +24,11 @@ from dpmesh.problems.canaries import PullingClients, canary_records, diagonal
 from dpmesh.schedules import at
 
 CROWD_DELTA = 1e-9
-"""Delta of a crowd's claim: 2 * canaries * delta must be far below 1 - confidence."""
+"""Delta of a crowd's claim.
+
+An audit in one run adds up to 2 * canaries * delta to its p-value, which must stay far below
+1 - confidence: see `dpmesh.audit.one_run`.
+"""
 
 FAR = 1e6
 """A label or a pull so large that it is always clipped."""
@@ -41,13 +45,13 @@ class AuditSize:
     Parameters
     ----------
     rounds
-        Of each run.
+        Number of rounds of each run.
     dim
         Length of the model.
     delta
-        Of the pair's claim.
+        Delta of the pair's claim.
     canaries
-        Of the crowd.
+        Number of canaries of the crowd.
     """
 
     rounds: int | None = None
@@ -56,7 +60,7 @@ class AuditSize:
     canaries: int = 1_000
 
     def delta_or(self, default: float) -> float:
-        """Return delta; 0 is one."""
+        """Return delta, or `default` if it is None; a delta of 0 is kept."""
         if self.delta is None:
             return default
         return self.delta
@@ -71,10 +75,10 @@ class Pair:
     Parameters
     ----------
     silent
-        Whether nodes receive zeros, as if their neighbours' messages cancelled; else each receives
+        True if nodes receive zeros, as if their neighbours' messages cancelled; else each receives
         its own message.
     coupled
-        The pairs for the coupled runs, by default this one.
+        Pairs for the coupled runs; empty for this one.
     """
 
     algorithm: Any
@@ -136,11 +140,11 @@ def opposed_clients(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
     algorithm
         A `FederatedLearning`, whose contribution has the clients of the pair.
     size
-        Of the runs.
+        Size of the runs.
     """
     contribution = algorithm.contribution
     absent = algorithm.neighboring_relation == "add_remove"
-    along = diagonal(size.dim or 3)
+    diagonal_direction = diagonal(size.dim or 3)
     canaries, rounds = size.canaries, size.rounds
 
     def clients(coins: Coins, directions: Numbers) -> PullingClients:
@@ -150,10 +154,11 @@ def opposed_clients(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
         return PullingClients(pulls=signs * directions, present=np.ones_like(coins))
 
     def one_canary(coin: bool) -> PullingClients:
-        coins = np.arange(contribution.clients) > 0
-        directions = np.where(coins, -1.0, 1.0)[:, np.newaxis] * along
+        coins = np.ones(contribution.clients, np.bool_)
         coins[0] = coin
-        return clients(coins, directions)
+        signs = np.full((contribution.clients, 1), -1.0)
+        signs[0] = 1.0  # client 0 is the canary, against which all others pull
+        return clients(coins, signs * diagonal_direction)
 
     pair = Pair(
         algorithm=algorithm,
@@ -161,7 +166,7 @@ def opposed_clients(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
         neighbor=one_canary(False),
         rounds=rounds or 1,
         delta=size.delta_or(0.03),
-        score=projection(along),
+        score=projection(diagonal_direction),
     )
     crowd = Crowd(
         algorithm=replace(algorithm, contribution=replace(contribution, clients=canaries)),
@@ -175,7 +180,7 @@ def opposed_clients(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
 
 
 def opposed_records(
-    sized: Callable[..., Any], size: AuditSize, *, records: int, nodes: int, along: float
+    sized: Callable[..., Any], size: AuditSize, *, records: int, nodes: int, sign: float
 ) -> tuple[Pair, Crowd]:
     """Return nodes whose first record is a canary in a sum of clipped gradients, and many of them.
 
@@ -187,14 +192,15 @@ def opposed_records(
     Parameters
     ----------
     sized
-        Returns the algorithm for models of length `dim` and so many `records`, both by name.
+        Function that returns the algorithm for models of length `dim` and a number of `records`,
+        both given by name.
     size
-        Of the runs, by default of 1 round.
+        Size of the runs, by default of 1 round.
     records
-        Number of records that it is made for.
+        Number of records that the algorithm is made for.
     nodes
         Number of nodes.
-    along
+    sign
         1 if releases move towards what a record pulls to, -1 if they are its gradients.
     """
     dim = size.dim or 3
@@ -204,13 +210,15 @@ def opposed_records(
     absent = algorithm.neighboring_relation == "add_remove"
 
     def one_canary(coin: bool) -> LinearProblem:
-        coins = np.arange(nodes) == (0 if coin else -1)
+        coins = np.zeros(nodes, np.bool_)
+        coins[0] = coin
         problem = canary_records(coins, records=2, dim=dim)
         if not absent:
             return problem
-        last = [part[::-1] for part in problem.partition]  # the canary, so that others keep coins
-        parts = (last[0] if coin else last[0][:-1], *last[1:])
-        return LinearProblem(problem.train, parts, "squared", label_bound=FAR)
+        parts = [part[::-1] for part in problem.partition]  # canary last: others keep their coins
+        if not coin:
+            parts[0] = parts[0][:-1]
+        return LinearProblem(problem.train, tuple(parts), "squared", label_bound=FAR)
 
     pair = Pair(
         algorithm=algorithm,
@@ -218,7 +226,7 @@ def opposed_records(
         neighbor=one_canary(False),
         rounds=rounds,
         delta=size.delta_or(1e-5),
-        score=projection(along * diagonal(dim)),
+        score=projection(sign * diagonal(dim)),
     )
     crowd = Crowd(
         algorithm=sized(dim=canaries, records=max(records, canaries + nodes)),
@@ -226,18 +234,23 @@ def opposed_records(
         canaries=canaries,
         rounds=rounds,
         delta=CROWD_DELTA,
-        scores=projection(along * np.eye(canaries)),
+        scores=projection(sign * np.eye(canaries)),
     )
     return pair, crowd
 
 
 def _canaries_of_one_node(coins: Coins, *, nodes: int, absent: bool) -> LinearProblem:
-    """Return canaries that are records of the first node, each with a direction of its own."""
+    """Return canaries that are records of node 0, each along one axis; other records are zeros.
+
+    If `absent`, canaries whose coin is False are not there; else they pull the opposite way.
+    """
     canaries = np.arange(len(coins))
-    rest = len(coins) + np.arange(nodes - 1)
-    features = np.eye(len(coins) + len(rest), len(coins))
-    labels = np.append(np.where(coins, FAR, -FAR), np.zeros(len(rest)))
-    parts = (canaries[coins] if absent else canaries, *rest[:, np.newaxis])
+    other_records = len(coins) + np.arange(nodes - 1)  # one at each other node
+    features = np.eye(len(coins) + len(other_records), len(coins))
+    labels = np.append(np.where(coins, FAR, -FAR), np.zeros(len(other_records)))
+    if absent:
+        canaries = canaries[coins]
+    parts = (canaries, *other_records[:, np.newaxis])
     return LinearProblem(Dataset(features, labels, "canaries"), parts, "squared", label_bound=FAR)
 
 
@@ -250,15 +263,15 @@ def opposed_batches(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
         A `WithoutReplacement` of one model. Its steps must be so small that a local model moves
         less than its radius, far beyond which the targets lie.
     size
-        Of the runs: rounds of the pair's reach at least until the first release, by default 2; the
-        crowd's has a round for each canary, in which every update is global.
+        Size of the runs. Those of the pair have 2 rounds by default, and need enough for a first
+        release. Those of the crowd have a round for each canary, in which every update is global.
     """
     far = 100 * algorithm.radius
     batch_size = algorithm.batch_size
     rounds = size.rounds or 2
 
     def problem_of(coins: Coins) -> LinearProblem:
-        """Return batches of records against their first, which pulls up if its coin is True."""
+        """Return batches of records that pull down, but for the first if its coin is True."""
         labels = np.full((len(coins), batch_size), -far)
         labels[coins, 0] = far
         train = Dataset(np.tile(diagonal(3), (labels.size, 1)), labels.ravel(), "canaries")
@@ -284,24 +297,33 @@ def opposed_batches(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
 
 
 def _beyond_the_radius(algorithm: Any) -> Pair:
-    """Return a node that a projection alone keeps from where gradients exceed their bound.
+    """Return one node, whose gradients stay within their bound only as its model is projected.
 
     Short records pull its local model out in all steps but the last two. Then a long one pulls it
-    back, or is absent. The last step releases. Features are as long as Lemma 4 lets them be.
+    back, or is absent. The last step releases. Features are nearly as long as Lemma 4 of Jin, He
+    and Dai allows, which wants steps of at most 1 / (2 smoothness).
     """
     rounds = 12
     largest_step = max(at(algorithm.step_size, t + 1) for t in range(rounds))
-    length = sqrt(0.45 / largest_step)  # of a long record; the smoothness is its square
-    pull = 100 * length * algorithm.radius
-    sizes, labels = np.zeros((2, rounds, algorithm.batch_size))
-    sizes[:-2], labels[:-2] = length / 2, pull
+    long_record = sqrt(0.45 / largest_step)  # its norm, whose square is the smoothness
+    pull = 100 * long_record * algorithm.radius
 
-    def neighbor(present: bool) -> LinearProblem:
-        sizes[-2, 0], labels[-2, 0] = length * present, -pull
-        features = sizes.reshape(-1, 1) * diagonal(3)
-        train = Dataset(features, labels.ravel().copy(), "canaries")
+    def problem_of(present: bool) -> LinearProblem:
+        lengths = np.zeros((rounds, algorithm.batch_size))
+        labels = np.zeros((rounds, algorithm.batch_size))
+        lengths[:-2] = long_record / 2
+        labels[:-2] = pull
+        if present:
+            lengths[-2, 0] = long_record
+        labels[-2, 0] = -pull
+        features = lengths.reshape(-1, 1) * diagonal(3)
+        train = Dataset(features, labels.ravel(), "canaries")
         part = (np.arange(labels.size),)
-        return LinearProblem(train, part, "squared", feature_norm=length, label_bound=pull)
+        return LinearProblem(train, part, "squared", feature_norm=long_record, label_bound=pull)
 
-    seldom = replace(algorithm, controller=Periodic(rounds))
-    return Pair(algorithm=seldom, problem=neighbor(True), neighbor=neighbor(False), rounds=rounds)
+    return Pair(
+        algorithm=replace(algorithm, controller=Periodic(rounds)),
+        problem=problem_of(True),
+        neighbor=problem_of(False),
+        rounds=rounds,
+    )
