@@ -60,7 +60,7 @@ def check_depth(text: str) -> None:
     ValueError
         If a key has more than 64 parts.
     """
-    parts = 0
+    parts = 0  # of what may be a dotted key; words between the dots of a string count, too
     for part in text.split("."):
         if _KEY.fullmatch(part):
             parts += 1

@@ -2,9 +2,10 @@
 
 Integers that neighbours move by at most Delta in L2, plus discrete Gaussian noise of scale sigma,
 have the Rényi divergences ``order Delta**2 / (2 sigma**2)`` at most, as if the noise were Gaussian
-(Canonne, Kamath and Steinke 2020, Theorem 14). Of noise over `FINE` steps more is proved: up to a
-factor that is 1 in all digits, it is Gaussian noise of scale ``sqrt(sigma**2 - SMOOTHING**2)``,
-rounded at random to integers (`gaussian_multiplier`, `rounding_slack`).
+(Canonne, Kamath and Steinke 2020, Theorem 14). Noise of at least `FINE` steps is nearly Gaussian
+noise of scale ``sqrt(sigma**2 - SMOOTHING**2)``, rounded at random to integers: probabilities
+differ by a factor that is 1 in all digits (`gaussian_multiplier`, `rounding_slack`; proof in
+docs/privacy/accounting.md).
 """
 
 from __future__ import annotations
@@ -32,12 +33,17 @@ SHARES_OF_DELTA = (2.0**-10, 2.0**-4, 0.5)
 
 _INTEGER_ORDERS = tuple(order for order in DEFAULT_ORDERS if order == round(order))
 _ORDERS_OF_BOTH = tuple(order for order in _INTEGER_ORDERS if order <= 1024)
+"""Orders for samples of fixed size, whose moments are those of both directions together."""
+
+_LARGE_LOG_MOMENT = 30.0
+"""Above this, log(2 exp(m) - 1) is rounded up to m + log(2), which does not overflow."""
 
 
 def gaussian_multiplier(noise_to_sensitivity: float, scale: float) -> float:
-    """Return the noise to sensitivity of Gaussian noise that protects no better than discrete.
+    """Return the noise ratio of Gaussian noise that protects no better than this discrete noise.
 
-    Up to `rounding_slack`; proof in docs/privacy/accounting.md.
+    Noise ratios are scales over sensitivity. The claim holds up to `rounding_slack`; proof in
+    docs/privacy/accounting.md.
 
     Parameters
     ----------
@@ -50,7 +56,11 @@ def gaussian_multiplier(noise_to_sensitivity: float, scale: float) -> float:
 
 
 def rounding_slack(scale: float = FINE) -> float:
-    """Return kappa, by which log probabilities of a number differ if Gaussian noise is rounded.
+    """Return kappa: a bound on how far log probabilities differ if Gaussian noise is rounded.
+
+    An (epsilon, delta) guarantee of Gaussian noise on n numbers holds for the rounded ones as
+    ``(epsilon + 2 n kappa, exp(n kappa) delta)``. The bound falls as the scale grows: it is 7.9e-23
+    at scale 3, and at most 1.7e-24 from 20 on.
 
     Let x be Gaussian around an integer v, of scale ``s = sqrt(scale**2 - r**2)`` with r =
     `SMOOTHING`, and y discrete Gaussian of scale r around x. The sum of ``exp(-(k - x)**2 / (2
@@ -60,16 +70,14 @@ def rounding_slack(scale: float = FINE) -> float:
     a Gaussian of scale ``s r / scale``. In ``1 - g + g**2 / (1 + g)`` the mean of g is at most ``a
     = 2 u / (1 - u)`` with ``u = t exp(-2 pi**2 (s r / scale)**2)``, and the last term is between 0
     and ``b = G**2 / (1 - G)`` with ``G = 2 t / (1 - t)``. As both sum to 1, their ratio is within
-    ``(1 + a + b) / (1 - a)``, whose logarithm is kappa: 7.9e-23 at scale 3, 1.7e-24 at most from 20
-    on. It falls as the scale grows. What is proved of x, ``(epsilon, delta)``, holds for n such
-    numbers as ``(epsilon + 2 n kappa, exp(n kappa) delta)``.
+    ``(1 + a + b) / (1 - a)``, whose logarithm is kappa.
     """
     t = exp(-2 * pi**2 * SMOOTHING**2)
-    remaining_variance = SMOOTHING**2 * (1 - (SMOOTHING / scale) ** 2)
+    remaining_variance = SMOOTHING**2 * (1 - (SMOOTHING / scale) ** 2)  # (s r / scale)**2
     u = t * exp(-2 * pi**2 * remaining_variance)
     a = 2 * u / (1 - u)
-    largest = 2 * t / (1 - t)
-    b = largest**2 / (1 - largest)
+    largest_g = 2 * t / (1 - t)  # G
+    b = largest_g**2 / (1 - largest_g)
     return log1p((2 * a + b) / (1 - a))
 
 
@@ -79,7 +87,7 @@ def delta_on_grid(delta: float) -> float:
 
 
 def largest_epsilon(delta: float, share: float, numbers: Floats) -> Floats:
-    """Return the largest epsilon at which numbers on a grid add at most this share of delta.
+    """Return the largest epsilon at which grid noise takes up at most `share` of delta.
 
     Samplers add ``(1 + exp(epsilon)) numbers * SAMPLER_ERROR`` to delta; rounding multiplies the
     rest of it by at most ``1 + 2 numbers * rounding_slack()``. Minus infinity if there is none.
@@ -89,9 +97,9 @@ def largest_epsilon(delta: float, share: float, numbers: Floats) -> Floats:
     delta
         In (0, 1).
     share
-        In (0, 1).
+        Share of delta for samplers and rounding, in (0, 1).
     numbers
-        Counts of numbers on a grid.
+        Counts of noisy numbers on a grid, of any shape, which is that of the result.
     """
     sampler_delta = delta * (share - 2 * numbers * rounding_slack())
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -115,11 +123,13 @@ def discrete_gaussian_epsilon(
     At integer orders the moments of a sampled release are sums, with positive factors, of moments
     of the unsampled one, which are at most those of Gaussian noise: exactly for Poisson samples
     (Mironov, Talwar and Zhang 2019, whose Theorem 5 about the other direction needs only the
-    symmetry that discrete noise has, too). For samples of fixed size the moment less 1 is at most
-    twice that of a Poisson sample at the same rate: the profile at losses of at least 0 is at most
-    that of a removed unit, on average over the other units, and a moment is 1 plus the mean of
-    ``x**a + x**(1-a) - x - 1`` over likelihood ratios x above 1, which is positive
-    below 1, too; its mean over all x is the moment less 1 in both directions.
+    symmetry that discrete noise has, too).
+
+    For samples of fixed size the moment less 1 is at most twice that of a Poisson sample at the
+    same rate. First, the profile at losses of at least 0 is at most that of a removed unit, on
+    average over the other units. Second, a moment is 1 plus the mean of ``x**a + x**(1-a) - x - 1``
+    over likelihood ratios x above 1. Third, this function is positive below 1, too; its mean over
+    all x is the moment less 1 in both directions.
 
     Parameters
     ----------
@@ -165,7 +175,10 @@ def discrete_gaussian_epsilon(
 
 
 def _fixed_size_curve(rate: float, noise_to_sensitivity: float) -> Floats:
-    """Return the divergences whose moments exceed 1 by twice as much as a Poisson sample's."""
+    """Return the Rényi divergences whose moments exceed 1 by twice as much as a Poisson sample's.
+
+    Shape (orders,), at `_ORDERS_OF_BOTH`.
+    """
     orders = np.array(_ORDERS_OF_BOTH, dtype=np.float64)
     poisson_curve = rdp_poisson_gaussian(
         sampling_rate=rate,
@@ -175,8 +188,8 @@ def _fixed_size_curve(rate: float, noise_to_sensitivity: float) -> Floats:
     )
     log_moment = (orders - 1) * poisson_curve
     with np.errstate(over="ignore"):
-        log_doubled = np.log1p(2 * np.expm1(np.minimum(log_moment, 30)))
-    is_large = log_moment > 30
+        log_doubled = np.log1p(2 * np.expm1(np.minimum(log_moment, _LARGE_LOG_MOMENT)))
+    is_large = log_moment > _LARGE_LOG_MOMENT
     log_both = np.where(is_large, log_moment + np.log(2), log_doubled)
     curve: Floats = log_both / (orders - 1)
     return curve

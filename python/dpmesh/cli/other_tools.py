@@ -190,7 +190,9 @@ def _answer(
     """Print the epsilon, the noise multiplier, or the verification of a claim."""
     from dpmesh.privacy.other_tools import judged
 
-    between: NeighboringRelation = "add_remove" if relation == "add-remove" else "replace_one"
+    neighboring_relation: NeighboringRelation = "replace_one"
+    if relation == "add-remove":
+        neighboring_relation = "add_remove"
     if (noise_multiplier is None) == (epsilon is None):
         got = "none" if epsilon is None else "both"
         fail("options", "either --noise-multiplier or --epsilon", got)
@@ -199,12 +201,16 @@ def _answer(
         fail("--claims", "the epsilon that is claimed, beside --noise-multiplier", "none")
     if noise_multiplier is None:
         assert epsilon is not None
-        noise_multiplier = run.calibrated(epsilon, delta=delta, relation=between)
+        noise_multiplier = run.calibrated(epsilon, delta=delta, relation=neighboring_relation)
     if claims is None:
-        _priced(run, noise_multiplier, delta, between, json=json)
+        _priced(run, noise_multiplier, delta, neighboring_relation, json=json)
         return
     verification = judged(
-        run, claims=claims, noise_multiplier=noise_multiplier, delta=delta, relation=between
+        run,
+        claims=claims,
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+        relation=neighboring_relation,
     )
     if json:
         content = {"lines": verification.lines, "refuted": verification.refuted}

@@ -23,7 +23,7 @@ class Ledger:
     """The releases of a run, each recorded before its noise is drawn.
 
     A release belongs to a round, nodes and a batch. Messages of disjoint nodes are parts of one
-    release; when a node sends again under the same release, that is a release of its own.
+    release; when a node sends again under it, that counts as another release.
 
     With a budget, it admits what an approved plan foresaw, and anything else as long as the budget
     allows. Stopping when the budget is spent is itself private for pure and for Gaussian releases
@@ -36,9 +36,9 @@ class Ledger:
     Parameters
     ----------
     plan
-        What is planned. It is approved if it keeps the budget.
+        Planned releases. A plan is approved if it keeps the budget.
     budget
-        None allows everything.
+        Budget of the run; None allows everything.
     nodes
         Number of nodes.
 
@@ -59,9 +59,15 @@ class Ledger:
         """The releases of the round that is not over."""
         self._sent: dict[Release, npt.NDArray[np.int64]] = {}
         """How often each node sent under each admitted release of the current round."""
-        self._left = Foreseen(plan if budget is not None else plan.with_releases(()))
+        approvable = plan
+        if budget is None:
+            approvable = plan.with_releases(())
+        self._left = Foreseen(approvable)
+        """Planned releases still to come; none without a budget."""
         self._events = Foreseen(plan.with_releases(_of_events(plan.releases)))
+        """Planned releases still to come that have an epsilon only as parts of the plan."""
         self._as_planned = budget is None or budget.allows(plan)
+        """True while the plan is approved, and finished rounds released only what it foresaw."""
 
     @property
     def plan(self) -> Plan:
@@ -87,21 +93,22 @@ class Ledger:
         Parameters
         ----------
         release
-            What is public of it.
+            Public facts about the release.
         nodes
-            The nodes that send; None for all.
+            Nodes that send; None for all.
 
         Raises
         ------
         OverBudget
             A `ValueError`, if the budget has no room for it; it is then not recorded.
         UnplannedRelease
-            A `ValueError`, if it is part of an event that was not planned so.
+            A `ValueError`, if it has an epsilon only as part of a plan, and the plan lacks it.
         """
         counts = self._sent.get(release)
         times = self._times_with(counts, nodes)
+        # nodes that had not sent under it add a part to a release that other nodes began
         is_another = counts is None or bool(times.max() > counts.max())
-        if is_another:  # and no further part of a release that other nodes began
+        if is_another:
             self._check(release)
             self.in_round.append(release)
         self._sent[release] = times
@@ -144,8 +151,13 @@ class Ledger:
         self, counts: npt.NDArray[np.int64] | None, nodes: Iterable[int] | None
     ) -> npt.NDArray[np.int64]:
         """Return how often each node has sent under a release once these nodes did, too."""
-        times = np.zeros(self.nodes, np.int64) if counts is None else counts.copy()
-        times[slice(None) if nodes is None else list(nodes)] += 1
+        times = np.zeros(self.nodes, np.int64)
+        if counts is not None:
+            times += counts
+        if nodes is None:
+            times += 1
+        else:
+            times[list(nodes)] += 1
         return times
 
     def _allows(self, release: Release, budget: Budget) -> bool:

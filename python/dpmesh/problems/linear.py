@@ -49,8 +49,8 @@ class LinearProblem(PartitionedProblem):
     train
         All records to learn from.
     partition
-        Which of them each node has: disjoint arrays of indices, none empty, whose order is the
-        order in which a node's records arrive.
+        Indices in `train` of each node's records: disjoint arrays, none empty, in the order in
+        which the records arrive.
     loss
         ``"logistic"`` or ``"hinge"`` (labels -1 and +1), ``"squared"``, ``"absolute"`` or
         ``"huber"`` (real targets), ``"poisson"`` (counts over their public bound), ``"softmax"``
@@ -75,8 +75,9 @@ class LinearProblem(PartitionedProblem):
         What features and labels stand for, for models to publish; by default features and labels
         as they are. Shares of classes that it states weight the losses of the training records.
     memory
-        Flat array that begins with the training features and has room for one more of each record.
-        `centred` then takes their place: this problem has no features afterwards. None keeps them.
+        Flat array that begins with the training features and has room for one more of each record,
+        shape (records * (features + 1),). `centred` then overwrites it with the centred features,
+        and this problem has lost its own. None makes a copy of them.
 
     Raises
     ------
@@ -243,7 +244,8 @@ class LinearProblem(PartitionedProblem):
         Parameters
         ----------
         params
-            Shape (models, dim), rounded to the type of the features: a long run may be in float64.
+            Shape (models, dim). They are rounded to the type of the features: long runs may hold
+            float64 models of float32 features.
 
         Returns
         -------
@@ -258,8 +260,11 @@ class LinearProblem(PartitionedProblem):
             fail("test", "records to measure the accuracy on", None)
         rows = np.asarray(params, self.test.features.dtype)
         if self._holds_centre(rows):
-            split = map(self.split_centre, rows)
-            return np.concatenate([problem.accuracy(w[np.newaxis]) for problem, w in split])
+            accuracies = []
+            for row in rows:
+                centred_problem, weights = self.split_centre(row)
+                accuracies.append(centred_problem.accuracy(weights[np.newaxis]))
+            return np.concatenate(accuracies)
         return self._tested.accuracy(rows)
 
     @cached_property
@@ -297,6 +302,13 @@ class LinearProblem(PartitionedProblem):
         Returns
         -------
         The problem with one more feature, a constant. The problem of the last centre is cached.
+
+        Raises
+        ------
+        ValueError
+            If the records are centred already.
+        RuntimeError
+            If another centre has overwritten the features in `memory`.
         """
         centre_bytes = centre.tobytes()
         cached: tuple[bytes, LinearProblem] | None = self.__dict__.get("_centred")
@@ -306,15 +318,15 @@ class LinearProblem(PartitionedProblem):
         columns = self.outline.columns
         if columns.centre is not None:
             fail("problem", "records that are not centred", "records less a centre")
-        self.__dict__.pop("_centred", None)  # of another centre: its memory is free
+        self.__dict__.pop("_centred", None)  # frees the features of another centre
         if self.memory is None:
             features = centred(np.asarray(self.train.features), centre)
-        elif cached is None:
-            features = centred_in_place(self.memory, self.train.records, centre)
         else:
-            raise RuntimeError(
-                "the features of this problem were replaced by others, less a centre"
-            )
+            if cached is not None:  # another centre has overwritten `memory`
+                raise RuntimeError(
+                    "the features of this problem were replaced by others, less a centre"
+                )
+            features = centred_in_place(self.memory, self.train.records, centre)
         test = self.test
         if test is not None:
             test = replace(test, features=centred(np.asarray(test.features), centre))
@@ -326,7 +338,7 @@ class LinearProblem(PartitionedProblem):
             outline=replace(self.outline, columns=columns.less(np.asarray(centre, np.float64))),
             memory=None,
         )
-        problem.__dict__["_part"] = self._part
+        problem.__dict__["_part"] = self._part  # the same nodes of the same whole problem
         self.__dict__["_centred"] = centre_bytes, problem
         return problem
 
@@ -361,8 +373,8 @@ class LinearProblem(PartitionedProblem):
         """
         if not self._holds_centre(params):
             return self, params
-        weights = self.dim + (self.classes or 1)
-        return self.centred(params[weights:]), params[:weights]
+        weights, centre = self._cut_at_centre(params)
+        return self.centred(centre), weights
 
     def scores_of_test(self, params: FloatArray) -> FloatArray:
         """Return the scores of one model on the test records, shape (records, outputs).
@@ -383,8 +395,7 @@ class LinearProblem(PartitionedProblem):
         outputs = self.classes or 1
         centre = None
         if self._holds_centre(params):
-            weights = self.dim + outputs
-            params, centre = params[:weights], params[weights:]
+            params, centre = self._cut_at_centre(params)
         rows = np.asarray(params.reshape(outputs, -1), features.dtype)
         if centre is None:
             return linear_scores(rows, features)
@@ -399,8 +410,17 @@ class LinearProblem(PartitionedProblem):
 
         Such models have one more feature than this problem, the constant.
         """
-        ends = params.shape[-1] - self.dim - (self.classes or 1)
-        return ends in (self.train.dim, (1 + AXES) * self.train.dim)
+        beyond_weights = params.shape[-1] - self._centred_dim
+        return beyond_weights in (self.train.dim, (1 + AXES) * self.train.dim)
+
+    @property
+    def _centred_dim(self) -> int:
+        """Length of the weights of a centred problem, whose records have one more feature."""
+        return self.dim + (self.classes or 1)
+
+    def _cut_at_centre(self, params: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the weights of one model, and the centre that follows them."""
+        return params[: self._centred_dim], params[self._centred_dim :]
 
     def constants(self, radius: float | None = None) -> Constants:
         """Lipschitz, smoothness and strong convexity constants, see `linear_constants`.
@@ -483,7 +503,9 @@ class LinearProblem(PartitionedProblem):
             several = self.loss == "multilabel"
             outline = Outline(columns=columns, classes=classes, target=target, several=several)
         instance("outline", outline, "a dpmesh.tables.models.Outline, or None", Outline)
-        if (outline.columns.dim, max(outline.outputs, 2)) != (self.train.dim, self.classes or 2):
+        fits_features = outline.columns.dim == self.train.dim
+        fits_outputs = max(outline.outputs, 2) == (self.classes or 2)
+        if not fits_features or not fits_outputs:
             expected = f"{self.train.dim} features, {self.classes or 'at most 2'} outputs"
             fail("outline", expected, f"{outline.columns.dim} and {outline.outputs}")
         if (self.loss == "poisson") != isinstance(outline.target, Count):

@@ -92,7 +92,7 @@ class ClientProblem(ModelProblem, Protocol):
         A client's update must not depend on other clients: the guarantee rests on that alone.
         It may take two more arguments by name, for settings of `ClientUpdates`: ``proximal``,
         the factor mu of ``mu (w - start)`` in each gradient, and ``correction``, shape (clients,
-        dim), of which each client's gradients get their own row added.
+        dim), whose row for a client is added to each of its gradients.
 
         Returns
         -------

@@ -20,13 +20,13 @@ BLANK = "FILL IN"
 RELEASED = "released by dpmesh"
 """Key, in a file of ranges, of the private release that its bounds come from."""
 
-_FORMS = (
+_KINDS_EXPECTED = (
     "[low, high] for numbers, a list of categories, {flag = true}, "
     '{dates = ["2019-01-01", "2024-12-31"]}, {range = [low, high], missing = true}, '
     "or {categories = [..]}"
 )
 
-_LABELS = (
+_LABELS_EXPECTED = (
     "{classes = [%s]} for a classifier, {target = [%s]} for a regression, or {counts = 50} for "
     "one of counts"
 )
@@ -50,7 +50,8 @@ def read_ranges(
     Raises
     ------
     ValueError
-        If it is not TOML, or has blanks, or bounds that were released from data.
+        If it is not TOML, or has blanks or bounds that were released from data where `blanks` or
+        `released` refuse them.
     OSError
         If it cannot be read.
     """
@@ -58,8 +59,12 @@ def read_ranges(
     release = ranges.pop(RELEASED, None)
     if release is not None:
         if released is None:
-            expected = "ranges from public knowledge alone; dpmesh fit and dpmesh stats take, and "
-            fail(os.fspath(path), f"{expected}charge, those that were released from data", "such")
+            fail(
+                os.fspath(path),
+                "ranges from public knowledge alone; dpmesh fit and dpmesh stats take, and charge, "
+                "those that were released from data",
+                "such",
+            )
         with naming(path, "a release as dpmesh ranges writes it"):
             released.append(json.loads(str(release)))
     blank_names = [name for name, content in ranges.items() if _has_blank(content)]
@@ -102,7 +107,7 @@ def as_range(name: str, form: object) -> Kind:
     except (TypeError, ValueError) as error:
         raise ValueError(f"ranges of {name}: {error}") from error
     if kind is None:
-        fail(f"ranges of {name}", _FORMS, repr(form))
+        fail(f"ranges of {name}", _KINDS_EXPECTED, repr(form))
     return kind
 
 
@@ -128,13 +133,15 @@ def as_label(name: str, form: object) -> Number | Category:
     """
     if are_ends(form):
         ends = f"{form[0]:.15g}, {form[1]:.15g}"
-        fail(f"ranges of {name}", _LABELS % (ends, ends), f"[{ends}], which may mean either")
+        fail(
+            f"ranges of {name}", _LABELS_EXPECTED % (ends, ends), f"[{ends}], which may mean either"
+        )
     kind = as_range(name, form)
     if isinstance(kind, Category):
         return kind
     if isinstance(kind, Number) and not kind.missing:
         return kind
-    return fail(f"ranges of {name}", _LABELS % ('"no", "yes"', "0, 100"), repr(form))
+    return fail(f"ranges of {name}", _LABELS_EXPECTED % ('"no", "yes"', "0, 100"), repr(form))
 
 
 def as_labels(forms: Mapping[str, object]) -> Label:
@@ -153,7 +160,7 @@ def as_labels(forms: Mapping[str, object]) -> Label:
     if len(forms) == 1:
         ((name, form),) = forms.items()
         return as_label(name, form)
-    kinds: Any = tuple(as_range(name, form) for name, form in forms.items())
+    kinds: Any = tuple(as_range(name, form) for name, form in forms.items())  # Labels checks them
     return Labels(names=tuple(forms), kinds=kinds)
 
 
@@ -192,7 +199,7 @@ def _kind_of_table(table: JsonObject) -> Kind | None:
         return Flag(missing=missing)
     if "dates" in keys and keys <= {"dates", "format", "zone"}:
         return Dates(**table, missing=missing)
-    if keys == {"categories"}:
+    if keys == {"categories"}:  # which may always be missing
         return Category(categories=table["categories"])
     if keys in ({"classes"}, {"classes", "shares"}):
         return Category(categories=table["classes"], shares=table.get("shares"))
