@@ -81,7 +81,7 @@ class EpsilonClaim:
 
     @property
     def level(self) -> float:
-        """Epsilon."""
+        """The parameter epsilon."""
         return self.epsilon
 
     def largest_tpr(self, fpr: Rates) -> Rates:
@@ -127,7 +127,7 @@ class GaussianClaim:
 
     @property
     def level(self) -> float:
-        """Mu."""
+        """The parameter mu."""
         return self.mu
 
     def largest_tpr(self, fpr: Rates) -> Rates:

@@ -150,10 +150,15 @@ def check_network(settings: Settings, classifies: bool, numbers: str) -> None:
 
 
 def check_sums(settings: Settings, algorithm: AnyAlgorithm, terms: Terms) -> None:
-    """Refuse secure sums that are not what the rest of the contract says.
+    """Refuse secure sums that do not fit the quorum, numbers and topology of a contract.
 
-    Counts of records are public, so that one can be replaced, but none be added; a client, which is
-    protected as a whole, may send noise alone.
+    Counts of records are public, so a record is protected under replace-one alone. A client may
+    also be added or removed, as it may send noise alone.
+
+    Raises
+    ------
+    ValueError
+        If they do not fit; the error names the key of the contract.
     """
     first: Any = algorithm.release_of(0)
     every = [

@@ -138,7 +138,10 @@ def _members(bundle: bytes, distinct_end: Collection[bytes]) -> list[bytes]:
 
 
 def bits_of(parties: Collection[int]) -> bytes:
-    """Return a bit for each party up to the last of some: 1 for each of these."""
+    """Return a set of parties as bits, the highest of a byte first, up to the largest party.
+
+    `parties_in` reads them. There must be at least one party.
+    """
     bits = bytearray(max(parties) // 8 + 1)
     for party in parties:
         bits[party // 8] |= 0x80 >> party % 8

@@ -454,7 +454,7 @@ class Folder(Steps):
         return bool(over)
 
     def state_of(self, contract: Agreement) -> str:
-        """Return in words whether a contract goes on."""
+        """Return in words how far a contract has come, and how many releases it made."""
         last = self.last(contract)
         count = sum(self.attempts(contract).values())
         releases = f"{count} releases so far"
@@ -472,7 +472,7 @@ class Folder(Steps):
         return f"waits for its router after round {last.at.round}; {releases}"
 
     def wrote(self, contract: Agreement, path: Path) -> None:
-        """Note where what a contract learned was written."""
+        """Record the path to which the result of a contract was written."""
         with self.transaction():
             self._note(contract.hash, f"{WRITTEN} {path.absolute()}")
 

@@ -167,7 +167,7 @@ class Sums:
         return b""
 
     def totals_since(self, step: int) -> tuple[bytes, ...]:
-        """Return accepted totals from a step on, some at a time."""
+        """Return accepted totals from a step on, ascending: as many as one answer has room for."""
         totals: dict[int, bytes] = {}
         for message in self._node.folder.arrived_after(self._contract, step, MOST_RECALLED):
             if kind_of(message) != TOTAL:
@@ -455,7 +455,10 @@ class Sums:
         return pack(PARTS, *parts)
 
     def resumed(self, base: Stored | None, steps: list[Stored]) -> SumChannel:
-        """Return the node's rounds as the step `base` left them, after which none has a state."""
+        """Return the channel of the node's rounds, at the state that the step `base` stored.
+
+        None of the later `steps` stored a state, so they are not needed.
+        """
         node = self._node
         step, transcript = self._reached(base)
         state = node.start

@@ -68,7 +68,7 @@ class Outcome:
 
     @property
     def rounds(self) -> int:
-        """Number of whole rounds completed at the position that it answered last."""
+        """Number of whole rounds before the position that it answered last; 0 before the first."""
         if self.at is None:
             return 0
         return self.contract.planned.rounds_before(self.at.round)
@@ -104,7 +104,7 @@ class Outcome:
 
     @property
     def seals(self) -> tuple[bytes, ...]:
-        """The words, one of each party, that it accepted the totals that this one accepted.
+        """Signed confirmations, one per party, that it accepted the same totals.
 
         There are none where models differ.
         """
@@ -134,7 +134,10 @@ class Outcome:
         return self.state_and_transcript(stored)[1]
 
     def state_and_transcript(self, stored: bytes) -> tuple[bytes, bytes]:
-        """Return both in what the folder kept of a step; of sums the transcript comes first."""
+        """Return a node's state and its transcript from the bytes that the folder kept of a step.
+
+        Nodes of sums store the transcript first.
+        """
         first, second = unpack(stored)[:2]
         if self.contract.planned.sums is None:
             return (first, second)

@@ -371,11 +371,11 @@ class SumRouting:
         return {*self._router.everybody - self._router.gone.keys() - self._router.spent}
 
     def give_up(self) -> bool:
-        """End the run early if, without those who are late now, too few have attempts left.
+        """End the run early if too few parties have attempts left, not counting those late now.
 
         Returns
         -------
-        Whether it has ended.
+        True if the run has ended.
         """
         router = self._router
         if self._ends or not router.spent:

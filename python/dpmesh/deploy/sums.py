@@ -289,7 +289,10 @@ def needed_words(contract: Contract) -> int:
 
 
 def spent_words(messages: Iterable[bytes], step: int, contract: Contract) -> dict[int, bytes]:
-    """Return the words among messages of parties that add to no sum like a step's, by party."""
+    """Return the signed statements of parties that join no further sum of a step's kind, by party.
+
+    Messages that are no such `Spent` of an earlier step or this one are passed over.
+    """
     planned = contract.planned
     words = dict[int, bytes]()
     for message in messages:

@@ -230,11 +230,11 @@ def worst_pair(
     bounds: Numbers | None = None,
     at_least: float = 0.0,
 ) -> Certificate | None:
-    """Return the pair of an observer and a target with the largest mu.
+    """Return the certificate of the observer and target with the largest mu.
 
     Pairs are solved in the order of their cheap bounds, until the next one is below the largest
-    result so far. A pair with the mu of an adversary who sees all messages ends the search: on a
-    static network, any two neighbours.
+    result so far. No pair exceeds the mu of an adversary who sees all messages, so the search ends
+    at one that reaches it. On a static network any two neighbours do.
 
     Parameters
     ----------
@@ -245,17 +245,17 @@ def worst_pair(
     pairs
         Shape (pairs, 2): the number of an observer, and a target outside it.
     entries
-        Rounds times nodes.
+        Rounds times nodes, the work of one cheap bound.
     gap
         Relative gap of the solver.
     bounds
-        An upper bound for each pair, instead of the cheap ones.
+        Upper bound of each pair's mu, shape (pairs,); None computes the cheap ones.
     at_least
-        Pairs of no larger mu than this are of no interest.
+        Pairs of no larger mu than this are passed over.
 
     Returns
     -------
-    None if no pair has a larger mu than `at_least`.
+    The certificate; None if no pair has a larger mu than `at_least`.
     """
     if len(pairs) == 0:
         return None

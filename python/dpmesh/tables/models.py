@@ -180,15 +180,21 @@ class Outline:
         return min(self.shares) / np.asarray(self.shares)
 
     def model(self, params: npt.ArrayLike, about: Facts | None = None) -> Model:
-        """Return the model with these parameters, shape (dim,), as a row of ``run.released``.
+        """Return the model with these parameters.
 
-        A classifier of two classes may have one vector, for the second class. Parameters of
-        `FirstStage` end with the centre, for one more feature.
+        Parameters
+        ----------
+        params
+            Parameters, shape (dim,), as a row of ``run.released``. A classifier of two classes may
+            have one vector, for the second class. Those of `FirstStage` are for one more feature,
+            and end with the centre.
+        about
+            Further facts for the model to keep, such as its privacy report.
 
         Raises
         ------
         ValueError
-            If their number does not fit.
+            If the number of parameters does not fit.
         """
         numbers = np.asarray(params, np.float64).reshape(-1)
         if self.network is not None:

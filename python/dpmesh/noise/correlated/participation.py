@@ -86,8 +86,8 @@ def squared_sensitivity(columns: Array, participation: Participation) -> float:
     Returns
     -------
     The exact value for one use, for a C of at most `separation` bands (the columns of one record's
-    uses are then orthogonal), and where no entry of X is negative. Otherwise the sum of absolute
-    values, an upper bound by the triangle inequality.
+    uses are then orthogonal), and where no entry of ``X = C^T C`` is negative. Otherwise the sum of
+    absolute entries of X over pairs of uses, an upper bound by the triangle inequality.
 
     Raises
     ------

@@ -54,10 +54,11 @@ class CorrelatedStrategy(ABC):
         Number of times that a round's messages are mixed before the next step. Several mixings cost
         traffic and no privacy.
     grid
-        If given, a power of 2, small beside ``1 / sqrt(dim)``, such as 2**-16, in units of a row's
-        noise over the noise ratio: messages are rounded to multiples of it, and all noise is
-        discrete Gaussian, a little larger. The guarantee then does not depend on the low-order bits
-        of floating-point sums. Secrets must be shared along the same graph in every round.
+        Step of the grid that messages are rounded to: a power of 2, small beside ``1 / sqrt(dim)``,
+        such as 2**-16. Its unit is a row's noise over the noise ratio. All noise is then discrete
+        Gaussian, a little larger, and the guarantee does not depend on the low-order bits of
+        floating-point sums. Secrets must be shared along the same graph in every round. None for
+        continuous noise.
 
     Raises
     ------

@@ -37,7 +37,7 @@ def _mixed(topology: Any, t: int) -> Iterable[tuple[int, sparse.csr_array]]:
 
 
 def systems_of(reaction: Reaction, view: OnNetwork) -> Iterator[ViewSystem]:
-    """Return the problem of each record: one, or one for each round in which a record is used."""
+    """Yield the solver's system of a record; of a record in one round, the system of each round."""
     nodes = view.topology.nodes
     mixings = mixings_of(reaction, view.topology)
     arrived = getattr(view.topology, "received", None)
