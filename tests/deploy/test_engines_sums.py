@@ -17,7 +17,7 @@ from dpmesh.deploy.node_sums import MOST_TRIES
 from dpmesh.deploy.schedule import bytes_of_round
 from dpmesh.deploy.signing import SigningKey, pack
 from dpmesh.deploy.sums import PARTS, SPENT, TOTAL, Group, RunSecrets, Total, added
-from dpmesh.deploy.wire import SIGNED, Ask, Signature, kind_of, refused
+from dpmesh.deploy.wire import FRESH, SIGNED, Ask, Signature, kind_of, refused
 from dpmesh.kernels import mask_and_pack, unpack_sum
 
 Lie = Callable[[int, Ask], Ask]
@@ -365,6 +365,68 @@ def test_a_refused_question_neither_confirms_by_few_nor_hides_a_sum(made: Sums) 
     bare = Ask(Position(1), (fresh, *heard, header.as_bytes(made.contract)))  # without the total
     assert refused(made.answer(0, bare)) == "not the next round"
     made.part(0, made.other(asks[0], at=Position(1, 1)))
+    assert made.nodes[0].travel.spent == (3,)
+
+
+def kill_once_charged(made: Sums, party: int, message: bytes, path: Path | None = None) -> None:
+    """Kill a node that has stored and charged a step, and computed nothing; start it anew."""
+
+    def kill(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    made.nodes[party]._finished = kill  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        made.nodes[party].answer(message)
+    made.restart(party, path)
+
+
+@pytest.mark.parametrize("algorithm", ["sums", "neighbour sums"])
+def test_an_attempt_of_a_party_killed_once_charged_counts_once(
+    algorithm: str, tmp_path: Path
+) -> None:
+    """The others wait for its report on their starts, and are charged for this attempt, too."""
+    made = Sums(tmp_path, algorithm, nodes=5, rounds=3)
+    assert made.contract.planned.reserves == (0,)
+    killed = set[int]()
+
+    def dies(party: int, message: bytes) -> bool:
+        """Kill party 3 in its first attempt, before it has reported on any start."""
+        if party != 3 or killed:
+            return False
+        if made.may_answer(party, message):
+            kill_once_charged(made, party, message)
+            killed.add(party)
+            return False  # the message reaches the node that was started anew
+        return kind_of(message) == FRESH
+
+    router = made.run(lost=dies)
+    assert killed
+    assert not router.gone
+    for node, folder in zip(made.nodes, made.folders, strict=True):
+        assert node.is_done
+        assert not node.ended_early
+        assert folder.ledger(made.contract) == made.contract.plan
+        assert node.travel.spent == (3,)
+        folder.close()
+
+
+def test_a_restored_party_killed_once_charged_still_knows_what_it_forgot(made: Sums) -> None:
+    asks = made.asks(Router(made.contract), 1)
+    old = made.backup(0)
+    for party, ask in asks.items():
+        made.part(party, ask)
+    made.restart(0, old)
+    later = made.other(asks[0], at=Position(1, 1))
+
+    def confirmed() -> Ask:
+        fresh = made.answer(0, later)
+        heard = [made.nodes[party].answer(fresh) for party in range(1, made.contract.nodes)]
+        return Ask(later.at, (fresh, *heard, *later.attached))
+
+    kill_once_charged(made, 0, confirmed().as_bytes(made.contract), old)
+    made.part(0, confirmed())
+    assert made.nodes[0].travel.spent == (3,)
+    made.nodes[0].travel._has_spent(Position(2))
     assert made.nodes[0].travel.spent == (3,)
 
 

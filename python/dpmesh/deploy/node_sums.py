@@ -73,13 +73,13 @@ class Sums:
         self._number = node.number
         self._contract = node.contract
         self._known = BEFORE
-        """The last attempt that another party had answered when this node started."""
+        """The last attempt charged to another party when this node started."""
         self._ahead = (0,) * len(node.contract.planned.attempts)
         """By kind of sum: the number charged to another party beyond those charged to this node."""
         self._progress: list[tuple[Position, tuple[int, ...]]] = []
         """The progress that others reported since this node's start."""
         self._spent_at_reports: tuple[int, ...] = ()
-        """By kind of sum: the number charged to this node when they did."""
+        """By kind of sum: the number charged to this node before the attempt they came with."""
         self._tries = 0
         """Totals without a right tag so far."""
         self._warned = set[str]()
@@ -98,9 +98,15 @@ class Sums:
         return message
 
     def later_than(self, questions: tuple[Fresh, ...]) -> bytes:
-        """Return how far this node got itself."""
-        last = self._node.at or BEFORE
-        return b"".join(numbers(last.round + 1, last.exchange, *self.spent))
+        """Return the last attempt charged to this node, and the number of each kind up to it.
+
+        An attempt in which it was killed counts: it is charged, and its headers are stored.
+        """
+        position = BEFORE
+        last = self._node.folder.last(self._contract)
+        if last is not None:
+            position = last.at
+        return b"".join(numbers(position.round + 1, position.exchange, *self.spent))
 
     def dealt(self, message: bytes) -> bytes:
         """Return this node's secret for tags, sealed for each party that adds to its sum.
@@ -188,6 +194,13 @@ class Sums:
             spent[planned.kind_at(step)] += count
         return tuple(spent)
 
+    def _spent_before(self, position: Position) -> tuple[int, ...]:
+        """Return by kind the number charged to this node before an attempt, which may be stored."""
+        spent = [*self._own_spent]
+        if self._node.folder.step(self._contract, position) is not None:
+            spent[self._contract.planned.kind_at(position.round)] -= 1
+        return tuple(spent)
+
     @property
     def spent(self) -> tuple[int, ...]:
         """Number of sums of each kind charged to this node, or to another party if more."""
@@ -196,8 +209,8 @@ class Sums:
     def is_confirmed(self, ask: Ask, reports: dict[int, bytes], last: Position) -> bool:
         """Return True if the rest of the cohort reported its progress since this node started.
 
-        Some may have answered this very attempt: under another header it opens nothing, since they
-        do not answer it again, and under the same one it has the same bytes.
+        Some may have stored this very attempt: under another header it opens nothing, since they
+        answer it under the stored one alone, and under the same one it has the same bytes.
         """
         contract = self._contract
         headers = self._headers(ask)
@@ -209,21 +222,21 @@ class Sums:
             progress(report, contract) for by, report in reports.items() if by in cohort
         ]
         self._known = max((position for position, _ in self._progress), default=BEFORE)
-        self._spent_at_reports = self._own_spent
+        self._spent_at_reports = self._spent_before(ask.at)
         self._ahead = self._ahead_of(ask.at, self._spent_at_reports)
         return True
 
     def _ahead_of(self, position: Position, spent: tuple[int, ...]) -> tuple[int, ...]:
         """Return by kind of sum how many more the party with the most was charged for.
 
-        An attempt at `position` itself does not count: this node is charged for that one, too.
+        An attempt at `position` itself counts for neither: this node is charged for it, too.
 
         Parameters
         ----------
         position
             The attempt that this node is asked for.
         spent
-            By kind of sum: the number charged to this node.
+            By kind of sum: the number charged to this node before that attempt.
         """
         kind_now = self._contract.planned.kind_at(position.round)
         ahead = [0] * len(spent)
