@@ -23,7 +23,21 @@ LARGEST_TEXT = 2**26
 MOST_DEPTH = 64
 """Most levels of nested tables."""
 
-_KEY = re.compile(r"""\s*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')\s*""")
+_TOKEN = re.compile(r"""\"{3}|'{3}|["'#.]|[\w-]+|[ \t]+|.""", re.DOTALL)
+"""What a dotted key is made of: a quotation mark opens a string, a word is one of its parts."""
+
+_WORD = re.compile(r"[\w-]+")
+_IN_BASIC_STRING = re.compile(r"""\\.|"|\n""", re.DOTALL)
+_IN_LONG_BASIC_STRING = re.compile(r"""\\.|\"{3,5}""", re.DOTALL)
+_IN_LITERAL_STRING = re.compile(r"""'|\n""")
+_IN_LONG_LITERAL_STRING = re.compile(r"""'{3,5}""")
+_STRINGS = {
+    '"': _IN_BASIC_STRING,
+    "'": _IN_LITERAL_STRING,
+    '"""': _IN_LONG_BASIC_STRING,
+    "'''": _IN_LONG_LITERAL_STRING,
+}
+"""By the mark that opens a string of TOML: what may end it, and escapes, which do not."""
 
 
 def shortened(value: object, most: int = LONGEST_VALUE) -> str:
@@ -60,14 +74,46 @@ def check_depth(text: str) -> None:
     ValueError
         If a key has more than 64 parts.
     """
-    parts = 0  # of what may be a dotted key; words between the dots of a string count, too
-    for part in text.split("."):
-        if _KEY.fullmatch(part):
-            parts += 1
-        else:
+    if all(line.count(".") < MOST_DEPTH for line in text.split("\n")):
+        return  # a key is in one line
+    parts = 0
+    after_dot = False
+    position = 0
+    while (token := _TOKEN.match(text, position)) is not None:
+        mark = token[0]
+        position = token.end()
+        if mark == "#":
+            position = _end_of_line(text, position)
+        elif mark in _STRINGS:
+            end = _end_of_string(text, position, mark)
+            if end is None:
+                return  # no TOML: the parser gets no further than here
+            position = end
+        if mark == ".":
+            after_dot = True
+        elif mark in _STRINGS or _WORD.fullmatch(mark):
+            parts = parts + 1 if after_dot else 1
+            after_dot = False
+        elif mark.strip(" \t"):
             parts = 0
+            after_dot = False
         if parts > MOST_DEPTH:
             raise ValueError(f"a key of more than {MOST_DEPTH} parts")
+
+
+def _end_of_line(text: str, start: int) -> int:
+    end = text.find("\n", start)
+    return len(text) if end < 0 else end
+
+
+def _end_of_string(text: str, start: int, mark: str) -> int | None:
+    """Return where a string of TOML ends that a mark opened; None if it does not."""
+    for found in _STRINGS[mark].finditer(text, start):
+        if found[0] == "\n":
+            return None
+        if not found[0].startswith("\\"):
+            return found.end()
+    return None
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -15,9 +15,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mesh_parties import Parties
 
-from dpmesh._untrusted import LONGEST_TEXT, LONGEST_VALUE, read_json, shortened
+from dpmesh._untrusted import (
+    LONGEST_TEXT,
+    LONGEST_VALUE,
+    MOST_DEPTH,
+    check_depth,
+    read_json,
+    shortened,
+)
 from dpmesh.deploy import Contract, read_contract
 from dpmesh.deploy.outcome import verified
 from dpmesh.tables import Columns, Number
@@ -42,6 +51,8 @@ CONTRACTS: dict[str, Callable[[], str]] = {
     "a part whose kind is a list": lambda: GOOD.replace(KIND, FEDERATED + "{kind = [1]}", 1),
     "a key of 2,000 parts": lambda: f"a{'.a' * 2000} = 1\n{GOOD}",
     "a key of 200,000 quoted parts": lambda: "'a'" + ".'a'" * 200_000 + f" = 1\n{GOOD}",
+    "a key of 200,000 parts with dots": lambda: '"a.b"' + '."a.b"' * 200_000 + f" = 1\n{GOOD}",
+    "quotes without end": lambda: "x = " + '"\\"' * 2**20 + f"\n{GOOD}",
     "a header of 100,000 parts": lambda: f"[h{'.h' * 100_000}]\n{GOOD}",
     "a list 100,000 deep": lambda: f"x = {'[' * 10**5}{']' * 10**5}\n{GOOD}",
     "a table 5,000 deep": lambda: f"x = {'{a=' * 5000}1{'}' * 5000}\n{GOOD}",
@@ -77,6 +88,33 @@ def test_a_deep_key_takes_no_memory(parts: str, tmp_path: Path) -> None:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 50 * 2**20
+
+
+PARTS = ["a", "-1", '"a.b"', "'a\"b'", '"a\\"."', '""', "'#'", '"x, y = ["']
+BEFORE = ["", "x = 1 # it's\n", "x = '''\n\" '''\n", 'x = """\n\' \\""""""\n', "x = '\\'\n"]
+
+
+@given(
+    before=st.sampled_from(BEFORE),
+    parts=st.lists(st.sampled_from(PARTS), min_size=1, max_size=100),
+    dot=st.sampled_from([".", " . ", "\t."]),
+    around=st.sampled_from(["{} = 1", "[{}]", 'y = ["""\'""", {{ {} = 1 }}]']),
+)
+def test_a_key_is_refused_by_its_number_of_parts(
+    before: str, parts: list[str], dot: str, around: str
+) -> None:
+    text = before + around.format(dot.join(parts))
+    if len(parts) <= MOST_DEPTH:
+        check_depth(text)
+        return
+    with pytest.raises(ValueError, match="more than 64 parts"):
+        check_depth(text)
+
+
+def test_dots_in_strings_comments_and_numbers_are_no_keys() -> None:
+    dots = "a." * 500
+    numbers = ", ".join(["0.25"] * 500)
+    check_depth(f"x = '{dots}'\ny = \"{dots}\"  # {dots}\nz = [{numbers}]\nw = '''{dots}'''\n")
 
 
 def test_a_file_larger_than_any_contract_is_not_read(tmp_path: Path) -> None:

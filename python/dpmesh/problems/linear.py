@@ -318,14 +318,14 @@ class LinearProblem(PartitionedProblem):
         columns = self.outline.columns
         if columns.centre is not None:
             fail("problem", "records that are not centred", "records less a centre")
+        if self.memory is not None and cached is not None:  # it has those of another centre
+            raise RuntimeError(
+                "the features of this problem were replaced by others, less a centre"
+            )
         self.__dict__.pop("_centred", None)  # frees the features of another centre
         if self.memory is None:
             features = centred(np.asarray(self.train.features), centre)
         else:
-            if cached is not None:  # another centre has overwritten `memory`
-                raise RuntimeError(
-                    "the features of this problem were replaced by others, less a centre"
-                )
             features = centred_in_place(self.memory, self.train.records, centre)
         test = self.test
         if test is not None:
