@@ -55,13 +55,13 @@ NEEDS: dict[str, dict[str, Any]] = {
             "steps": 1,
         }
     },
-    "gradient-descent": BATCHES,
-    "gradient-tracking": BATCHES,
-    "push-sum": BATCHES,
     "online": {"delta": DELTA},
     "without-replacement": TURNS | {"delta": DELTA},
 }
-"""Under which parameters noise that works together is proved, where it is not for all."""
+"""Under which parameters noise that works together is proved, where it is not for all.
+
+Algorithms with a parameter `batches` take `BATCHES`.
+"""
 
 ABSENT = {
     ("SecureGossip", "noise"): "no proof that a sum of shares of discrete noise hides as noise "
@@ -266,7 +266,10 @@ def rows() -> Iterator[tuple[str, list[str]]]:
             if field and (field not in known or (kind, field) in ABSENT):
                 yield label, [why] * len(COLUMNS)
                 continue
-            together = NEEDS.get(entry.name, {}) if field not in ("", "first_stage") else {}
+            together: dict[str, Any] = {}
+            if field not in ("", "first_stage"):
+                in_turn = BATCHES if "batches" in entries(entry.kind) else {}
+                together = NEEDS.get(entry.name, in_turn)
             described = made | (change | together if field == "noise" else together | change)
             yield label, [reason(attempt) for attempt in attempts(described)]
     yield "record-sums | independent", sums_alone()

@@ -118,6 +118,12 @@ def write(folder: Path, text: str = TEXT) -> Path:
             "",
             r"data: wanted a table \[data\]",
         ),
+        (
+            TEXT[TEXT.index("[data]") : TEXT.index("[problem]")],
+            "",
+            r"data: wanted a table \[data\], a table \[partition\], got none; add lines such as",
+        ),
+        ("nodes = 4\n", "", r"partition\.nodes: wanted the line nodes = 4, or more, got none"),
         ("[sweep]", "[budget]\nepsilon = 0\n[sweep]", r"line 31: budget\.epsilon: wanted a finite"),
         ("[sweep]", "[budget]\n[sweep]", r"line 30: budget\.epsilon: wanted a value"),
         (

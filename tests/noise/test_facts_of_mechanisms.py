@@ -120,3 +120,33 @@ def test_noise_of_ones_own_does_not_take_the_grid_of_its_base() -> None:
     stream = Key.seeded(1).stream(Purpose.NOISE, 0)
     with pytest.raises(ValueError, match="grid: wanted None: Wide draws no noise on a grid"):
         Wide(1.0, grid=GRID).release(Sensitive(np.zeros((2, 3))), sensitivity, stream)
+
+
+def mechanism_class(**members: Any) -> type[Mechanism]:
+    """Return a class outside of this package with these members."""
+    needed = {"event": property(lambda self: None), "_distance": lambda self, *_: 1.0}
+    return dataclass(frozen=True)(type("Mine", (Mechanism,), needed | members))
+
+
+def test_errors_say_what_a_class_of_ones_own_lacks() -> None:
+    with pytest.raises(ValueError, match=r"norm: wanted an attribute of the class, .* in Mine"):
+        mechanism_class(distribution="mine")(1.0)
+    with pytest.raises(ValueError, match="distribution: wanted an attribute of the class"):
+        mechanism_class(norm="l1")(1.0)
+    with pytest.raises(ValueError, match="event: wanted a property: @property on the line above"):
+        mechanism_class(event=lambda self: None)
+    silent = mechanism_class(distribution="mine", norm="l1")(1.0)
+    stream, numbers = Key.seeded(0).stream(Purpose.NOISE), Sensitivity(1.0, "l1", "numbers")
+    with pytest.raises(ValueError, match="_add_noise: wanted a method of Mine that draws mine"):
+        silent.release(Sensitive(np.zeros((1, 2))), numbers, stream)
+
+
+@pytest.mark.parametrize("grid", [None, GRID])
+def test_no_class_of_this_package_is_accounted_by_a_law_that_it_does_not_state(
+    grid: float | None,
+) -> None:
+    """It would count as Gaussian noise, whatever its event is."""
+    members = {"__module__": "dpmesh.noise.new", "distribution": "new", "norm": "l1"}
+    new = type("New", (Laplace,), members | {"losses_of_reals": None, "losses_of_integers": None})
+    with pytest.raises(ValueError, match=r"losses_of_.*: wanted the Law by which this package"):
+        cost(new(1.0, grid=grid))

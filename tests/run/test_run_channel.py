@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from one_round import ONE, Stage
+from problems import contract_problem
 
 import dpmesh as dm
 from dpmesh.accounting import gdp_epsilon
@@ -92,6 +93,27 @@ def test_a_round_is_a_generator() -> None:
     wanted = "algorithm: wanted one whose round is a generator, which yields messages, got Scripted"
     with pytest.raises(ValueError, match=wanted):
         Stage(NODES).run(lambda state, t: VALUES)
+
+
+def test_a_round_returns_the_next_state() -> None:
+    @dataclass(frozen=True)
+    class Forgetful(dm.GradientDescent):
+        def round(self, state, t, problem, key):
+            yield Message(state.x, self.release_of(t))
+
+    algorithm = Forgetful(records=12, noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="returns the next state, got None from round of Forget"):
+        dm.simulate(algorithm, contract_problem(), dm.topology.ring(4), rounds=1, delta=1e-5)
+
+
+def test_a_plan_names_what_is_no_release() -> None:
+    @dataclass(frozen=True)
+    class Empty(dm.GradientDescent):
+        def release_of(self, t):
+            return None
+
+    with pytest.raises(ValueError, match="release_of: wanted a Release, or a tuple of them, got N"):
+        Empty(records=12, noise_multiplier=1.0).plan(1)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import floats
 from dpmesh._privacy_types import Floats, NeighboringRelation, Released, Unit
 from dpmesh._ragged import Indices, Numbers
-from dpmesh._validate import fail, integer, require_methods
+from dpmesh._validate import fail, instance, integer, require_methods
 from dpmesh.algorithms.clipping import Clipping
 from dpmesh.algorithms.messages import Releases, Round, Travel
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
@@ -329,6 +329,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         releases: list[Release] = []
         for t in each_round(rounds):
             of_round = self.release_of(t)
+            instance("release_of", of_round, "a Release, or a tuple of them", Release, tuple)
             releases += (of_round,) if isinstance(of_round, Release) else of_round
         reaction: Reaction | NotProved | None = None
         if self.no_views:

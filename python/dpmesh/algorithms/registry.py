@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpmesh._networks import imported
-from dpmesh._validate import fail, one_of
+from dpmesh._validate import fail, nearest, one_of
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.controllers import Periodic
 from dpmesh.algorithms.descent import Descent
@@ -256,6 +256,11 @@ def entry_of(name: str) -> Entry:
     """
     module, _, name = name.rpartition(":")
     if module and imported(module) is None:
-        fail("name", "module:name, of a module that can be imported", repr(f"{module}:{name}"))
-    one_of("name", name, [entry.name for entry in REGISTRY])
+        expected = f"module:name, with {module}.py in this folder or a module that is installed"
+        fail("name", expected, repr(f"{module}:{name}"))
+    names = [entry.name for entry in REGISTRY]
+    if module and name not in names:
+        expected = f"the name of an Entry that {module} registers, or the class of a mechanism"
+        fail("name", expected, f"{name!r}{nearest(name, names)}")
+    one_of("name", name, names)
     return next(entry for entry in REGISTRY if entry.name == name)

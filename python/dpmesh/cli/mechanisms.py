@@ -57,11 +57,17 @@ def kind_named(text: str) -> type[Mechanism]:
     if not separator:
         kinds: dict[str, type[Mechanism]] = {kind.__name__: kind for kind in PROTOCOLS[type]}
         if text not in kinds:
-            expected = f"one of {', '.join(kinds)}, or module:Class"
+            expected = (
+                f"one of {', '.join(kinds)}, or module:Class, such as mine:Logistic of mine.py"
+            )
             fail("mechanism", expected, f"{text}{nearest(text, kinds)}")
         return kinds[text]
     sys.path.insert(0, "")  # modules in this folder
-    kind: Any = getattr(imported(module), name, None)
+    loaded = imported(module)
+    if loaded is None:
+        expected = f"module:Class, with {module}.py in this folder or a module that is installed"
+        fail("mechanism", expected, text)
+    kind: Any = getattr(loaded, name, None)
     if not is_kind(kind):
         fail("mechanism", "module:Class of a class of mechanisms, such as mine:Logistic", text)
     return kind

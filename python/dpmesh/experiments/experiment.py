@@ -22,7 +22,7 @@ from dpmesh.run.carriers import all_linked
 from dpmesh.run.engine import Engine
 from dpmesh.run.metrics import Callback
 from dpmesh.settings import Settings
-from dpmesh.settings.assembler import assemble
+from dpmesh.settings.assembler import assemble, fail_without_topology
 from dpmesh.settings.format import FORMAT, check_format
 from dpmesh.settings.parts import SECTIONS, VALUES, Maker, entries, installed_kinds
 from dpmesh.topology import Topology
@@ -160,6 +160,8 @@ class Experiment:
         engine: Engine | None = None,
     ) -> Run:
         """Run it; with a seed and a checkpoint it can be interrupted."""
+        if self.topology is None and self.algorithm.travels == "gossip":
+            fail_without_topology(self.settings, type(self.algorithm).__name__)
         loaded = Records(self.settings, self.key).load()
         algorithm: Any = self.algorithm
         if loaded.public is not None and hasattr(algorithm, "public_data"):
@@ -254,6 +256,16 @@ def _require_public_data(settings: Settings, algorithm: AnyAlgorithm) -> None:
         settings.fail("data.public_fraction", f"{expected}, got none")
 
 
+_LEAST_LINES = {
+    "run": "rounds = 20, delta = 1e-5",
+    "data": 'source = "digits"',
+    "algorithm": 'kind = "GradientDescent", epsilon = 1.0',
+    "partition": 'kind = "iid", nodes = 4',
+    "problem": 'loss = "softmax", classes = 10',
+}
+"""The least that each required table needs, for the error where it is missing."""
+
+
 def _check_tables(settings: Settings) -> None:
     """Fail unless all tables are there, and those that are made with the data fit."""
     settings.known("", settings.content, ["format", "run", "data", *SECTIONS, "sweep"])
@@ -261,9 +273,11 @@ def _check_tables(settings: Settings) -> None:
     required = ["run", "data", "algorithm"]
     if "files" not in settings.table("data"):
         required += ["partition", "problem"]
-    for name in required:
-        if name not in settings.content:
-            settings.fail(name, f"wanted a table [{name}], got none")
+    missing = [name for name in required if name not in settings.content]
+    if missing:
+        tables = ", ".join(f"a table [{name}]" for name in missing)
+        lines = "; ".join(f"[{name}] {_LEAST_LINES[name]}" for name in missing)
+        settings.fail(missing[0], f"wanted {tables}, got none; add lines such as: {lines}")
     source = source_of(settings.table("data"))
     settings.arguments("data", settings.table("data"), entries(source))
     for name in ("partition", "problem"):

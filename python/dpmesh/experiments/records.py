@@ -52,6 +52,8 @@ class Records:
             assert isinstance(records, OwnRecords)
             return len(records.sites)
         nodes = self.settings.table("partition").get("nodes")
+        if nodes is None:
+            self.settings.fail("partition.nodes", "wanted the line nodes = 4, or more, got none")
         if type(nodes) is not int or nodes < 1:
             expected = "wanted an integer of at least 1"
             self.settings.fail("partition.nodes", f"{expected}, got {nodes!r}")

@@ -149,7 +149,10 @@ def rounds_left(settings: Settings, folder: Path) -> int:
     total = 0
     for cell in _missing(settings, folder):
         changed = settings.replaced(cell.changes)
-        rounds: int = changed.convert("run.rounds", changed.table("run").get("rounds"), int)
+        stated = changed.table("run").get("rounds")
+        if stated is None:
+            continue  # the run of the cell fails, and names all that is missing
+        rounds: int = changed.convert("run.rounds", stated, int)
         total += rounds
     return total
 

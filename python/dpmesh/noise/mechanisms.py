@@ -10,6 +10,7 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field, fields
+from inspect import isfunction
 from math import exp, inf, log1p, nan, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
 
@@ -133,6 +134,13 @@ class Mechanism(ABC):
     """True if a class outside of this package states the privacy loss of a release."""
 
     def __init_subclass__(cls) -> None:
+        for name in ("event", "privacy_loss"):
+            if isfunction(vars(cls).get(name)):
+                fail(
+                    name,
+                    "a property: @property on the line above it",
+                    f"a method of {cls.__name__}",
+                )
         cls._has_kernel = cls._add_noise is Mechanism._add_noise
         event_class = _defining_class(cls, "event")
         loss_class = _defining_class(cls, "privacy_loss")
@@ -155,6 +163,10 @@ class Mechanism(ABC):
             positive("clipping_norm", self.clipping_norm)
 
     def _check_noise(self) -> None:
+        for name, example in (("distribution", "logistic"), ("norm", "l1")):
+            if not hasattr(self, name):
+                expected = f'an attribute of the class, such as {name} = "{example}"'
+                fail(name, expected, f"none in {type(self).__name__}")
         positive("noise_to_sensitivity", self.noise_to_sensitivity)
         if self.grid is not None:
             power_of_two("grid", self.grid)
@@ -357,8 +369,13 @@ class Mechanism(ABC):
                 noisy = self._add_noise(values, scale, Source(stream, longest))
             except ValueError as error:
                 _check_finite(values)
-                if argument_of(error) == "x":
+                argument = argument_of(error)
+                if argument == "x":
                     fail_for_length(values, distance, self.roundings)
+                if argument == "distribution":
+                    kind = type(self).__name__
+                    expected = f"a method of {kind} that draws {self.distribution} noise"
+                    fail("_add_noise", expected, "none, and no kernel draws it")
                 raise
         if self._has_kernel and self.grid is None:
             return noisy

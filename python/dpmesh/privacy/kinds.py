@@ -218,6 +218,12 @@ def _noise_of(mechanism: Mechanism) -> Noise:
     """Return the distribution of a mechanism's noise, with its losses if they have a law."""
     losses = mechanism.losses
     if losses is None:
+        has_own_curve = mechanism.sums is not None or mechanism.is_joint
+        states_its_loss = mechanism.law is None
+        if mechanism.adds_noise and not has_own_curve and not states_its_loss:
+            field = "losses_of_reals" if mechanism.grid is None else "losses_of_integers"
+            expected = f"the Law by which this package accounts for {mechanism.distribution} noise"
+            fail(field, expected, f"none in {type(mechanism).__name__}")
         return Noise(mechanism.name, None, of_integers=True)
     name = mechanism.distribution.capitalize()
     if mechanism.grid is None:

@@ -181,6 +181,9 @@ class Channel:
             try:
                 request = requests.send(answer)
             except StopIteration as end:
+                if end.value is None and state is not None:
+                    got = f"None from round of {type(algorithm).__name__}"
+                    fail("algorithm", "one whose round returns the next state", got)
                 return Step(end.value, SentInRound(self._bits, self._count))
             self.check_request(t, request)
             if isinstance(request, Message):

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from dpmesh._validate import instance
 from dpmesh.algorithms.base import AN_ALGORITHM, NOISES, Algorithm, AnyAlgorithm
@@ -65,6 +65,12 @@ def assemble(
     return assembly.of_experiment(delta)
 
 
+def fail_without_topology(settings: Settings, algorithm: str) -> NoReturn:
+    """Raise the error of a file without the network that its algorithm needs."""
+    problem = f"wanted a table [topology] for {algorithm}, got none"
+    settings.fail("topology", f'{problem}; add lines such as: [topology] kind = "complete"')
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Assembly:
     """The tables of one algorithm, and what they are filled with.
@@ -109,8 +115,7 @@ class _Assembly:
         settings = self.settings
         stage = self._stage() if "first_stage" in settings.content else None
         if self._needs_network and self.sizes.topology is None:
-            name = self.maker.__name__
-            settings.fail("topology", f"wanted a table [topology] for {name}, got none")
+            fail_without_topology(settings, self.maker.__name__)
         table = self.table | self._left_out()
         if "epsilon" in table and "epsilon" not in self.fields:
             return self._calibrated(table, stage, delta)

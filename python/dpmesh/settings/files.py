@@ -208,7 +208,10 @@ class Settings:
         if kind is not None:
             got = shortened(repr(kind))
             if isinstance(kind, str):
-                got += nearest(kind, kinds)
+                hint = nearest(kind, kinds)
+                if not hint and self.module is None:
+                    hint = "; for a class of your own in mine.py, add --module mine"
+                got += hint
         self.fail(f"{path}.kind", f"wanted one of {choices}, got {got}")
 
     def _maker_of_module(self, path: str, kind: object) -> Maker | None:
