@@ -95,6 +95,23 @@ def test_an_algorithm_of_ones_own_is_priced_audited_and_named(
         registry.KINDS.pop("HeavyBall", None)
 
 
+def test_a_contract_finds_a_module_in_this_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the command does, whose `sys.path` begins with the folder of the program."""
+    (tmp_path / "steady_descent.py").write_text(
+        "import dpmesh as dm\n\nclass Steady(dm.GradientDescent):\n"
+        "    any_rows = 'what others send is post-processing'\n"
+    )
+    hospitals = Path(__file__).parents[2] / "examples" / "three_hospitals" / "contract.toml"
+    text = hospitals.read_text().replace('"GradientDescent"', '"Steady"')
+    (tmp_path / "contract.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
+    checked = command("contract", "check", "contract.toml", "--module", "steady_descent")
+    assert "algorithm    Steady over" in checked
+
+
 def test_the_noise_of_secure_sums() -> None:
     public = ["--clients", "5", "--records", "500", "--dim", "31", "--rounds", "50"]
     output = ask("cross-silo", *public, "--epsilon", "2")

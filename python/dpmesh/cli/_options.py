@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -72,4 +73,13 @@ DataFolder = Annotated[
     Path | None, typer.Option("--data", envvar="DPMESH_DATA", help=_DATA, rich_help_panel=DATA)
 ]
 Site = Annotated[str | None, typer.Option(help=_SITE, rich_help_panel=DATA)]
+
+
+def from_this_folder(module: str | None) -> str | None:
+    """Let modules of this folder be imported, if one is named."""
+    if module is not None:
+        sys.path.insert(0, "")
+    return module
+
+
 Ranges = Annotated[Path, typer.Option(help=_RANGES, rich_help_panel=DATA)]

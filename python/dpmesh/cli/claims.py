@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+import dpmesh.cli._options as options
 from dpmesh._validate import nearest
 from dpmesh.cli._errors import Group, Once, telling
 from dpmesh.cli.other_tools import COMMANDS, command_named
@@ -17,7 +18,10 @@ _THING = typer.Argument(
     "(.csv or its .toml), or a TOML file about a run of another tool.",
 )
 _CONTRACT = typer.Option(help="Contract whose parties signed the file.")
-_MODULE = typer.Option(help="Your Python module, whose algorithm the contract names.")
+_MODULE = typer.Option(
+    help="Your Python module, whose algorithm the contract names.",
+    callback=options.from_this_folder,
+)
 
 FILE = "FILE"
 """Name of the command of files; it may be left out."""

@@ -32,7 +32,12 @@ Insecure = Annotated[
     bool, typer.Option("--insecure", help=_INSECURE, rich_help_panel=options.CONNECTION)
 ]
 Own = Annotated[Path, typer.Argument(help="Your folder, which dpmesh contract keys made.")]
-Module = Annotated[str | None, typer.Option(help=_MODULE, rich_help_panel=options.OPERATION)]
+Module = Annotated[
+    str | None,
+    typer.Option(
+        help=_MODULE, callback=options.from_this_folder, rich_help_panel=options.OPERATION
+    ),
+]
 Metrics = Annotated[
     int | None, typer.Option(help=_METRICS, min=0, max=65535, rich_help_panel=options.OPERATION)
 ]
