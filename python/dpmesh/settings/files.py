@@ -377,7 +377,7 @@ def read(path: str | Path, module: str | None = None) -> Settings:
         If it cannot be read.
     """
     if module is not None and imported(module) is None:
-        expected = "the name of one that can be imported, such as mine for mine.py in this folder"
+        expected = "the name of one that can be imported, mine.py of this folder as mine"
         fail("module", expected, repr(module))
     content, text = read_toml(path)
     return Settings(content, str(path), _lines(text), module)
