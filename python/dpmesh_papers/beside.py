@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dpmesh_papers.benchmark.cells import ALONE, ALONE_PRIVATE, CHANCE, POOLED, Cell
+from dpmesh_papers.benchmark.cells import ALONE, ALONE_PRIVATE, MAJORITY, POOLED, Cell
 from dpmesh_papers.benchmark.given import EVERYBODY
 from dpmesh_papers.benchmark.methods import ROWS
 from dpmesh_papers.benchmark.results import Line, lines_of, shown, splits_of, title_of
@@ -17,7 +17,7 @@ SHOWN = (
     ALONE_PRIVATE,
 )
 """Methods that stand in every table of a paper, beside the paper's own and the best."""
-BASELINES = (CHANCE, ALONE, POOLED)
+BASELINES = (MAJORITY, ALONE, POOLED)
 
 
 def best_of(lines: Sequence[Line], trust: str, epsilon: float) -> Line | None:
@@ -35,7 +35,7 @@ def table_of_task(cells: Sequence[Cell], name: str) -> str:
     task = TASKS[name]
     epsilon = task.epsilons[0]
     lines = lines_of(cells, name)
-    chance = next(line for line in lines if line.method == CHANCE).first
+    majority = next(line for line in lines if line.method == MAJORITY).first
     methods_of_paper = {row.name for row in task.own_rows}
     trusts = [trust for trust in _trusts(lines) if not missing_rows(lines, name, trust)]
     bests = [best_of(lines, trust, epsilon) for trust in trusts]
@@ -46,7 +46,7 @@ def table_of_task(cells: Sequence[Cell], name: str) -> str:
     if any(missing_rows(lines, name, trust) for trust in _trusts(lines)):
         heading += " Not all rows of the benchmark have run here,"
         heading += " and those of servers only in part."
-    rows = [f"| one trusts | method | accuracy (%) |\n|{3 * '---|'}"]
+    rows = [f"| trust assumption | method | accuracy (%) |\n|{3 * '---|'}"]
     for line in _ordered(lines, epsilon):
         cell = line.at(epsilon)
         if line.method not in shown_methods or not cell.accuracy:
@@ -54,7 +54,7 @@ def table_of_task(cells: Sequence[Cell], name: str) -> str:
         mark = ""
         if line.method in best_names:
             mark = ", **best under this threat model**"
-        rows.append(f"| {cell.trust} | {line.method}{mark} | {shown(cell, chance)} |")
+        rows.append(f"| {cell.trust} | {line.method}{mark} | {shown(cell, majority)} |")
     return "\n".join([heading, "", *rows])
 
 

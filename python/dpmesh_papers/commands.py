@@ -76,9 +76,9 @@ def benchmark(
 ) -> None:
     """Compare all methods on the same tasks, beside majority-class and single-site baselines.
 
-    The table shows whom one trusts with each method, what it costs by proof, and what it sends. The
-    folder keeps what has run: the same command goes on where an earlier one ended, with more splits
-    or budgets if asked for, and tasks can run in turn.
+    The table shows what each method assumes about trust, what it costs by proof, and what it sends.
+    The folder keeps what has run: the same command goes on where an earlier one ended, with more
+    splits or budgets if asked for, and tasks can run in turn.
     """
     from dpmesh_papers._output import made
     from dpmesh_papers.benchmark.cells import cells_of, rows_of

@@ -18,9 +18,9 @@ from dpmesh._epsilons import rounded_up
 from dpmesh_papers import beside
 from dpmesh_papers._output import checkout
 from dpmesh_papers._scaffold import Row, compared, kinds, only, pick, read
-from dpmesh_papers.benchmark.cells import ALONE, ALONE_PRIVATE, CHANCE, POOLED
+from dpmesh_papers.benchmark.cells import ALONE, ALONE_PRIVATE, MAJORITY, POOLED
 from dpmesh_papers.benchmark.given import HONEST_BUT_1
-from dpmesh_papers.benchmark.results import lines_of, shown, splits_of
+from dpmesh_papers.benchmark.results import AS_MAJORITY, lines_of, shown, splits_of
 from dpmesh_papers.benchmark.results import read as read_benchmark
 from dpmesh_papers.demonstration import METHODS, means
 
@@ -206,7 +206,7 @@ def of_readme() -> Claims:
 
     def cell(task: str, method: str, epsilon: float) -> str:
         line = next(line for line in lines_of(cells, task) if line.method == method)
-        chance = next(line for line in lines_of(cells, task) if line.method == CHANCE).first
+        chance = next(line for line in lines_of(cells, task) if line.method == MAJORITY).first
         return shown(line.at(epsilon), chance)
 
     def best(task: str, trust: str, epsilon: float) -> str:
@@ -223,7 +223,7 @@ def of_readme() -> Claims:
             "README.md",
             f"| {name} | {{majority}} | {{alone}} | {{e1}} | {{e4}} | {{best}} | {{central}} |",
         ] = {
-            "majority": cell(task, CHANCE, 1.0).partition(" ")[0],
+            "majority": cell(task, MAJORITY, 1.0).partition(" ")[0],
             "alone": cell(task, ALONE, 1.0).partition(" ")[0],
             "e1": cell(task, AGGREGATED, 1.0),
             "e4": cell(task, AGGREGATED, 4.0),
@@ -504,11 +504,11 @@ def of_benchmark() -> Claims:
     """Return what pages say of digits by class in the benchmark."""
     cells, _ = read_benchmark(ROOT / "docs" / "results")
     lines = {line.method: line for line in lines_of(cells, "digits-by-class")}
-    chance = lines[CHANCE].first
+    chance = lines[MAJORITY].first
 
     def at(method: str, epsilon: float) -> str:
         accuracy = shown(lines[method].at(epsilon), chance)
-        return accuracy.replace("at chance", "as the majority class")
+        return accuracy.replace(AS_MAJORITY, "as the majority class")
 
     page = "docs/privacy/random_allocation.md"
     named = {
@@ -577,7 +577,7 @@ def _beside(page: str, tasks: tuple[str, str], rows: dict[str, str]) -> Claims:
     lines_of_tasks = [{line.method: line for line in lines_of(cells, task)} for task in tasks]
     return {
         (page, _row(name)): {
-            f"{which}_{epsilon}": shown(lines[row].at(epsilon), lines[CHANCE].first)
+            f"{which}_{epsilon}": shown(lines[row].at(epsilon), lines[MAJORITY].first)
             for which, lines in zip(("one", "two"), lines_of_tasks, strict=True)
             for epsilon in (1, 4)
         }

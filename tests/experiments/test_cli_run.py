@@ -78,7 +78,7 @@ def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> No
     ran = command("run", path, "--output", folder, "--processes", 1)
     assert f"a page of them: {folder / 'report.html'}" in ran
     assert re.search(r"epsilon = 4.0 +4 +record +replace-one +sees all releases +0\.\d+", ran)
-    assert re.search(r"In all rows: runs 1, delta 1e-05, .*than alone -, MB sent", ran)
+    assert re.search(r"In all rows: runs 1, delta 1e-05, .*over single site -, MB sent", ran)
     assert (folder / "report.html").exists()
     command("report", folder)
     some = folder.glob("algorithm.epsilon=1.0*")

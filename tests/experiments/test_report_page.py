@@ -64,7 +64,7 @@ def test_the_page_holds_everything_itself(tmp_path) -> None:
         "no private release",
         "spectral gap",
         "What privacy buys",
-        "than alone",
+        "over single site",
         "No epsilon covers these figures",
         "ariaSort",
         "ring (4 nodes), each link up with probability 0.7",

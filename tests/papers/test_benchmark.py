@@ -13,10 +13,10 @@ import dpmesh as dm
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
-from dpmesh_papers.benchmark.cells import ALONE, CHANCE, Cell, cells_of
+from dpmesh_papers.benchmark.cells import ALONE, ALONE_PRIVATE, MAJORITY, POOLED, Cell, cells_of
 from dpmesh_papers.benchmark.given import MethodRow, Setting
 from dpmesh_papers.benchmark.methods import ROWS
-from dpmesh_papers.benchmark.results import as_markdown, read, save, verdict
+from dpmesh_papers.benchmark.results import AS_MAJORITY, as_markdown, read, save, verdict
 from dpmesh_papers.gradient_perturbation import ChocoSGD
 
 
@@ -61,7 +61,7 @@ def test_the_benchmark_runs_on_a_small_task(tmp_path: Path) -> None:
     for row in ROWS:
         cell = cells[row.name]
         assert cell["why"] or cell["proved"] <= 2.0 * (1 + 1e-9) or cell["view"]
-    assert cells["pooled, without privacy"]["accuracy"][0] > cells[CHANCE]["accuracy"][0] + 0.1
+    assert cells[POOLED]["accuracy"][0] > cells[MAJORITY]["accuracy"][0] + 0.1
     assert (
         verdict([*map(Cell.from_dict, found["cells"])]) in (tmp_path / "benchmark.md").read_text()
     )
@@ -115,7 +115,7 @@ def test_chosen_rows_run_beside_the_baselines() -> None:
     of = {"epsilons": [2.0], "most": None, "progress": lambda _: None}
     (*_, some) = cells_of("breast-cancer", splits=1, methods=["one message"], **of)  # type: ignore[arg-type]
     private = {cell.method for cell in some if cell.epsilon is not None}
-    assert private == {"alone, private"} | {r.name for r in ROWS if "one message" in r.name}
+    assert private == {ALONE_PRIVATE} | {r.name for r in ROWS if "one message" in r.name}
     (*_, again) = cells_of("breast-cancer", splits=1, before=some, methods=["one message"], **of)  # type: ignore[arg-type]
     assert again == some
 
@@ -130,7 +130,7 @@ def test_the_verdict_takes_paired_intervals_of_enough_splits() -> None:
         of = {"task": "rcv1", "trust": "x", "epsilon": epsilon}
         return Cell(method=method, accuracy=accuracy, **of)  # type: ignore[arg-type]
 
-    levels = [cell(CHANCE, -0.1, None), cell(ALONE, 0.0, None)]
+    levels = [cell(MAJORITY, -0.1, None), cell(ALONE, 0.0, None)]
     for tie in (cell("tie", 0.005), cell("noisy", 0.1, own=0.25)):
         assert "no private method clearly beats it" in verdict([*levels, tie])
     better = cell("A", 0.04)  # less than the spread of the splits
@@ -140,7 +140,7 @@ def test_the_verdict_takes_paired_intervals_of_enough_splits() -> None:
     empty = Cell(task="rcv1", method="C", trust="x", epsilon=1.0, why="no data")
     page = as_markdown([*levels, cell("lost", -0.1), cell("noisy", 0.1, own=0.25), empty], {})
     assert "- C: no data" in page
-    for name, words in (("lost", "at chance"), ("noisy", "unstable")):
+    for name, words in (("lost", AS_MAJORITY), ("noisy", "unstable")):
         (line,) = (line for line in page.splitlines() if line.startswith(f"| {name}"))
         assert [each.strip() for each in line.split("|")][2:5] == ["x", "record", words]
 

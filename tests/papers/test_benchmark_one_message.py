@@ -15,7 +15,7 @@ from dpmesh.data import Dataset
 from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 from dpmesh.run import Metrics, simulate
-from dpmesh_papers.benchmark.cells import ALONE, CHANCE, Cell
+from dpmesh_papers.benchmark.cells import ALONE, MAJORITY, Cell
 from dpmesh_papers.benchmark.given import EVERYBODY, HONEST_BUT_1, CannotRun, MethodRow, Setting
 from dpmesh_papers.benchmark.methods import ROWS
 from dpmesh_papers.benchmark.one_message import DIAMETER, ClassMoments, one_message
@@ -130,7 +130,7 @@ def test_a_table_says_what_no_epsilon_covers() -> None:
     name = "paper-without-replacement"
     cells = [
         Cell(task=name, method=method, trust="x", epsilon=None, accuracy=(0.5,))
-        for method in (CHANCE, ALONE)
+        for method in (MAJORITY, ALONE)
     ]
     page = as_markdown(cells, {})
     assert "not covered by any epsilon: PCA fitted on the private images" in page
@@ -153,7 +153,7 @@ def test_a_papers_table_marks_the_best_of_each_threat_model() -> None:
 
     own = PAPER_TASKS[name].own_rows[0].name
     cells = [
-        cell(CHANCE, 0.5, "x", None),
+        cell(MAJORITY, 0.5, "x", None),
         cell(ALONE, 0.8, "x", None),
         cell(own, 0.70, EVERYBODY),
         cell("one message, class sums", 0.75, EVERYBODY),

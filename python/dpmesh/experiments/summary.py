@@ -158,7 +158,8 @@ def compared(groups: Groups) -> SettingsTable:
     main_metric, *further_metrics = metrics
     heads = ["", "runs", "epsilon", "delta", "unit", "neighbours", "adversary", main_metric]
     if known_verdicts:
-        heads += [*further_metrics, "chance", "alone", "alone, private", "pooled", "than alone"]
+        heads += [*further_metrics, known_verdicts[0].trivial, "single site"]
+        heads += ["single site, private", "centralized", "over single site"]
     heads.append("MB sent")
     rows = []
     for name, runs in groups.items():

@@ -2,7 +2,7 @@
 
 All methods learn the same task at the same epsilon, delta, unit and neighbouring relation. Rounds
 and steps follow from public numbers by one rule (`RULE` of `dpmesh_papers.benchmark.methods`),
-never from test records. Each method stands beside chance, a node alone, and pooled records, with
-what it sends, what it costs by proof, and whom one has to trust. A cell that cannot be run states
-why.
+never from test records. Each method stands beside the majority class, a single site,
+and centralized records, with what it sends, what it costs by proof, and whom one has to trust. A
+cell that cannot be run states why.
 """

@@ -24,10 +24,10 @@ from dpmesh_papers.benchmark.tasks import TASKS
 MOST_ALONE = 8
 """Nodes, evenly spaced, that work alone and private."""
 
-CHANCE = "chance (largest class)"
-ALONE = "alone, without privacy"
-ALONE_PRIVATE = "alone, private"
-POOLED = "pooled, without privacy"
+MAJORITY = "majority-class baseline"
+ALONE = "single site, without privacy"
+ALONE_PRIVATE = "single site, private"
+POOLED = "centralized, without privacy"
 NO_RELEASE = "nobody: nothing is released"
 
 Measured = dict[str, Any]
@@ -124,7 +124,7 @@ def cells_of(
     task = TASKS[name]
     cells = {(cell.method, cell.epsilon): cell for cell in before}
     rows = rows_of(task, methods)
-    names = {CHANCE, ALONE, POOLED, ALONE_PRIVATE, *(row.name for row in rows)}
+    names = {MAJORITY, ALONE, POOLED, ALONE_PRIVATE, *(row.name for row in rows)}
     count = 3 + len(epsilons) * (1 + len(rows))
     progress(f"{name}: {task.title}")
     for split in range(splits):
@@ -189,7 +189,7 @@ def _trials(
     problem = task.problem(key, most=most)
     plain = cache(partial(baselines.compute, problem))
     trials: list[tuple[Cell, Callable[[], Measured]]] = []
-    for method, which in ((CHANCE, "chance"), (ALONE, "alone"), (POOLED, "pooled")):
+    for method, which in ((MAJORITY, "chance"), (ALONE, "alone"), (POOLED, "pooled")):
         trust = "whoever pools the records" if method == POOLED else NO_RELEASE
         cell = Cell(task=name, method=method, trust=trust, epsilon=None, bytes=0.0)
         trials.append((cell, lambda which=which: _scores(getattr(plain(), which))))  # type: ignore[misc]

@@ -15,7 +15,7 @@ from dpmesh._epsilons import rounded_up
 from dpmesh._files import replace_text, replacing
 from dpmesh.experiments.html import document, figures, table
 from dpmesh.run.verdict import LEAST, Difference, clearly, difference
-from dpmesh_papers.benchmark.cells import ALONE, CHANCE, POOLED, Cell
+from dpmesh_papers.benchmark.cells import ALONE, MAJORITY, POOLED, Cell
 from dpmesh_papers.benchmark.methods import RULE
 from dpmesh_papers.benchmark.task import DELTA, Task
 from dpmesh_papers.benchmark.tasks import TASKS
@@ -36,9 +36,9 @@ NOTES = (
     "one user where the task says so: the mean over nodes and splits, and half of its 95% "
     "interval, which counts that splits of one table overlap. Where all splits have the "
     "publisher's test records, it is about partitions and noise alone. Records have norm 1.\n\n"
-    "- `*`: better than a node alone without privacy and than chance, by paired differences over "
-    "the splits (95% for all cells of a task together, Holm).\n"
-    "- at chance: not clearly above the largest class.\n"
+    "- `*`: better than a single site without privacy and than the majority class, by paired "
+    "differences over the splits (95% for all cells of a task together, Holm).\n"
+    "- as majority: not clearly above the majority-class baseline.\n"
     f"- unstable: a standard deviation of {UNSTABLE:g} points or more over the splits.\n"
     "- worst: of the worst node, at the largest epsilon.\n"
     "- proved: the largest epsilon by the ledger against somebody who sees every message, at the "
@@ -47,6 +47,10 @@ NOTES = (
     f"The first three take {LEAST} splits; the numbers left out are in benchmark.json.",
     RULE,
 )
+
+
+AS_MAJORITY = "as majority"
+"""Shown for what is not clearly above the majority-class baseline."""
 
 
 class Line(NamedTuple):
@@ -99,42 +103,42 @@ def paired(cell: Cell, *levels: Cell) -> Difference:
     return difference(gains, held_out=TASKS[cell.task].held_out)
 
 
-def left_out(cell: Cell, chance: Cell) -> str:
+def left_out(cell: Cell, majority: Cell) -> str:
     """Return the reason for which a private cell has no number to print; empty if it has one."""
     if len(cell.accuracy) < LEAST or cell.epsilon is None:
         return ""
     if 100 * np.std(cell.accuracy, ddof=1) >= UNSTABLE:
         return "unstable"
-    if paired(cell, chance).sign > 0:
+    if paired(cell, majority).sign > 0:
         return ""
-    return "at chance"
+    return AS_MAJORITY
 
 
 def beating(lines: Sequence[Line]) -> set[tuple[str, float | None]]:
     """Return the cells of a task, by method and epsilon, that clearly beat both baselines."""
     by_method = {line.method: line for line in lines}
-    if ALONE not in by_method or CHANCE not in by_method:
+    if ALONE not in by_method or MAJORITY not in by_method:
         return set()
-    chance = by_method[CHANCE].first
+    majority = by_method[MAJORITY].first
     cells = [cell for line in lines for cell in line.cells.values()]
     private = [cell for cell in cells if cell.epsilon is not None and len(cell.accuracy) >= LEAST]
-    gains = [paired(cell, by_method[ALONE].first, chance) for cell in private]
+    gains = [paired(cell, by_method[ALONE].first, majority) for cell in private]
     are_clear = clearly([gain.p for gain in gains])
     better = set()
     for cell, gain, is_clear in zip(private, gains, are_clear, strict=True):
-        if is_clear and gain.mean > 0 and not left_out(cell, chance):
+        if is_clear and gain.mean > 0 and not left_out(cell, majority):
             better.add((cell.method, cell.epsilon))
     return better
 
 
-def shown(cell: Cell, chance: Cell, better: bool = False) -> str:
+def shown(cell: Cell, majority: Cell, better: bool = False) -> str:
     """Return the accuracy of a cell in percent with its interval; "-" if there is none.
 
     A star follows if `better`.
     """
     if not cell.accuracy:
         return "-"
-    reason = left_out(cell, chance)
+    reason = left_out(cell, majority)
     if reason:
         return reason
     text = f"{100 * cell.mean:.1f}"
@@ -161,11 +165,16 @@ def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str
     """
     epsilons = epsilons_of(cells, task)
     lines = lines_of(cells, task)
-    heads = ["method", "one trusts", "unit", *(f"epsilon {epsilon:g}" for epsilon in epsilons)]
+    heads = [
+        "method",
+        "trust assumption",
+        "unit",
+        *(f"epsilon {epsilon:g}" for epsilon in epsilons),
+    ]
     heads += ["worst", "proved", "MB", "seconds"]
     rows: list[list[str]] = []
     methods_of_note: dict[str, list[str]] = {}
-    chance = lines[0].first
+    majority = lines[0].first
     better = beating(lines)
     for line in lines:
         note = line.first.why or line.first.view or _range(line.first)
@@ -175,17 +184,17 @@ def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str
         row = [line.method, line.first.trust, TASKS[task].unit if is_private else "-"]
         for epsilon in epsilons:
             cell = line.at(epsilon)
-            row.append(shown(cell, chance, (line.method, cell.epsilon) in better))
-        rows.append(row + _costs(line, chance))
+            row.append(shown(cell, majority, (line.method, cell.epsilon) in better))
+        rows.append(row + _costs(line, majority))
     notes = [f"{', '.join(methods)}: {note}" for note, methods in methods_of_note.items()]
     return heads, rows, notes
 
 
-def _costs(line: Line, chance: Cell) -> list[str]:
+def _costs(line: Line, majority: Cell) -> list[str]:
     """Return the worst node's accuracy, the proved epsilon, megabytes and seconds of a method."""
     last = line.last
     worst = proved = megabytes = seconds = "-"
-    if last.worst and not left_out(last, chance):
+    if last.worst and not left_out(last, majority):
         worst = f"{100 * np.mean(last.worst):.1f}"
     if line.first.proved is not None:
         proved = rounded_up(line.first.proved, 3)
@@ -411,7 +420,7 @@ def _about(task: Task) -> str:
 
 
 def _draw(ax: Axes, task: str, lines: Sequence[Line], epsilons: Sequence[float]) -> None:
-    levels = {CHANCE: ":", ALONE: "-", POOLED: "--"}
+    levels = {MAJORITY: ":", ALONE: "-", POOLED: "--"}
     lines = [line for line in lines if any(cell.accuracy for cell in line.cells.values())]
     rows = [line for line in lines if line.method not in levels]
     for line in lines:
@@ -422,8 +431,8 @@ def _draw(ax: Axes, task: str, lines: Sequence[Line], epsilons: Sequence[float])
         cells = [line.cells[epsilon] for line in rows if epsilon in line.cells]
         if not cells:
             continue
-        chance = lines[0].first
-        means = [np.nan if left_out(cell, chance) else 100 * cell.mean for cell in cells]
+        majority = lines[0].first
+        means = [np.nan if left_out(cell, majority) else 100 * cell.mean for cell in cells]
         halves = np.nan_to_num([_half(cell) for cell in cells])
         shift = np.arange(len(rows)) + 0.16 * (number - (len(epsilons) - 1) / 2)
         colour = f"C{number}"
