@@ -21,7 +21,7 @@ _OBSERVER = (
     "Nodes whose view the adversary has: one (any), 3 (node 3), 3,7 (both), any-2 (any two), last "
     "(last round only); default: all."
 )
-_TOPOLOGY = "Network of nodes: meetings (default), matchings, one-peer, ring, torus or complete."
+_TOPOLOGY = "Network: meetings (default), matchings, one-peer, ring, torus or complete."
 
 Observer = Annotated[
     str | None, typer.Option("--view", help=_OBSERVER, rich_help_panel=options.ADVERSARY)
