@@ -99,7 +99,7 @@ def test_reproduce_lists_runs_and_refuses(tmp_path: Path, monkeypatch: pytest.Mo
     assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".txt", ".png", ".json"}
     assert "seeds: wanted none" in refused("federated-figureS15", "--seeds", "2")
     assert "did you mean reproduce?" in command("reprodce", code=2)
-    assert "of a module that can be" in command("privacy", "mine:own", code=2)
+    assert "wanted module:name, with mine.py" in command("privacy", "mine:own", code=2)
     unknown = refused("nonsense")
     assert ("name: wanted one of" in unknown, "did you mean" in unknown) == (True, False)
     assert "did you mean federated-table2?" in refused("federated-tabel2")
