@@ -7,6 +7,9 @@ use pulp::{Scalar, Scalar512b, Simd, WithSimd};
 use crate::Real;
 use crate::instructions::instruction_set;
 
+/// Numbers of `f64` in a vector.
+pub(crate) const DOUBLES: usize = 8;
+
 /// A floating-point type that kernels compute with in vectors.
 pub trait Wide: Real {
     #[doc(hidden)]
@@ -26,6 +29,12 @@ pub trait Wide: Real {
         b: Self::Vector<S>,
         c: Self::Vector<S>,
     ) -> Self::Vector<S>;
+    /// The numbers as a vector of `f64`.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn widened<S: Simd>(numbers: &[Self; DOUBLES]) -> S::f64s {
+        pulp::cast(numbers.map(Self::to_f64))
+    }
     /// The sum of all lanes: the two halves are added first, then the halves of that, ..
     #[doc(hidden)]
     fn lane_sum<S: Simd>(simd: S, vector: Self::Vector<S>) -> Self;

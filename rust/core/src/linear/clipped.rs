@@ -112,16 +112,16 @@ impl<F: Features> LinearModel<'_, F> {
         let at_once = NUMBERS_AT_ONCE / self.features.cost().max(1) / SIDE * SIDE;
         let at_once = at_once.clamp(SIDE, RECORDS_AT_ONCE);
         let Room { powers, slopes } = room;
-        for records in records.chunks(at_once) {
+        let mut left = records;
+        while !left.is_empty() {
+            let records = &left[..at_once.min(left.len())];
             slopes.clear();
             slopes.resize(records.len() * outputs, 0.0);
             self.features.scores_in_f64(records, params, slopes);
-            powers.clear();
+            powers.resize(records.len(), 0.0);
+            self.features.sums_of_powers(records, clipping.norm, powers);
             vectorized!({
                 self.slopes(records, slopes);
-                for &record in records {
-                    powers.push(self.features.sum_of_powers(record as usize, clipping.norm));
-                }
                 let each = slopes.chunks_exact_mut(outputs).zip(&*powers);
                 for ((slopes, &powers), &record) in each.zip(records) {
                     let of_slopes = sum_of_powers(slopes, clipping.norm);
@@ -136,7 +136,8 @@ impl<F: Features> LinearModel<'_, F> {
                     }
                 }
             });
-            self.features.add_scaled_in_f64(records, slopes, target);
+            self.features.add_scaled_in_f64(left, slopes, target);
+            left = &left[records.len()..];
         }
     }
 

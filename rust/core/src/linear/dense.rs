@@ -1,12 +1,13 @@
 //! Row-major feature matrices.
 
 use super::Features;
-use super::in_f64::{ScoresInF64, SumsInF64};
+use super::in_f64::{PowersInF64, ScoresInF64, SumsInF64};
 use super::tiles::{Scores, Sums};
 use super::vectors::scale_in_place;
 use crate::KernelError;
 use crate::error::rows;
 use crate::instructions::vectorized;
+use crate::parallel::BLOCK;
 use crate::projection::{Norm, sum_of_powers};
 use crate::wide::{Wide, in_wide_vectors};
 
@@ -139,6 +140,21 @@ impl<T: Wide> Features for Dense<'_, T> {
             records,
             params,
             out: scores,
+        });
+    }
+
+    fn sums_of_powers(&self, records: &[i64], norm: Norm, sums: &mut [f64]) {
+        if self.columns > BLOCK {
+            for (sum, &record) in sums.iter_mut().zip(records) {
+                *sum = self.sum_of_powers(record as usize, norm);
+            }
+            return;
+        }
+        in_wide_vectors(PowersInF64 {
+            x: *self,
+            records,
+            norm,
+            out: sums,
         });
     }
 
