@@ -203,7 +203,7 @@ def read_sites(
     import numpy as np
     from pandas import DataFrame, Series
 
-    from dpmesh.tables import Category, Columns, sites
+    from dpmesh.tables import Category, Columns, Number, sites
     from dpmesh.tables.reader import open_table
     from dpmesh.tables.table import array_of, joined
 
@@ -228,8 +228,13 @@ def read_sites(
     for doubt in doubts:
         typer.echo(f"Warning: {doubt}", err=True)
     series = {}
-    for name, parts in zip(columns_used, zip(*columns_of_files, strict=True), strict=True):
+    columns_with_parts = zip(columns.kinds, zip(*columns_of_files, strict=True), strict=True)
+    for name, (kind, parts) in zip(columns_used, columns_with_parts, strict=True):
         cells = joined(parts)
+        if type(kind) is Number:
+            numbers = kind.numbers(cells)
+            if not np.isnan(numbers).any():
+                cells = numbers  # every fit would parse the cells again
         # A column of objects stays one: pandas may else decide on a type by all of its cells.
         series[name] = Series(cells, dtype=cells.dtype)
     label_cells = np.concatenate([file.labels for file in records])

@@ -5,6 +5,8 @@ use crate::double_double::DoubleDouble;
 use crate::linear::clipped::NUMBERS_AT_ONCE;
 use crate::linear::in_f64::{PART, SIDE};
 use crate::linear::model::RECORDS_PER_BLOCK;
+use crate::parallel::BLOCK;
+use crate::wide::Wide;
 
 const SUM: Averaging = Averaging {
     regularization: 0.0,
@@ -307,5 +309,34 @@ fn clipped_sums_have_the_same_bits_however_they_are_shared() {
             bits(&sums(&small, &params, batches, clipping))
         });
         assert!(sets.iter().all(|set| *set == results[0]));
+    }
+}
+
+#[test]
+fn powers_of_several_records_have_the_bits_of_each_by_itself() {
+    fn check<T: Wide>(columns: usize, norm: Norm) {
+        let records: Vec<i64> = (0..=2 * SIDE as i64).rev().collect();
+        let number = |i: usize| T::from_f64((i as f64 * 0.37).sin() * 3.0);
+        let features: Vec<T> = (0..records.len() * columns).map(number).collect();
+        let dense = Dense::new(&features, columns).unwrap();
+        let alone: Vec<f64> = records
+            .iter()
+            .map(|&record| dense.sum_of_powers(record as usize, norm))
+            .collect();
+        let together = crate::instructions::with_each_instruction_set(|| {
+            let mut sums = vec![f64::NAN; records.len()];
+            dense.sums_of_powers(&records, norm, &mut sums);
+            bits(&sums)
+        });
+        assert!(
+            together.iter().all(|sums| *sums == bits(&alone)),
+            "{columns} columns"
+        );
+    }
+    for columns in [1, 7, 8, 9, 64, 65, BLOCK - 1, BLOCK, BLOCK + 1] {
+        for norm in [Norm::L1, Norm::L2] {
+            check::<f32>(columns, norm);
+            check::<f64>(columns, norm);
+        }
     }
 }
