@@ -59,7 +59,7 @@ def reproduce(
         from dpmesh.data.loaders import SOURCES
 
         files = SOURCES[chosen.data]
-        fail("--data", f"a folder whose subfolder {chosen.data} holds {files}", "none")
+        fail("--datasets", f"a folder whose subfolder {chosen.data} holds {files}", "none")
     for path in catalog.reproduce(name, folder, seeds=seeds, quick=quick, progress=typer.echo):
         typer.echo(f"wrote {path}")
 

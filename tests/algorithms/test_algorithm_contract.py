@@ -237,7 +237,7 @@ def test_a_state_holds_no_key(algorithm: Any) -> None:
 
 @each
 def test_a_report_of_a_seeded_run_says_so(algorithm: Any) -> None:
-    assert "no private release" in str(run(algorithm).privacy)
+    assert "NOT private: seeded noise" in str(run(algorithm).privacy)
 
 
 @pytest.mark.parametrize(

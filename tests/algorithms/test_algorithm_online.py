@@ -293,7 +293,7 @@ def test_runs_without_a_seed_differ_and_are_private() -> None:
         for _ in range(2)
     )
     assert (one.parameters != other.parameters).all()
-    assert "no private release" not in str(one.privacy)
+    assert "NOT private: seeded noise" not in str(one.privacy)
 
 
 test_bad_parameters_are_named = refused(

@@ -127,10 +127,10 @@ def test_one_file_with_a_column_of_sites(sites: Path) -> None:
 @pytest.mark.slow
 def test_the_algorithm_can_be_chosen(sites: Path) -> None:
     gossip = call("fit", "sites/*.parquet", *FIT, "--algorithm", "gossip")
-    assert "against     everybody: all noisy messages may be read" in gossip
+    assert "adversary   all parties: all noisy messages may be public" in gossip
     options = ("2,4" if word == "8" else word for word in FIT)
-    shared = call("fit", "sites/*.parquet", *options, "--noise", "BetweenPartners")
-    assert "against     everybody except link partners; up to 1 colluding node" in shared
+    shared = call("fit", "sites/*.parquet", *options, "--mechanism", "BetweenPartners")
+    assert "adversary   everybody except link partners; up to 1 colluding node" in shared
     assert "privacy     epsilon = 2, delta = 1e-05\n" in shared
     assert re.search(r"assumption  against all other sites together, .* epsilon = [23]\.", shared)
     alone = call("fit", "sites/*.parquet", *FIT, "--colluding", "0")
@@ -241,8 +241,11 @@ def test_released_bounds_and_a_budget_of_a_folder(
     ("changed", "said"),
     [
         ({"--folder": "party", "--seed": "1"}, "--folder: wanted no --seed beside it"),
-        ({"--folder": "party", "--noise": "BetweenPartners"}, "--folder: wanted no --noise beside"),
-        ({"--noise": "InTime"}, "Invalid value for '--noise'"),
+        (
+            {"--folder": "party", "--mechanism": "BetweenPartners"},
+            "--folder: wanted no --mechanism",
+        ),
+        ({"--mechanism": "InTime"}, "Invalid value for '--mechanism'"),
         ({"--label": "outcome"}, "ranges.toml has no range of the label. Add a line such as"),
         ({"--epsilon": "0"}, "epsilon: wanted a finite number greater than 0, got 0"),
         ({"--ranges": "nothing.toml"}, "nothing.toml"),

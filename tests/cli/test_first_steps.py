@@ -61,7 +61,7 @@ def test_the_demo_writes_a_figure_and_numbers(
         "majority class",
     }
     assert "epsilon = 2, delta = 1e-05" in output
-    assert "no private release" in output
+    assert "NOT private: seeded noise" in output
     page = (Path(__file__).parent.parent.parent / "docs" / "index.md").read_text()
     printed = page.partition("`--seed 1` it prints:\n\n```text\n")[2].partition("```")[0]
     assert printed
@@ -107,7 +107,7 @@ def test_reproduce_lists_runs_and_refuses(tmp_path: Path, monkeypatch: pytest.Mo
     assert "DPMESH_DATA: wanted rcv1_train.binary.bz2" in refused("online-table1")
     monkeypatch.delenv("DPMESH_DATA", raising=False)
     output = refused("online-table1")
-    assert "--data: wanted a folder whose subfolder rcv1 holds rcv1_train.binary.bz2" in output
+    assert "--datasets: wanted a folder whose subfolder rcv1 holds rcv1_train.binary.bz2" in output
     assert "libsvmtools" in output
 
 

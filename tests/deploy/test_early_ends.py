@@ -17,7 +17,7 @@ from dpmesh.deploy.sums import Spent
 from dpmesh.deploy.wire import Ask, Here, Position, Reached, refused, who
 
 
-def test_a_reserve_of_four_bears_that_each_party_stalls_once(
+def test_a_reserve_of_four_allows_that_each_party_stalls_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": 4}

@@ -226,7 +226,7 @@ def test_a_check_says_what_joining_costs_against_whom() -> None:
     shown = command("contract", "check", EXAMPLE / "contract.toml")
     page = (EXAMPLE.parents[1] / "docs" / "three_hospitals.md").read_text()
     assert shown.partition("\n")[2] in page
-    assert "against      everybody: the router and all parties" in shown
+    assert "adversary    the router and all parties" in shown
 
 
 def test_a_rehearsal_on_one_machine_has_the_simulators_bits(tmp_path: Path) -> None:

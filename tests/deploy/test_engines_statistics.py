@@ -135,7 +135,7 @@ LEARN = ["--label", "stage", "--rounds", "4"]
         [],  # about all columns
         ["--question", "mean=age", "--colluding", "0", "--dropouts", "1"],
         [*LEARN, "--algorithm", "secure", "--colluding", "0", "--dropouts", "1"],
-        [*LEARN, "--noise", "BetweenPartners"],
+        [*LEARN, "--mechanism", "BetweenPartners"],
     ],
 )
 def test_contracts_are_made_from_public_numbers_and_rehearsed(

@@ -1,4 +1,4 @@
-"""What a contract bears, and what its reserve costs, as its check prints it."""
+"""Faults that a contract tolerates, and what its reserve costs, as its check prints it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_others_spend_no_attempts(algorithm: str, tmp_path: Path) -> None:
     assert slack.restored > contract.cost(1e-5)
 
 
-def test_a_folder_bears_a_restored_copy_with_the_budget_that_is_printed(tmp_path: Path) -> None:
+def test_a_folder_allows_a_restored_copy_with_the_budget_that_is_printed(tmp_path: Path) -> None:
     slack, *_ = _slack(tmp_path / "probe", "sums")
     for budget, is_over in ((1.001 * slack.restored, False), (0.98 * slack.restored, True)):
         parties = Parties(tmp_path / f"{budget}", "sums", budget=budget)

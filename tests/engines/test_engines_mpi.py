@@ -177,7 +177,7 @@ def test_the_keys_of_all_ranks_count(tmp_path: Path) -> None:
     """The noise of one rank's nodes is that of its own key, also in rounds that run again."""
     succeed(2, "ring", tmp_path, "own keys")
     run = json.loads((tmp_path / "own keys" / "run.json").read_text())
-    assert "the noise is seeded" in str(run["privacy"]["assumptions"])
+    assert "NOT private: seeded noise" in str(run["privacy"]["assumptions"])
     succeed(2, "ring", tmp_path, "own keys")
     refused = launch(2, "ring", tmp_path, "own keys again")
     assert refused.returncode != 0

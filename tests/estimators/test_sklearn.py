@@ -80,8 +80,10 @@ def test_the_rule_chooses_by_the_number_of_sites(tumours: Any) -> None:
         report = fitted(groups, **options).report_
         assert f"{algorithm}(" in report.algorithm
         assert report.privacy.epsilon <= 4 * (1 + 1e-9)
-        own = "the server" if algorithm == "FederatedLearning" else "everybody: all noisy messages"
-        assert f"against     {own}" in str(report)
+        adversary = "all parties: all noisy messages may be public"
+        if algorithm == "FederatedLearning":
+            adversary = "the server"
+        assert f"adversary   {adversary}" in str(report)
         assert report.counts_all_sites is (algorithm == "FederatedLearning")
     three = fitted(clinic, algorithm="secure", colluding=3).report_
     assert "any 3 of the sites help it" in str(three)
@@ -172,7 +174,7 @@ def test_files_keep_the_estimator(tumours: Any, tmp_path: Path) -> None:
     assert clone(loaded).fit(table, diagnosis).n_features_in_ == 30
     assert {"against", "together"} <= model.report_.as_dict().keys()  # as files have them
     old = {name: value for name, value in model.report_.as_dict().items() if name != "against"}
-    assert FitReport.from_dict(old).threat_model.startswith("everybody")
+    assert FitReport.from_dict(old).threat_model.startswith("all parties")
 
 
 @pytest.mark.slow
@@ -321,7 +323,7 @@ def test_groups_reach_a_fit_by_routing_and_nothing_becomes_one_site_in_silence()
     assert "of this fit alone: scikit-learn's search and cross-validation" in str(report)
     with pytest.warns(UserWarning, match=r"all records are one site; give groups="):
         alone = model.fit(X, y)
-    for text in ("all records are one site", "no private release", "1 site with"):
+    for text in ("all records are one site", "NOT private: seeded noise", "1 site with"):
         assert text in str(alone.report_)
 
 

@@ -61,7 +61,7 @@ def test_the_page_holds_everything_itself(tmp_path) -> None:
         "4 runs of 2 settings",
         "epsilon = 1.0",
         "epsilon = none",
-        "no private release",
+        "NOT private: seeded noise",
         "spectral gap",
         "What privacy buys",
         "over single site",

@@ -139,7 +139,7 @@ def test_reports_say_what_there_is() -> None:
     open_ = report(plan(Release(1, NoNoise(), ONE)), seeded=True)
     assert open_.epsilon == inf
     assert "privacy     none (epsilon is infinite)" in str(open_)
-    assert "no private release" in str(open_)
+    assert "NOT private: seeded noise" in str(open_)
     assert plan().cost() == (0.0, "nothing depends on the data")
     assert report(plan()).epsilon == 0.0
 

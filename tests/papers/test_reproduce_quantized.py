@@ -20,6 +20,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh.run.carriers import Gossip
 from dpmesh_papers import quantized, quantized_comparison, quantized_grid, quantized_horizon
 from dpmesh_papers.bounds.quantized import Powers
+from dpmesh_papers.claims.quantized import theorem_1
 from dpmesh_papers.quantized_comparison import TASKS, GradientPerturbation, Learned, contenders
 
 pytest.importorskip("matplotlib", reason="needs the extra plots")
@@ -45,6 +46,25 @@ def test_figure_5_falls_in_both_exponents(tmp_path: Path) -> None:
     assert all(float(row["exact"]) < float(row["safe"]) < float(row["paper"]) for row in rows)
     assert "does not always fall" not in text.read_text()
     assert "cannot" in text.read_text()  # be compared: the paper's numbers are unknown
+
+
+@pytest.mark.parametrize(
+    ("iterations", "smallest", "largest"), [(100, "12.9", "22.3"), (2000, "49.6", "179")]
+)
+def test_theorem_1_exceeds_the_exact_epsilon_as_its_docstring_states(
+    iterations: int, smallest: str, largest: str
+) -> None:
+    points = rows_of(Path(__file__).parents[2] / "docs" / "results" / "quantized-figure5.csv")
+    budgets = [
+        quantized.budgets(
+            Powers(0.9, 0.7, float(point["gamma"]), float(point["zeta"])), iterations, "paper"
+        )
+        for point in points
+    ]
+    ratios = [claimed / exact for claimed, exact in budgets if claimed < inf]
+    assert (f"{min(ratios):.3g}", f"{max(ratios):.3g}") == (smallest, largest)
+    words = " ".join((theorem_1.__doc__ or "").split())
+    assert f"{smallest} to {largest} times" in words
 
 
 def test_figure_4c_stays_finite_only_for_growing_samples(tmp_path: Path) -> None:

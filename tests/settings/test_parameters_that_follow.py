@@ -67,7 +67,7 @@ def test_a_made_contract_adds_up_what_the_rule_chooses(tmp_path: Path, dropouts:
 
 @pytest.mark.parametrize("noise", [None, "BetweenPartners"])
 def test_a_made_contract_gossips_what_the_rule_chooses(tmp_path: Path, noise: Any) -> None:
-    options = [] if noise is None else ["--noise", noise]
+    options = [] if noise is None else ["--mechanism", noise]
     contract = made_contract(tmp_path, "--algorithm", "gossip", *options)
     expected = chosen("gossip", noise)
     rounded = expected.noise_multiplier * (1 + DOUBLE.share)

@@ -29,14 +29,14 @@ _ESCAPE = "Character that takes the meaning of the next one, such as a backslash
 _MULTILINE = "Let quoted values span lines. For files that a program wrote."
 _SKIP_EMPTY = "Leave out empty lines of text files (default: an error)."
 _DROP = "Leave out records without a label or a site."
-_NOISE = (
-    "BetweenPartners: sites gossip, and share noise that cancels in their mean. The epsilon then "
-    "holds against all parties except link partners (default: independent noise)."
+_MECHANISM = (
+    "BetweenPartners: sites gossip, and add pairwise-cancelling noise. The epsilon then holds "
+    "against all parties except link partners (default: independent noise)."
 )
 _BUDGET = "Party's folder, made by dpmesh contract keys, whose budget is charged."
-_COLLUDING = "Number of sites that may collude, under secure aggregation or --noise."
+_COLLUDING = "Number of sites that may collude, under secure aggregation or --mechanism."
 _METHOD = "Learn by secure aggregation, or by gossip (default: secure from 3 sites on)."
-_DATA = "Folder of all data sets: mnist, rcv1, .."
+_DATASETS = "Folder with a subfolder for each data set: mnist, rcv1, .."
 _SITE = "Column that names the site (default: each file is one site)."
 _RANGES = "TOML file with the public ranges of the columns and the label."
 
@@ -58,8 +58,9 @@ SkipEmptyLines = Annotated[
 DropMissingLabels = Annotated[
     bool, typer.Option("--drop-missing-labels", help=_DROP, rich_help_panel=DATA)
 ]
-Noise = Annotated[
-    Literal["BetweenPartners"] | None, typer.Option(help=_NOISE, rich_help_panel=PRIVACY)
+Mechanism = Annotated[
+    Literal["BetweenPartners"] | None,
+    typer.Option("--mechanism", help=_MECHANISM, rich_help_panel=PRIVACY),
 ]
 BudgetFolder = Annotated[
     Path | None, typer.Option("--folder", help=_BUDGET, rich_help_panel=PRIVACY)
@@ -70,7 +71,8 @@ Method = Annotated[
     Literal["secure", "gossip"] | None, typer.Option(help=_METHOD, rich_help_panel=LEARNING)
 ]
 DataFolder = Annotated[
-    Path | None, typer.Option("--data", envvar="DPMESH_DATA", help=_DATA, rich_help_panel=DATA)
+    Path | None,
+    typer.Option("--datasets", envvar="DPMESH_DATA", help=_DATASETS, rich_help_panel=DATA),
 ]
 Site = Annotated[str | None, typer.Option(help=_SITE, rich_help_panel=DATA)]
 

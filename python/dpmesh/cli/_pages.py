@@ -44,7 +44,7 @@ def answers_page(statistics: Statistics) -> str:
         if notes:
             items = "".join(f"<li>{escape(note)}</li>" for note in notes)
             body.append(f'<ul class="notes">{items}</ul>')
-    cost = f"against     {statistics.threat_model}\n{statistics.privacy}"
+    cost = f"adversary   {statistics.threat_model}\n{statistics.privacy}"
     body += ["<h2>Privacy</h2>", f'<pre class="report">{escape(cost)}</pre>']
     return document("Statistics", body)
 

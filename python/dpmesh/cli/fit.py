@@ -67,7 +67,7 @@ def fit(
         ),
     ] = None,
     algorithm: options.Method = None,
-    noise: options.Noise = None,
+    noise: options.Mechanism = None,
     colluding: options.Colluding = 1,
     network: Annotated[
         str | None, typer.Option(help=_NETWORK, rich_help_panel=options.LEARNING)
@@ -118,8 +118,8 @@ def fit(
     if budget is not None and seed is not None:
         fail("--folder", "no --seed beside it: seeded noise is not private", f"--seed {seed}")
     if budget is not None and noise is not None:
-        expected = "no --noise beside it: a folder counts what is released against everybody"
-        fail("--folder", expected, f"--noise {noise}")
+        expected = "no --mechanism beside it: a folder counts epsilon against all parties"
+        fail("--folder", expected, f"--mechanism {noise}")
     epsilons = _numbers(epsilon)
     check_budget(epsilons, delta)
     if delta == 0:

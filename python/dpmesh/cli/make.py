@@ -75,7 +75,7 @@ def make(
     label: Annotated[str | None, _LABEL] = None,
     question: Annotated[list[str] | None, _ASKED] = None,
     algorithm: options.Method = None,
-    noise: options.Noise = None,
+    noise: options.Mechanism = None,
     colluding: Annotated[
         int,
         typer.Option(
@@ -131,7 +131,7 @@ def make(
     )
     if label is None:
         if any(option is not None for option in (algorithm, noise, rounds, reserve)):
-            expected = "one beside --algorithm, --noise, --rounds or --reserve"
+            expected = "one beside --algorithm, --mechanism, --rounds or --reserve"
             fail("--label", expected, "questions")
         tables = _asking(public, question or (), request)
     else:

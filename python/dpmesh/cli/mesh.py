@@ -125,26 +125,26 @@ def check(file: File, module: Module = None) -> None:
     description = " of ".join(type(part).__name__ for part in parts if part)
     typer.echo(f"contract     {read.hash.hex()}")
     over = f" over {read.topology}" if read.topology is not None else ", a token that travels"
-    against = "everybody: the router and all parties see every released row"
+    adversary = "the router and all parties: all released messages may be public"
     secrets = read.planned.secrets_at(read.terms.rounds - 1)
     if secrets is not None:
-        against = "the router, which sees every released row, together with any"
-        against = f"{against} {secrets.coalition} of the parties"
+        adversary = "the router, which sees all released messages, colluding with any"
+        adversary = f"{adversary} {secrets.coalition} of the parties"
         if secrets.coalition == 0:
-            against = "the router alone: another party can subtract the noise that it shares"
+            adversary = "the router alone: another party can subtract the noise that it shares"
     sums = read.planned.sums
     if sums is not None:
         over = f", sums of {read.nodes} parties under masks, {sums.modulus_bits} bits a number"
-        against = "the router, which sees noisy sums alone, and"
-        against = f"{against} {sums.colluding} of the parties together"
+        adversary = "the router, which sees only noisy sums, colluding with any"
+        adversary = f"{adversary} {sums.colluding} of the parties"
         if sums.colluding == 0:
-            against = "the router alone: another party can subtract its own noise"
+            adversary = "the router alone: another party can subtract its own noise"
     typer.echo(f"algorithm    {description}{over}; {terms.rounds} rounds of {read.dim} parameters")
     unit = "one record of a party, replaced by another"
     if read.algorithm.unit == "user":
         unit = "a party with all of its records, which sends noise alone if it is left out"
     typer.echo(f"unit         {unit}")
-    typer.echo(f"against      {against}")
+    typer.echo(f"adversary    {adversary}")
     for party in read.parties:
         cost = rounded_up(read.cost(party.delta))
         allowed = f"of {party.epsilon:g} allowed, at delta = {party.delta:g}"

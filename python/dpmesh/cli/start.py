@@ -77,7 +77,7 @@ def forecast(
         int, typer.Option(min=2, max=10, help="Number of classes.", rich_help_panel=options.DATA)
     ] = 2,
     algorithm: options.Method = None,
-    noise: options.Noise = None,
+    noise: options.Mechanism = None,
     colluding: options.Colluding = 1,
     seed: Annotated[int | None, _AGAIN] = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Faults that a contract bears, and what its reserve for them costs."""
+"""Faults that a contract tolerates, and the noise that its reserve for them adds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpmesh.privacy.plan import made_again
 
 @dataclass(frozen=True, kw_only=True)
 class Slack:
-    """Numbers of faults that a contract bears, and the noise that they cost.
+    """Numbers of faults that a contract tolerates, and the noise that they add.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Slack:
     noise_of_attempts
         The noise over that of the same contract without more sums than rounds.
     restored
-        The epsilon of a folder's budget that bears one restored copy of it.
+        The epsilon of a folder's budget that allows one restored copy of it.
     """
 
     missing: int
@@ -63,7 +63,7 @@ class Slack:
 
     @property
     def noise(self) -> float:
-        """The noise over that of the same contract that bears no missing party."""
+        """The noise over that of the same contract that tolerates no missing party."""
         return self.noise_of_missing * self.noise_of_attempts
 
     @property
@@ -77,15 +77,15 @@ class Slack:
 
     def lines(self, contract: Contract) -> list[str]:
         """Return them as lines for `dpmesh contract check`."""
-        bears = "bears        any number of restarts"
+        tolerated = "tolerates    any number of restarts"
         deadline = f"after {contract.terms.deadline:g} seconds"
         if self.missing == 0:
-            bears += "; waits for a party that is away"
+            tolerated += "; waits for a party that is away"
         elif self.missing == 1:
-            bears += f"; 1 missing party at a time, {deadline}"
+            tolerated += f"; 1 missing party at a time, {deadline}"
         else:
-            bears += f"; {self.missing} missing parties at a time, {deadline}"
-        lines = [bears]
+            tolerated += f"; {self.missing} missing parties at a time, {deadline}"
+        lines = [tolerated]
         if any(self.attempts):
             faults = f"stalls, wrong parts and refusals of parties: {self._shown_attempts}"
             lines.append(
@@ -97,7 +97,7 @@ class Slack:
             records = _percent(2 - 1 / self.noise)
             lines.append(f"             as much as with {records} fewer records")
         restored = f"restored     a budget of epsilon = {rounded_up(self.restored)} in the folder"
-        lines.append(f"{restored} bears one --restored")
+        lines.append(f"{restored} allows one --restored")
         return lines
 
 

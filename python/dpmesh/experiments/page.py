@@ -153,8 +153,8 @@ def _summary(results: Sequence[Result], groups: Groups) -> Iterable[str]:
     yield "research, and no part of the release.</p>"
     assumptions = [text for result in results for text in result.privacy.assumptions]
     if any("seeded" in text for text in assumptions):
-        yield '<p class="warning">Runs with a seed are reproducible and no private release: '
-        yield "whoever knows the seed can remove the noise.</p>"
+        yield '<p class="warning">NOT private: seeded noise. Whoever knows the seed can '
+        yield "remove the noise of these runs.</p>"
     yield from (f"<p>{escape(text)}</p>" for text in sentences(groups))
 
 

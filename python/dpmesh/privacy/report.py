@@ -32,10 +32,7 @@ OF_MODELS = ("accuracy", "node_accuracy", "consensus_distance", "run.parameters"
 SEES_ALL = "an adversary who sees all that is released"
 """The adversary of an epsilon, unless partners or a secure sum share its noise."""
 
-SEEDED = (
-    "the noise is seeded: whoever knows the seed can remove it, so this run is reproducible but no "
-    "private release"
-)
+SEEDED = "NOT private: seeded noise. Whoever knows the seed can remove the noise"
 """What a report states of a run under a key with a known seed."""
 
 _OF_VIEWS = (

@@ -73,7 +73,7 @@ def simulate(
     key
         Source of all randomness; by default a new one from the operating system. A run mixes 256
         fresh bits into such a key, so that no two runs have the same noise. A seeded key makes the
-        run reproducible, and its report states that it is not a private release.
+        run reproducible, and its report states that it is NOT private.
     delta
         Delta of the privacy report, in [0, 1); by default that of the budget, or of the algorithm
         if it has a `delta`, or 0, at which Gaussian noise has no finite epsilon.

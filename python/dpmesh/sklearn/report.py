@@ -90,7 +90,7 @@ class FitReport(InNotebooks):
             [
                 f"{self.estimator} of {sites} with {records}",
                 *(["sites       all records are one site"] if self.sites == 1 else []),
-                f"against     {self.threat_model}",
+                f"adversary   {self.threat_model}",
                 *([f"features    {self.features}"] if self.features else []),
                 *(in_lines("calibration", self.calibration) if self.calibration else []),
                 *in_lines("algorithm", self.algorithm),

@@ -95,7 +95,7 @@ class Statistics(InNotebooks):
     def __str__(self) -> str:
         sites = "1 site" if self.sites == 1 else f"{self.sites} sites"
         head = f"{self.records} records at {sites}"
-        cost = f"against     {self.threat_model}\n{self.privacy}"
+        cost = f"adversary   {self.threat_model}\n{self.privacy}"
         return "\n\n".join([head, *map(str, self.answers), cost])
 
     def synthesize(self, rows: int, seed: int = 0) -> Synthetic:

@@ -22,9 +22,10 @@ def theorem_1(
     """Return the epsilon of Theorem 1: the classical Gaussian mechanism, and basic composition.
 
     ``sum_k sqrt(2 ln(1.25 / delta_k)) Delta_k / sigma_k`` with ``delta_k`` in proportion to ``(k +
-    1)**-decay``, normalised to sum to `target_delta`: unnormalised they sum to 0.645. Over the
-    schedules of Figure 5, for 100 to 2,000 iterations, it is 13 to 180 times the exact epsilon,
-    ``gdp_epsilon(target_delta, gdp_mu(noise_stds / sensitivities))``.
+    1)**-decay``, normalised to sum to `target_delta`: unnormalised they sum to 0.645. The exact
+    epsilon is ``gdp_epsilon(target_delta, gdp_mu(noise_stds / sensitivities))``. For the schedules
+    of Figure 5 to which the theorem applies, its epsilon is 12.9 to 22.3 times the exact one after
+    100 iterations, and 49.6 to 179 times after 2,000.
 
     Parameters
     ----------
