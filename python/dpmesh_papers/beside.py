@@ -46,7 +46,7 @@ def table_of_task(cells: Sequence[Cell], name: str) -> str:
     if any(missing_rows(lines, name, trust) for trust in _trusts(lines)):
         heading += " Not all rows of the benchmark have run here,"
         heading += " and those of servers only in part."
-    rows = [f"| trust assumption | method | accuracy (%) |\n|{3 * '---|'}"]
+    rows = [f"| threat model | method | accuracy (%) |\n|{3 * '---|'}"]
     for line in _ordered(lines, epsilon):
         cell = line.at(epsilon)
         if line.method not in shown_methods or not cell.accuracy:

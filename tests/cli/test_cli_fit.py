@@ -127,7 +127,7 @@ def test_one_file_with_a_column_of_sites(sites: Path) -> None:
 @pytest.mark.slow
 def test_the_algorithm_can_be_chosen(sites: Path) -> None:
     gossip = call("fit", "sites/*.parquet", *FIT, "--algorithm", "gossip")
-    assert "adversary   all parties: all noisy messages may be public" in gossip
+    assert "adversary   whoever reads all noisy messages" in gossip
     options = ("2,4" if word == "8" else word for word in FIT)
     shared = call("fit", "sites/*.parquet", *options, "--mechanism", "BetweenPartners")
     assert "adversary   everybody except link partners; up to 1 colluding node" in shared

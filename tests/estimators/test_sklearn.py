@@ -80,7 +80,7 @@ def test_the_rule_chooses_by_the_number_of_sites(tumours: Any) -> None:
         report = fitted(groups, **options).report_
         assert f"{algorithm}(" in report.algorithm
         assert report.privacy.epsilon <= 4 * (1 + 1e-9)
-        adversary = "all parties: all noisy messages may be public"
+        adversary = "whoever reads all noisy messages"
         if algorithm == "FederatedLearning":
             adversary = "the server"
         assert f"adversary   {adversary}" in str(report)
@@ -174,7 +174,7 @@ def test_files_keep_the_estimator(tumours: Any, tmp_path: Path) -> None:
     assert clone(loaded).fit(table, diagnosis).n_features_in_ == 30
     assert {"against", "together"} <= model.report_.as_dict().keys()  # as files have them
     old = {name: value for name, value in model.report_.as_dict().items() if name != "against"}
-    assert FitReport.from_dict(old).threat_model.startswith("all parties")
+    assert FitReport.from_dict(old).threat_model.startswith("whoever reads")
 
 
 @pytest.mark.slow
@@ -248,7 +248,7 @@ def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
     model.fit(X, y, groups=np.arange(300) % 6)
     assert model.report_.privacy.epsilon == pytest.approx(3.0, rel=1e-3)
     assert model.report_.privacy.unit == "user"
-    assert "everybody" in model.report_.threat_model
+    assert model.report_.threat_model.startswith("whoever reads")
 
     def masked(noise: float) -> dm.FederatedLearning:
         sums = dm.algorithms.SecureAggregation(dim=130, rounds=3, colluding=2)

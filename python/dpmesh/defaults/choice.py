@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dpmesh.noise.correlated import BetweenPartners
 
 
-EVERYBODY = "all parties: all noisy messages may be public"
+EVERYBODY = "whoever reads all noisy messages"
 
 MIXINGS = 5
 """Mixings of each message, where partners share noise and not all nodes are neighbours."""

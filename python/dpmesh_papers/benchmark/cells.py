@@ -28,7 +28,7 @@ MAJORITY = "majority-class baseline"
 ALONE = "single site, without privacy"
 ALONE_PRIVATE = "single site, private"
 POOLED = "centralized, without privacy"
-NO_RELEASE = "nobody: nothing is released"
+NO_RELEASE = "none: nothing is released"
 
 Measured = dict[str, Any]
 
@@ -40,7 +40,7 @@ class Cell:
     Parameters
     ----------
     task, method, trust
-        Names of task and method, and the parties that a node has to trust with its records.
+        Names of task and method, and the threat model.
     epsilon
         The budget, None without privacy.
     accuracy, worst, best
@@ -190,7 +190,7 @@ def _trials(
     plain = cache(partial(baselines.compute, problem))
     trials: list[tuple[Cell, Callable[[], Measured]]] = []
     for method, which in ((MAJORITY, "chance"), (ALONE, "alone"), (POOLED, "pooled")):
-        trust = "whoever pools the records" if method == POOLED else NO_RELEASE
+        trust = "trusted server, without privacy" if method == POOLED else NO_RELEASE
         cell = Cell(task=name, method=method, trust=trust, epsilon=None, bytes=0.0)
         trials.append((cell, lambda which=which: _scores(getattr(plain(), which))))  # type: ignore[misc]
     for epsilon in epsilons:

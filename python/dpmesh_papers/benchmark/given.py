@@ -22,13 +22,13 @@ PARTNER_MIXINGS = 5
 DIRECTED_DEGREE = 2
 GLOBAL_SHARE = 0.05
 
-EVERYBODY = "nobody: all messages may be public"
-SERVER = "a server that sees all records or their gradients"
-HONEST_BUT_1 = "that the server and no 2 sites collude"
-HONEST_THIRD = "that the server and no more than a third of the sites collude"
-PARTNERS_BUT_1 = "that its link partners, but 1, keep shared noise secret"
-NO_TWO_NEIGHBOURS = "that no 2 neighbours of a node collude"
-NO_TWO_POOL = "that no 2 nodes pool what they see"
+EVERYBODY = "no trusted server: all messages public"
+SERVER = "trusted server (central DP)"
+HONEST_BUT_1 = "server colluding with at most 1 site"
+HONEST_THIRD = "server colluding with at most a third of the sites"
+PARTNERS_BUT_1 = "all messages public; at most 1 link partner colludes"
+NO_TWO_NEIGHBOURS = "all sums public; at most 1 neighbour colludes"
+NO_TWO_POOL = "any single node, no collusion (network DP)"
 
 
 class CannotRun(Exception):  # noqa: N818
@@ -103,7 +103,7 @@ class MethodRow:
     trial
         Returns the run, or raises `CannotRun`.
     trust
-        The parties that a node has to trust with its records.
+        The threat model: the adversary, and the parties that collude with it.
     """
 
     name: str

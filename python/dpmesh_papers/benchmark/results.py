@@ -32,19 +32,24 @@ UNSTABLE = 20.0
 """Standard deviation over the splits, in points, from which on a cell is left out."""
 
 NOTES = (
-    f"Accuracy at an epsilon, at delta = {DELTA:g} or the task's own, for replacing one record, or "
-    "one user where the task says so: the mean over nodes and splits, and half of its 95% "
-    "interval, which counts that splits of one table overlap. Where all splits have the "
-    "publisher's test records, it is about partitions and noise alone. Records have norm 1.\n\n"
+    "Cells are accuracies at an epsilon: the mean over nodes and splits, ± half of its 95% "
+    "interval. The interval accounts for the overlap of splits of one table. Where all splits have "
+    "the publisher's test records, it covers partitions and noise alone. "
+    f"Delta is {DELTA:g}, or stated by the task. The neighboring relation is replace-one; the unit "
+    "is a record, or a user where the table says so. Records have norm 1.\n\n"
     "- `*`: better than a single site without privacy and than the majority class, by paired "
     "differences over the splits (95% for all cells of a task together, Holm).\n"
     "- as majority: not clearly above the majority-class baseline.\n"
     f"- unstable: a standard deviation of {UNSTABLE:g} points or more over the splits.\n"
     "- worst: of the worst node, at the largest epsilon.\n"
-    "- proved: the largest epsilon by the ledger against somebody who sees every message, at the "
-    "smallest budget.\n"
+    "- proved: the epsilon of the ledger at the smallest budget, against an adversary who reads "
+    "all messages; the largest over the splits.\n"
     "- MB: sent by a node. Seconds: of one run, on one machine, busy or not.\n\n"
-    f"The first three take {LEAST} splits; the numbers left out are in benchmark.json.",
+    f"`*`, *as majority* and *unstable* need at least {LEAST} splits. The numbers left out are in "
+    "benchmark.json.\n\n"
+    "The majority class is the largest class of the training records. Splits are random, so on "
+    "balanced data that class is often a smaller one in the test records: its accuracy is then "
+    "below that of a guess.",
     RULE,
 )
 
@@ -165,12 +170,7 @@ def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str
     """
     epsilons = epsilons_of(cells, task)
     lines = lines_of(cells, task)
-    heads = [
-        "method",
-        "trust assumption",
-        "unit",
-        *(f"epsilon {epsilon:g}" for epsilon in epsilons),
-    ]
+    heads = ["method", "threat model", "unit", *(f"epsilon {epsilon:g}" for epsilon in epsilons)]
     heads += ["worst", "proved", "MB", "seconds"]
     rows: list[list[str]] = []
     methods_of_note: dict[str, list[str]] = {}
@@ -207,7 +207,7 @@ def _costs(line: Line, majority: Cell) -> list[str]:
 
 
 def verdict(cells: Sequence[Cell]) -> str:
-    """Name the methods that beat a single node, their epsilon, and the parties to trust."""
+    """Name the methods that beat a single node, their epsilon, and their threat model."""
     verdicts = []
     for task in dict.fromkeys(cell.task for cell in cells):
         lines = {line.method: line for line in lines_of(cells, task)}
@@ -217,9 +217,9 @@ def verdict(cells: Sequence[Cell]) -> str:
 
 
 def _verdict(lines: dict[str, Line], splits: int) -> str:
-    """Return the sentence of one task: the best method of each kind of trust."""
+    """Return the sentence of one task: the best method of each threat model."""
     alone = lines[ALONE].first
-    baseline = f"On {alone.task} a node alone without privacy reaches {100 * alone.mean:.1f}%"
+    baseline = f"On {alone.task} a single node without privacy reaches {100 * alone.mean:.1f}%"
     if splits < LEAST:
         if splits == 1:
             return f"{baseline}; 1 split gives no verdict."
@@ -235,7 +235,7 @@ def _verdict(lines: dict[str, Line], splits: int) -> str:
     phrases = []
     for trust, (epsilon, loss, method) in sorted(best.items(), key=lambda item: item[1]):
         accuracy = -100 * loss
-        phrases.append(f"{method} from epsilon {epsilon:g} on ({accuracy:.1f}%, trusting {trust})")
+        phrases.append(f"{method} from epsilon {epsilon:g} on ({accuracy:.1f}%; {trust})")
     return f"{baseline}, and is clearly beaten by {'; '.join(phrases)}."
 
 
