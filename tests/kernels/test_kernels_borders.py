@@ -94,6 +94,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "dequantize": (lambda codes: kernels.dequantize(codes, 0.1), (CODES,)),
     "pack": (lambda codes: kernels.pack(codes, 5).message, (CODES,)),
     "clip_rows": (lambda x: kernels.clip_rows(x, 1.0), (X,)),
+    "cosines": (kernels.cosines, (X,)),
     "smooth": (lambda x: kernels.smooth(x, 2.0, blocks=[2, 3]), (X,)),
     "weighted_sum": (lambda x, y: kernels.weighted_sum((2, x), (-1, y)), (X, PARAMS)),
     "column_sums": (kernels.column_sums, (X,)),
@@ -134,11 +135,12 @@ INTO: dict[str, Callable[[Array, Array | None], Any]] = {
     "noise": lambda x, out: kernels.add_noise("laplace", x, 1.0, STREAM, out=out),
     "clipping": lambda x, out: kernels.clip_rows(x, 1.0, out=out),
     "smoothing": lambda x, out: kernels.smooth(x, 2.0, out=out),
+    "cosines": lambda x, out: kernels.cosines(x, out=out),
     "mixing": lambda x, out: kernels.mix(SQUARE, x, out=out),
     "sums": lambda x, out: kernels.weighted_sum((1, x), (2, x), out=out),
     "gradient": lambda x, out: linear_gradient(x, FEATURES, LABELS, BATCHES, "squared", out=out),
 }
-IN_PLACE = {"noise", "clipping", "smoothing"}
+IN_PLACE = {"noise", "clipping", "cosines", "smoothing"}
 """Those that work in place, in the very memory of `x`."""
 OTHER_BASES: dict[str, Callable[[Array], Array]] = {
     "view": lambda x: x[...],

@@ -16,6 +16,7 @@ Rules that all of them keep:
 """
 
 from dpmesh.kernels.draws import batch_ends, bernoulli, integers, sample, shuffle, uniform
+from dpmesh.kernels.features import cosines
 from dpmesh.kernels.linear import LinearModel, linear_scores
 from dpmesh.kernels.masking import mask_and_pack, tag, unpack_sum
 from dpmesh.kernels.mixing import mix
@@ -53,6 +54,7 @@ __all__ = [
     "clip_rows",
     "column_sums",
     "correlated_gaussian",
+    "cosines",
     "dequantize",
     "discrete_gaussian",
     "discrete_laplace",

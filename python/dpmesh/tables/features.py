@@ -25,6 +25,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh import _core  # the package of kernels would import scipy
 from dpmesh._files import JsonObject
 from dpmesh._validate import every, fail, integer, nearest, positive
 from dpmesh.tables.cells import FloatArray
@@ -161,9 +162,9 @@ class Cosines:
         normal, uniform = _random_directions(self.seed, layout.width, self.count)
         numbers = max(len(layout.numbers), 1)
         scale = self.turns / sqrt(min(numbers, MOST_NUMBERS))
-        angles = records @ (scale * normal)
+        angles: Records = records @ (scale * normal)
         angles += 2 * pi * uniform
-        return np.cos(angles, out=angles)
+        return _core.cosines(angles, angles)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,7 @@ mod turning_points;
 mod wide;
 
 pub mod complexity;
+pub mod cosines;
 pub mod discrete;
 pub mod draws;
 #[cfg(feature = "linear")]

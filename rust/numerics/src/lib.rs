@@ -3,6 +3,7 @@
 #![deny(missing_docs)]
 
 pub mod check;
+pub mod cosine;
 pub mod dispatch;
 pub mod double_double;
 pub mod error;

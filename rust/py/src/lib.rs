@@ -10,6 +10,7 @@ mod claim;
 mod complexity;
 mod convert;
 mod correlated;
+mod cosines;
 mod discrete;
 mod draws;
 mod linear;
@@ -42,6 +43,8 @@ mod _core {
     use crate::complexity::rademacher_suprema;
     #[pymodule_export]
     use crate::correlated::{add_pair_noise, correlated_noise};
+    #[pymodule_export]
+    use crate::cosines::cosines;
     #[pymodule_export]
     use crate::discrete::discrete_noise;
     #[pymodule_export]

@@ -1,7 +1,9 @@
 //! Row-major feature matrices.
 
+use std::ops::RangeInclusive;
+
 use super::Features;
-use super::in_f64::{PowersInF64, ScoresInF64, SumsInF64};
+use super::in_f64::{PowersInF64, SIDE, ScoresInF64, SumsInF64};
 use super::tiles::{Scores, Sums};
 use super::vectors::scale_in_place;
 use crate::KernelError;
@@ -9,10 +11,14 @@ use crate::error::rows;
 use crate::instructions::vectorized;
 use crate::parallel::BLOCK;
 use crate::projection::{Norm, sum_of_powers};
-use crate::wide::{Wide, in_wide_vectors};
+use crate::wide::{DOUBLES, Wide, in_wide_vectors};
 
 /// Partial sums of the inner product of one record: few, so that short records fill them.
 const LANES: usize = 8;
+
+/// Lengths of rows whose powers are summed side by side: for shorter ones a call costs more, longer ones are summed in
+/// blocks.
+const SIDE_BY_SIDE: RangeInclusive<usize> = 2 * DOUBLES..=BLOCK;
 
 /// A row-major matrix of features: one row for each record.
 #[derive(Debug, Clone, Copy)]
@@ -143,8 +149,9 @@ impl<T: Wide> Features for Dense<'_, T> {
         });
     }
 
+    #[inline(always)]
     fn sums_of_powers(&self, records: &[i64], norm: Norm, sums: &mut [f64]) {
-        if self.columns > BLOCK {
+        if records.len() < SIDE || !SIDE_BY_SIDE.contains(&self.columns) {
             for (sum, &record) in sums.iter_mut().zip(records) {
                 *sum = self.sum_of_powers(record as usize, norm);
             }

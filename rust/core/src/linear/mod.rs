@@ -109,7 +109,7 @@ pub trait Features: Sync {
     /// As [`scores`](Self::scores), for parameters in `f64` and with arithmetic in `f64`: the same bits whatever the type
     /// of the features.
     fn scores_in_f64(&self, records: &[i64], params: &[f64], scores: &mut [f64]);
-    /// Writes the [`sum_of_powers`](Self::sum_of_powers) of each of the records.
+    /// Writes the [`sum_of_powers`](Self::sum_of_powers) of each of the records; inside `vectorized!`.
     fn sums_of_powers(&self, records: &[i64], norm: Norm, sums: &mut [f64]);
     /// Adds to each row of `target` the records, in order, times their factors for that row, in `f64`. Records whose
     /// factors are all 0 are not read; those without factors, at the end, are read next.

@@ -247,11 +247,20 @@ impl<'a, F: Features> LinearModel<'a, F> {
         weight: f64,
     ) {
         self.slopes(records, scores);
-        let each = scores.chunks_exact_mut(self.objective.outputs());
-        for (slopes, &record) in each.zip(records) {
-            let factor = self.factor(record, slopes, clipping, weight);
-            for slope in slopes {
-                *slope *= factor;
+        let outputs = self.objective.outputs();
+        let groups = records.chunks(RECORDS_AT_ONCE);
+        for (records, slopes) in groups.zip(scores.chunks_mut(RECORDS_AT_ONCE * outputs)) {
+            let Some(clip) = clipping else {
+                slopes.iter_mut().for_each(|slope| *slope *= weight);
+                continue;
+            };
+            let mut powers = [0.0; RECORDS_AT_ONCE];
+            let powers = &mut powers[..records.len()];
+            self.features.sums_of_powers(records, clip.norm, powers);
+            for (slopes, powers) in slopes.chunks_exact_mut(outputs).zip(powers) {
+                let length = inlined_norm(slopes, clip.norm) * clip.norm.root(*powers);
+                let factor = weight * clip.factor(length);
+                slopes.iter_mut().for_each(|slope| *slope *= factor);
             }
         }
         if let Some(clip) = clipping
@@ -310,21 +319,6 @@ impl<'a, F: Features> LinearModel<'a, F> {
         for slope in slopes {
             *slope *= weight * factor;
         }
-    }
-
-    /// The factor of the derivatives of a record's loss: `weight`, less if its gradient is clipped.
-    #[inline(always)]
-    pub(super) fn factor(
-        &self,
-        record: i64,
-        slopes: &[f64],
-        clipping: Option<Clipping>,
-        weight: f64,
-    ) -> f64 {
-        clipping.map_or(weight, |clip| {
-            let powers = self.features.sum_of_powers(record as usize, clip.norm);
-            weight * clip.factor(inlined_norm(slopes, clip.norm) * clip.norm.root(powers))
-        })
     }
 
     /// About how many elements the work for one node touches.

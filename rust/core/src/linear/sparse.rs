@@ -147,10 +147,11 @@ impl<T: Wide, I: Index> Features for Csr<'_, T, I> {
         }
     }
 
+    #[inline(always)]
     fn sums_of_powers(&self, records: &[i64], norm: Norm, sums: &mut [f64]) {
-        vectorized!(for (sum, &record) in sums.iter_mut().zip(records) {
+        for (sum, &record) in sums.iter_mut().zip(records) {
             *sum = self.sum_of_powers(record as usize, norm);
-        });
+        }
     }
 
     fn add_scaled_in_f64(&self, records: &[i64], factors: &[f64], target: &mut [f64]) {
