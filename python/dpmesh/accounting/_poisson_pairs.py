@@ -28,6 +28,15 @@ _LARGE_ARCSINH = 15.0
 _LARGEST_EXPONENT = 700.0
 """Up to here the exponential function does not overflow."""
 
+_OTHER_UNITS = 40
+"""Rounding of a profile, in units, beside that of its tails; it is multiplied by 8.
+
+A tail of a normal distribution at d deviations is off by about d^2 units. The other dozen of
+operations (logarithm, two tails, products, a difference) are off by one or two units each. A trial
+against 60 digits (rates 1e-9 to 0.3, noise ratios 0.1 to 50, losses -1 to 3) found at most 5% of
+the errors that result.
+"""
+
 
 @dataclass(frozen=True)
 class PublishedSample(DominatingPair):
@@ -250,6 +259,9 @@ def _size_profile(
         sign -1:  H_e = exp(e) (threshold Q- - b P-),    threshold = exp(-e) - a
 
     Where the threshold is not positive, x is minus infinity.
+
+    Near ``exp(e) = a`` the threshold is a difference of nearly equal numbers. Its rounding acts as
+    a shift of the loss e by at most 4 `UNIT`; the errors are those of a profile at the shifted e.
     """
     a = 1 - rate
     ratios = np.exp(np.minimum(losses, _LARGEST_EXPONENT))  # exp(e)
@@ -267,7 +279,7 @@ def _size_profile(
     mass_p = weight_of_p * scipy.special.ndtr(-sign * (x - 1) / noise_ratio)
     mass_q = threshold * scipy.special.ndtr(-sign * x / noise_ratio)
     values = np.maximum(0, sign * scale * (mass_p - mass_q))
-    # a tail at x / s is off by about (x / s)^2 units; 40 allows for all other operations
     deviations = 1 + np.abs(np.nan_to_num(x, posinf=0, neginf=0)) / noise_ratio
-    errors = 8 * UNIT * (deviations**2 + 40) * scale * (mass_p + np.abs(mass_q) + UNIT)
+    tail_units = deviations**2 + _OTHER_UNITS
+    errors = 8 * UNIT * tail_units * scale * (mass_p + np.abs(mass_q) + UNIT)
     return Profile(values, errors)

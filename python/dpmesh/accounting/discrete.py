@@ -33,7 +33,12 @@ SHARES_OF_DELTA = (2.0**-10, 2.0**-4, 0.5)
 
 _INTEGER_ORDERS = tuple(order for order in DEFAULT_ORDERS if order == round(order))
 _ORDERS_OF_BOTH = tuple(order for order in _INTEGER_ORDERS if order <= 1024)
-"""Orders for samples of fixed size, whose moments are those of both directions together."""
+"""Orders for samples of fixed size, whose moments are those of both directions together.
+
+Any set of orders is proved. Larger ones would lower only tiny epsilons: in a trial (rates 1e-4 to
+0.1, noise ratios 0.5 to 64, 1 to 10,000 rounds) those below 0.006 at delta 1e-5, and below 0.016 at
+delta 1e-9.
+"""
 
 _LARGE_LOG_MOMENT = 30.0
 """Above this, log(2 exp(m) - 1) is rounded up to m + log(2), which does not overflow."""

@@ -45,16 +45,30 @@ LINEAR_SHARES = (0.8, 0.2)
 """Of the budget of a linear regression: second moments, and outer products of residuals."""
 
 FEW_DEVIATIONS = 6.0
-"""Residuals are clipped at so many of their standard deviations, for errors alone."""
+"""Clipping bound of residuals, in their standard deviations; it touches robust errors alone.
+
+The noise of these errors grows with the square of the bound. A normal residual lies beyond 6
+deviations with a probability of 2e-9; of any distribution at most 1/36, about 3%, lies there
+(Chebyshev's inequality).
+"""
 
 MOST_WIDE = 1_000
 """Most coefficients p of a regression: a round releases about p^2 numbers."""
 
 RECORDS_PER_COEFFICIENT = 10
-"""With fewer records for each coefficient a regression is refused."""
+"""With fewer records for each coefficient a regression is refused.
+
+The usual rule for logistic regressions asks for 10 events for each coefficient (Peduzzi, Concato,
+Kemper, Holford and Feinstein 1996). The number of events is private, the number of records public:
+this rule is weaker, and refuses only what is hopeless.
+"""
 
 LEAST_VARIANCE = 1e-4
-"""Least variance of residuals, in units of half a range squared."""
+"""Least variance of residuals, in units of half a range of the target, squared.
+
+A difference of noisy sums may be negative. The floor is a deviation of sqrt(1e-4) = 0.01 of half a
+range, 0.5% of the range, and keeps standard errors and the clipping bound above 0.
+"""
 
 WIDEST_RESIDUAL = 2.0
 """Largest distance of two numbers in [-1, 1], such as a target and its prediction."""

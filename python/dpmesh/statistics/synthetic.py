@@ -293,12 +293,19 @@ class PairError(NamedTuple):
 def error_of(name: str, noisy: Floats, drawn: Floats, records: int, noise: float) -> PairError:
     """Return the error of one table from released numbers.
 
-    With m cells and noise of deviation s in a share, let d be the squared distance of the drawn
-    shares from the released ones, less ``m s^2``, which the noise adds to it on average. By Cauchy
-    and Schwarz a squared distance of d is a total variation of at most ``sqrt(m d) / 2``. The bound
-    ``sqrt(m (d + 2 m s^2)) / 2`` allows for the noise that drawn rows share with the released
-    table. The estimate takes all cells' differences for normal, of variance ``d / m + s^2 / 4``:
-    it is ``sqrt(2 / pi) sqrt(m d + m^2 s^2 / 4) / 2``.
+    A released table has m cells, whose shares p have noise n of deviation s each. Let d be the
+    squared distance of the drawn shares q from the released ones, less the noise's ``m s^2``.
+
+    Drawn shares may follow a part f of the noise, from 0 to 1: ``q = p + f n + r``, with r
+    independent of n. Then, on average over n,
+
+        |q - (p + n)|^2 = (1 - f)^2 m s^2 + |r|^2,     so that d = (f^2 - 2 f) m s^2 + |r|^2,
+        |q - p|^2       = f^2 m s^2 + |r|^2            = d + 2 f m s^2  <=  d + 2 m s^2.
+
+    By the inequality of Cauchy and Schwarz, shares at a squared distance D have a total variation
+    of at most ``sqrt(m D) / 2``. The bound has ``D = d + 2 m s^2``, for f = 1. The estimate takes
+    ``D = d + m s^2 / 4``, for f = 1/8, a guess, and normal differences in all cells, whose mean
+    absolute value is ``sqrt(2 / pi)`` of their deviation: ``sqrt(2 / pi) sqrt(m D) / 2``.
 
     Parameters
     ----------
@@ -316,7 +323,7 @@ def error_of(name: str, noisy: Floats, drawn: Floats, records: int, noise: float
     cells = noisy.size
     share_noise = noise / records
     squared_distance = float(np.square(noisy / records - drawn).sum())
-    without_noise = max(squared_distance - cells * share_noise**2, 0.0)
+    without_noise = max(squared_distance - cells * share_noise**2, 0.0)  # d
     bound = 0.5 * sqrt(cells * (without_noise + 2 * cells * share_noise**2))
     estimate = 0.5 * sqrt(2 / pi) * sqrt(cells * without_noise + cells**2 * share_noise**2 / 4)
     independent = np.outer(drawn.sum(axis=1), drawn.sum(axis=0))
