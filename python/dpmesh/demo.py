@@ -210,8 +210,13 @@ def _panel(
     seeds: np.random.Generator | None,
     on_run: Callable[[], object],
 ) -> Panel:
-    """Run both methods at each epsilon on all splits of one federation."""
-    public = [baselines.compute(problem) for problem in splits]
+    """Run both methods at each epsilon on all splits of one federation.
+
+    Baselines without privacy have one penalty, so that the demo takes seconds: on ten further
+    splits single sites scored 0.04 and 0.5 points higher with it than with one that each chose by
+    cross-validation, the centralized baseline 0.02 points higher and 0.3 lower.
+    """
+    public = [baselines.compute(problem, quick=True) for problem in splits]
     verdicts: dict[Method, list[Verdict]] = {method: [] for method in _METHODS}
     reports = []
     for epsilon in EPSILONS:
