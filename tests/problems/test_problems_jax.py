@@ -324,7 +324,7 @@ def test_patches_and_their_product_are_a_convolution() -> None:
     pooled = jax.lax.reduce_window(
         expected, -np.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "SAME"
     )
-    np.testing.assert_allclose(networks._halved(found), pooled[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(networks._max_pooled(found), pooled[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

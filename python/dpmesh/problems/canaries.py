@@ -18,7 +18,8 @@ from dpmesh.data import Dataset
 from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 
-_FAR = 1e6  # a pull so strong that it is always clipped
+_FAR = 1e6
+"""Label of a canary, and length of a client's pull: far beyond any clipping norm in use."""
 
 
 def diagonal(dim: int) -> Numbers:
@@ -201,9 +202,10 @@ class HillProblem:
         slopes = -self.curvature * params
         pushes = np.where(self.coins, -self.pull, self.pull)[:, np.newaxis]
         if clipping_norm is not None:
-            slopes, pushes = (x.clip(-clipping_norm, clipping_norm) for x in (slopes, pushes))
-        share = (canaries / np.diff(indptr))[:, np.newaxis]
-        return np.asarray((1 - share) * slopes + share * pushes)
+            slopes = slopes.clip(-clipping_norm, clipping_norm)
+            pushes = pushes.clip(-clipping_norm, clipping_norm)
+        canary_share = (canaries / np.diff(indptr))[:, np.newaxis]
+        return np.asarray((1 - canary_share) * slopes + canary_share * pushes)
 
     def objective(self, params: Floats, batches: Ragged) -> Numbers:
         """Return 0: these losses are not used."""

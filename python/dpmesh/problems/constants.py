@@ -109,8 +109,12 @@ def linear_constants(
     b = positive("feature_norm", feature_norm)
     r = math.inf if radius is None else positive("radius", radius)
     regularization = non_negative("regularization", regularization)
-    models = 1 if classes is None else int(classes)
-    targets = math.sqrt(models) * (1.0 if classes else positive("label_bound", label_bound))
+    if classes is None:
+        models = 1
+        target_norm = positive("label_bound", label_bound)
+    else:
+        models = int(classes)
+        target_norm = math.sqrt(models)  # of targets of -1 and +1
     loss_lipschitz, curvature = {
         "logistic": (math.sqrt(models) * b, b * b / 4),
         "multilabel": (math.sqrt(models) * b, b * b / 4),
@@ -118,12 +122,15 @@ def linear_constants(
         "absolute": (math.sqrt(models) * b, math.inf),
         "huber": (math.sqrt(models) * b, b * b),
         "poisson": (b, b * b),
-        "squared": ((r * b + targets) * b, b * b),
+        "squared": ((r * b + target_norm) * b, b * b),
         "softmax": (math.sqrt(2) * b, b * b / 2),
     }[loss]
+    lipschitz = loss_lipschitz
+    if regularization:  # else 0 times an infinite radius would be NaN
+        lipschitz += regularization * r
     return Constants(
         loss_lipschitz=loss_lipschitz,
-        lipschitz=loss_lipschitz + (regularization * r if regularization else 0.0),
+        lipschitz=lipschitz,
         smoothness=curvature + regularization,
         strong_convexity=regularization,
     )

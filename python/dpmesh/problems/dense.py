@@ -34,7 +34,8 @@ class DenseProblem(PartitionedProblem, ABC):
     it by that.
     """
 
-    models = 1  # of a node, as of a LinearProblem
+    models = 1
+    """Number of a node's models, as of a `LinearProblem`."""
 
     train: Dataset
     partition: IndexArrays = field(repr=False)
@@ -113,14 +114,17 @@ class DenseProblem(PartitionedProblem, ABC):
         """
         bound = np.inf if clipping_norm is None else positive("clipping_norm", clipping_norm)
         one_of("norm", norm, NORMS)
+        bound_before_rounding = bound * (1 - _ROUNDING)
+        params = np.asarray(params, np.float32)
         sums = np.zeros((len(params), self.dim))
         for micro in microbatches(
             as_ragged(batches), size=self.records_at_once, at_once=self.nodes_at_once
         ):
-            shrunk = bound * (1 - _ROUNDING)
-            parts = self._clipped_sums(np.asarray(params, np.float32), micro, shrunk, norm)
-            firsts = np.flatnonzero(np.diff(micro.owners, prepend=-1))
-            sums[micro.owners[firsts]] += np.add.reduceat(parts, firsts, axis=0)
+            micro_sums = self._clipped_sums(params, micro, bound_before_rounding, norm)
+            # owners ascend: the microbatches of a row are neighbours, and add up to its sum
+            first_of_owner = np.flatnonzero(np.diff(micro.owners, prepend=-1))
+            owners = micro.owners[first_of_owner]
+            sums[owners] += np.add.reduceat(micro_sums, first_of_owner, axis=0)
         return sums
 
     def clipped_sums(self, params: FloatArray, batches: Batches, clipping_norm: float) -> Sensitive:
@@ -170,67 +174,92 @@ class DenseProblem(PartitionedProblem, ABC):
         -------
         Shape (rows, dim), float32.
         """
-        g = self._gradient(params, batches, clipping_norm, norm)
-        w = np.asarray(params - step_size * g, np.float32)
+        gradient = self._gradient(params, batches, clipping_norm, norm)
+        stepped = np.asarray(params - step_size * gradient, np.float32)
         if radius is None:
-            return w
-        return kernels.clip_rows(w, radius)
+            return stepped
+        return kernels.clip_rows(stepped, radius)
 
     def _gradient(
         self, params: FloatArray, batches: Batches, clipping_norm: float | None, norm: Norm
     ) -> Numbers:
         """Return `gradient` in float64."""
         sums = self.gradient_sum(params, batches, clipping_norm=clipping_norm, norm=norm)
-        sums /= np.maximum(np.diff(as_ragged(batches)[0]), 1)[:, np.newaxis]
+        indptr, _ = as_ragged(batches)
+        divisors = np.maximum(np.diff(indptr), 1)  # 1 for a row without records
+        sums /= divisors[:, np.newaxis]
         sums += self.regularization * np.asarray(params, np.float64)
         return sums
 
     @property
     def _shape(self) -> tuple[int, ...]:
+        """Shape of a record's features for the model."""
         if self.record_shape is None:
             return (self.train.dim,)
         return self.record_shape
 
     def _shaped(self, dataset: Dataset) -> FloatArray:
+        """Return the features of a dataset, shape (records, *record_shape), float32."""
         return np.asarray(dataset.features, np.float32).reshape(-1, *self._shape)
 
-    def _to_test(self) -> Dataset:
+    def _required_test(self) -> Dataset:
+        """Return the test records; fail if there are none."""
         if self.test is None:
             fail("test", "records to measure the accuracy on", None)
         return self.test
 
 
 class Microbatches(NamedTuple):
-    """Parts of batches, each of at most so many records of one row."""
+    """Parts of batches, each of at most `size` records of one row.
+
+    Attributes
+    ----------
+    owners
+        The row of each microbatch, ascending, shape (microbatches,).
+    indices
+        Its records, shape (microbatches, size); padding repeats its first record.
+    used
+        True for records, False for padding, shape (microbatches, size).
+    """
 
     owners: Indices
-    """Shape (microbatches,): the row of each, ascending."""
     indices: Indices
-    """Shape (microbatches, size): records; places without one repeat the first."""
     used: Flags
-    """Of the same shape: which places have a record."""
 
 
 def microbatches(batches: Ragged, *, size: int, at_once: int) -> Iterator[Microbatches]:
-    """Yield all rows' batches in parts of at most `size` records, at most `at_once` parts a time.
+    """Yield all rows' batches in microbatches of at most `size` records.
 
-    Rows of fewer records are padded to a power of 2, each by itself: how a row's records are
-    added up depends on no other row, and few shapes are compiled.
+    A row of fewer records has one microbatch, padded to a power of 2: how a row's records are added
+    up depends on no other row, and few shapes are compiled. Rows without records have none.
+
+    Parameters
+    ----------
+    batches
+        The records of each row.
+    size
+        Most records of a microbatch.
+    at_once
+        Most microbatches of what is yielded at once.
     """
     indptr, records = batches
     lengths = np.diff(indptr)
-    widths = np.minimum(size, 1 << np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64))
+    next_powers = 1 << np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64)
+    widths = np.minimum(size, next_powers)
     for width in np.unique(widths[lengths > 0]).tolist():
-        chosen = np.flatnonzero((widths == width) & (lengths > 0))
-        parts = -(-lengths[chosen] // width)
-        ends = np.cumsum(parts)
-        owners = np.repeat(chosen, parts)
-        first = indptr[owners] + width * (np.arange(ends[-1]) - np.repeat(ends - parts, parts))
-        is_used = np.arange(width) < (indptr[owners + 1] - first)[:, np.newaxis]
-        indices = records[first[:, np.newaxis] + np.where(is_used, np.arange(width), 0)]
+        rows_of_width = np.flatnonzero((widths == width) & (lengths > 0))
+        counts = -(-lengths[rows_of_width] // width)  # microbatches of each row
+        ends = np.cumsum(counts)
+        number_in_row = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
+        owners = np.repeat(rows_of_width, counts)
+        first_record = indptr[owners] + width * number_in_row
+        records_left = indptr[owners + 1] - first_record
+        columns = np.arange(width)
+        is_used = columns < records_left[:, np.newaxis]
+        indices = records[first_record[:, np.newaxis] + np.where(is_used, columns, 0)]
         for i in range(0, len(owners), at_once):
-            part = slice(i, i + at_once)
-            yield Microbatches(owners[part], indices[part], is_used[part])
+            chunk = slice(i, i + at_once)
+            yield Microbatches(owners[chunk], indices[chunk], is_used[chunk])
 
 
 def as_ragged(batches: Batches) -> Ragged:

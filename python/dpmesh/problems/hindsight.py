@@ -25,7 +25,20 @@ from dpmesh.problems.linear import LinearProblem
 Vector = Numbers
 
 WIDTHS = tuple(0.1**k for k in range(1, 9))
-"""Widths over which the kink of a loss is smoothed, one after the other."""
+"""Widths over which the kink of a loss is smoothed, one after the other, in units of the score.
+
+A smoothed loss is at most ``width / 2`` below the loss. So the last one, 1e-8, can prove gaps of
+1e-8, far below the default tolerance.
+"""
+
+LEAST_RADIUS = 1e-30
+"""Least radius of a ball: `clip_rows` projects onto no smaller one."""
+
+_LEAST_RATIO = 1e-300
+"""Smaller ratios count as this where their logarithm is taken."""
+
+_MOST_MULTIPLIERS = 60
+"""Most multipliers that are tried for each width of a kink."""
 
 
 class NotReached(RuntimeError):  # noqa: N818
@@ -104,9 +117,10 @@ def best_fixed_predictor(
     instance("problem", problem, "a LinearProblem", LinearProblem)
     tolerance = positive("tolerance", tolerance)
     search = _Search(_Goal(problem, records, radius), tolerance)
+    widths = WIDTHS if problem.loss in KINKED else (0.0,)
     # L-BFGS hands BLAS tiny matrices, thousands of times: waking its threads would cost more.
     with _blas().limit(limits=1, user_api="blas"):
-        for width in WIDTHS if problem.loss in KINKED else (0.0,):
+        for width in widths:
             search.advance(width)
             if search.best.gap <= tolerance:
                 return search.best
@@ -125,67 +139,80 @@ class _Goal:
     def __init__(
         self, problem: LinearProblem, records: npt.ArrayLike | None, radius: float | None
     ) -> None:
-        chosen = problem.everything[1] if records is None else np.asarray(records)
-        if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or not chosen.size:
+        indices = problem.everything[1] if records is None else np.asarray(records)
+        if indices.ndim != 1 or indices.dtype.kind not in "iu" or not indices.size:
             expected = "integer indices of at least 1 record"
-            fail("records", expected, f"{chosen.dtype} of shape {chosen.shape}")
-        if chosen.min() < 0 or chosen.max() >= problem.train.records:
-            fail("records", f"indices from 0 to {problem.train.records - 1}", chosen)
-        train = problem.train.take(chosen)
+            fail("records", expected, f"{indices.dtype} of shape {indices.shape}")
+        if indices.min() < 0 or indices.max() >= problem.train.records:
+            fail("records", f"indices from 0 to {problem.train.records - 1}", indices)
+        train = problem.train.take(indices)
         train = replace(train, features=train.features.astype(np.float64))
-        self.all = np.arange(train.records)[None]
-        self.problem = replace(problem, train=train, partition=(self.all[0],), test=None)
+        self.batch = np.arange(train.records)[None]  # all records, at one node
+        self.problem = replace(problem, train=train, partition=(self.batch[0],), test=None)
         self.strength = problem.regularization  # lambda
+        self.radius = self._checked_radius(radius)
+
+    def _checked_radius(self, radius: float | None) -> float:
+        """Return R; without one, that of the ball beyond which no point is better than 0."""
         if radius is not None:
-            self.radius = positive("radius", radius)
-            if self.radius < 1e-30:  # below, nothing is projected
-                fail("radius", "a finite number of at least 1e-30", radius)
-        elif self.strength > 0:
-            at_zero = self.value(np.zeros(problem.dim))
-            self.radius = math.sqrt(2 * at_zero / self.strength) or 1.0
-        else:
+            checked = positive("radius", radius)
+            if checked < LEAST_RADIUS:
+                fail("radius", f"a finite number of at least {LEAST_RADIUS:g}", radius)
+            return checked
+        if self.strength == 0:
             fail("radius", "a radius, since there is no regularization", None)
+        value_at_zero = self.value(np.zeros(self.problem.dim))
+        return math.sqrt(2 * value_at_zero / self.strength) or 1.0
 
     def value(self, w: Vector) -> float:
-        """``F(w)``."""
-        return float(self.problem.objective(w[None], self.all)[0])
+        """Return ``F(w)``."""
+        return float(self.problem.objective(w[None], self.batch)[0])
 
     def smooth(self, w: Vector, width: float) -> tuple[float, Vector]:
-        """The smooth function ``f <= F``, and its gradient."""
+        """Return the smooth function ``f <= F`` at w, and its gradient."""
         if self.problem.loss in KINKED:
-            return self._rounded(w, width)
-        return self.value(w), self.problem.gradient(w[None], self.all)[0].astype(np.float64)
+            return self._without_kink(w, width)
+        return self.value(w), self.problem.gradient(w[None], self.batch)[0].astype(np.float64)
 
-    def _rounded(self, w: Vector, width: float) -> tuple[float, Vector]:
-        """``max_a a r - width a^2 / 2`` in place of a loss ``max_a a r`` with a kink.
+    def _without_kink(self, w: Vector, width: float) -> tuple[float, Vector]:
+        """Return ``max_a (a r - width a^2 / 2)`` in place of a loss ``max_a a r`` with a kink.
 
         It is the hinge for ``r = 1 - y <w, x>`` and a from 0 to 1, and the absolute loss for
-        ``r = <w, x> - y`` and a from -1 to 1.
+        ``r = <w, x> - y`` and a from -1 to 1. The maximum is at ``a = r / width``, clipped.
         """
         x = self.problem.train.features
         labels = self.problem.train.labels[:, None]
         classes = self.problem.classes
-        y = labels if classes is None else np.where(labels == np.arange(classes), 1, -1)
+        if classes is None:
+            y = labels
+        else:
+            y = np.where(labels == np.arange(classes), 1, -1)
         scores = x @ w.reshape(y.shape[1], -1).T
         if self.problem.loss == "hinge":
-            rest = 1 - y * scores
-            slope = -y
-            lowest = 0
+            r = 1 - y * scores
+            slope_of_r = -y
+            least_a = 0
         else:
-            rest = scores - y
-            slope = np.ones_like(y)
-            lowest = -1
-        a = np.clip(rest / width, lowest, 1)
-        value = (a * (rest - width / 2 * a)).sum() / len(y) + self.strength / 2 * w @ w
-        gradient = self.strength * w + ((x.T @ (a * slope)).T / len(y)).ravel()
-        return float(value), gradient
+            r = scores - y
+            slope_of_r = np.ones_like(y)
+            least_a = -1
+        a = np.clip(r / width, least_a, 1)
+        value = (a * (r - width / 2 * a)).sum() / len(y) + self.strength / 2 * w @ w
+        loss_gradient = ((x.T @ (a * slope_of_r)).T / len(y)).ravel()
+        return float(value), self.strength * w + loss_gradient
 
     def lower_bound(self, w: Vector, value: float, gradient: Vector) -> float:
-        """The lower bound on ``F`` over the ball that ``f(w)`` and its gradient prove."""
+        """Return the lower bound on ``F`` over the ball that ``f(w)`` and its gradient prove.
+
+        With c the gradient of the losses alone, the bound of `best_fixed_predictor` is least at u
+        opposite to c, of length ``min(R, |c| / lambda)``.
+        """
         c = gradient - self.strength * w
         length = float(np.linalg.norm(c))
-        best = min(self.radius, length / self.strength if self.strength else math.inf)
-        gain = length * best - self.strength / 2 * best * best
+        distance = self.radius
+        if self.strength:
+            distance = min(self.radius, length / self.strength)
+        gain = length * distance - self.strength / 2 * distance * distance
         return value - float(c @ w) - self.strength / 2 * float(w @ w) - gain
 
 
@@ -193,57 +220,79 @@ class _Search:
     """Follows the minimizers ``w_mu`` to the surface of the ball, or to a small multiplier."""
 
     def __init__(self, goal: _Goal, tolerance: float) -> None:
-        self.goal, self.tolerance = goal, tolerance
+        self.goal = goal
+        self.tolerance = tolerance
         self.w = np.zeros(goal.problem.dim)
         value = goal.value(self.w)
-        self.best = BestPredictor(parameters=self.w, value=value, gap=value)
+        self.best = BestPredictor(parameters=self.w, value=value, gap=value)  # no loss is negative
         # |w_mu| <= R from here on, since gradients of a convex function are monotone.
         _, gradient = goal.smooth(self.w, WIDTHS[0])
-        self.log_mu = math.log(max(float(np.linalg.norm(gradient)) / goal.radius, 1e-300))
+        self.log_mu = self._log_over_radius(gradient)
+
+    def _log_over_radius(self, vector: Vector) -> float:
+        """Return the logarithm of a vector's norm over the radius of the ball."""
+        return math.log(max(float(np.linalg.norm(vector)) / self.goal.radius, _LEAST_RATIO))
 
     def advance(self, width: float) -> None:
-        """Search with the given smooth function from where the last one ended."""
-        inside = outside = None  # multipliers with w_mu in the ball and beyond it
-        least = math.log(self.tolerance) - math.log(10) - 2 * math.log(self.goal.radius)
-        for _ in range(60):
+        """Search with the given smooth function from where the last one ended.
+
+        The multiplier mu rises or falls by factors of 10 until one ``w_mu`` is in the ball and one
+        beyond it. From then on false position interpolates ``log |w_mu| / R``, in log mu, and stays
+        a tenth of the bracket away from its ends.
+        """
+        inside = None  # (log mu, log |w_mu| / R) of the last w_mu in the ball
+        outside = None  # and of the last one beyond it
+        # mu |w|^2 / 2 is then at most a twentieth of the tolerance in the ball
+        least_log_mu = math.log(self.tolerance) - math.log(10) - 2 * math.log(self.goal.radius)
+        for _ in range(_MOST_MULTIPLIERS):
             if self._solved(width):
                 return
-            excess = math.log(max(float(np.linalg.norm(self.w)) / self.goal.radius, 1e-300))
+            excess = self._log_over_radius(self.w)
             if excess > 0:
                 outside = self.log_mu, excess
             else:
                 inside = self.log_mu, excess
             if inside is None:
                 self.log_mu += math.log(10)
-            elif outside is None and self.log_mu > least:
+                continue
+            if outside is None:
+                if self.log_mu <= least_log_mu:
+                    return
                 self.log_mu -= math.log(10)
-            elif outside is None:
-                return
-            else:
-                share = outside[1] / (outside[1] - inside[1])
-                share = min(max(share, 0.1), 0.9)
-                self.log_mu = outside[0] + share * (inside[0] - outside[0])
+                continue
+            outside_log_mu, outside_excess = outside
+            inside_log_mu, inside_excess = inside
+            share = outside_excess / (outside_excess - inside_excess)
+            share = min(max(share, 0.1), 0.9)
+            self.log_mu = outside_log_mu + share * (inside_log_mu - outside_log_mu)
 
     def _solved(self, width: float) -> bool:
-        """Move to ``w_mu``; whether the remaining gap is due to the smoothing of the kink."""
+        """Move to ``w_mu``, and return True if this width has nothing more to gain.
+
+        Then the gap is within the tolerance, or all but half of the tolerance is due to the
+        smoothing of the kink: the smooth function itself is nearly minimized.
+        """
         self.w = self._minimizer(width)
-        inner: Vector = kernels.clip_rows(self.w, self.goal.radius).astype(np.float64)
-        smooth, gradient = self.goal.smooth(inner, width)
-        bound = self.goal.lower_bound(inner, smooth, gradient)
-        lower = max(self.best.value - self.best.gap, bound)
-        value = self.goal.value(inner)
+        projected: Vector = kernels.clip_rows(self.w, self.goal.radius).astype(np.float64)
+        smooth, gradient = self.goal.smooth(projected, width)
+        bound = self.goal.lower_bound(projected, smooth, gradient)
+        best_bound = max(self.best.value - self.best.gap, bound)
+        value = self.goal.value(projected)
         if value < self.best.value:
-            self.best = BestPredictor(parameters=inner, value=value, gap=0.0)
-        self.best = replace(self.best, gap=max(self.best.value - lower, 0.0))
+            self.best = BestPredictor(parameters=projected, value=value, gap=0.0)
+        self.best = replace(self.best, gap=max(self.best.value - best_bound, 0.0))
         return self.best.gap <= self.tolerance or smooth - bound <= self.tolerance / 2
 
     def _minimizer(self, width: float) -> Vector:
+        """Return the minimizer ``w_mu`` of the smooth function plus ``mu |w|^2 / 2``."""
         mu = math.exp(self.log_mu)
 
         def penalized(w: Vector) -> tuple[float, Vector]:
             value, gradient = self.goal.smooth(w, width)
             return value + mu / 2 * float(w @ w), gradient + mu * w
 
+        # A gradient g leaves a gap of at most 2 R |g| to the minimum in the ball. If its entries
+        # are at most `accuracy`, |g| <= tolerance / (16 R): a gap of tolerance / 8.
         accuracy = self.tolerance / (16 * self.goal.radius * math.sqrt(len(self.w)))
         options = {
             "maxiter": 5000,

@@ -32,6 +32,9 @@ Params = Any
 TESTS_AT_ONCE = 32
 """Few enough for a processor's cache: image patches take many times the image's memory."""
 
+_BLOCK = 64
+"""Terms of a sum that are added up at once."""
+
 
 @dataclass(frozen=True, eq=False)
 class JaxProblem(DenseProblem):
@@ -199,7 +202,8 @@ class JaxProblem(DenseProblem):
         updates = np.zeros((len(steps), self.dim), np.float32)
         sizes = np.array([step_size, radius, proximal], np.float32)
         # Nodes that are vectorized together take about equally many steps.
-        active = np.argsort(steps, kind="stable")[np.count_nonzero(steps == 0) :]
+        by_steps = np.argsort(steps, kind="stable")
+        active = by_steps[np.count_nonzero(steps == 0) :]
         groups = [
             active[first : first + self.nodes_at_once]
             for first in range(0, len(active), self.nodes_at_once)
@@ -233,7 +237,7 @@ class JaxProblem(DenseProblem):
         ValueError
             If there are no test records, or no scores.
         """
-        test = self._to_test()
+        test = self._required_test()
         if self.scores is None:
             fail("scores", "a function to classify by", None)
         x = self._shaped(test)
@@ -278,24 +282,29 @@ class JaxProblem(DenseProblem):
         self, params: FloatArray, micro: Microbatches, bound: float, norm: Norm
     ) -> Numbers:
         count = len(micro.owners)
-        missing = (0, self.nodes_at_once - count)
-        owners = np.pad(micro.owners, missing)
-        indices = np.pad(micro.indices, (missing, (0, 0)))
-        is_used = np.pad(micro.used, (missing, (0, 0)))
-        sums, rest = self._compiled_sums[norm](
+        padding = (0, self.nodes_at_once - count)  # one compiled shape for all
+        owners = np.pad(micro.owners, padding)
+        indices = np.pad(micro.indices, (padding, (0, 0)))
+        is_used = np.pad(micro.used, (padding, (0, 0)))
+        sums, lost = self._compiled_sums[norm](
             params, count, owners, indices, is_used, np.float32(bound), *self._on_device
         )
-        exact: Numbers = np.add(sums[:count], rest[:count], dtype=np.float64)
+        exact: Numbers = np.add(sums[:count], lost[:count], dtype=np.float64)
         return exact
 
     @cached_property
     def _compiled_sums(self) -> Mapping[Norm, Callable[..., tuple[Array, Array]]]:
+        """Compiled functions of microbatches, by the norm that they clip.
+
+        They return clipped sums and what rounding took from them (see `_exact_sum`), both of shape
+        (nodes_at_once, dim).
+        """
         unravel = self._unravel
 
         def record_loss(row: Array, features: Array, label: Array) -> Array:
             return self.loss(unravel(row), features, label)
 
-        records = jax.vmap(jax.grad(record_loss), (None, 0, 0))
+        record_gradients = jax.vmap(jax.grad(record_loss), (None, 0, 0))
 
         def sums(
             norm: Norm,
@@ -308,24 +317,28 @@ class JaxProblem(DenseProblem):
             x: Array,
             y: Array,
         ) -> tuple[Array, Array]:
-            def add_row(i: Array, done: tuple[Array, Array]) -> tuple[Array, Array]:
-                gradients = records(params[owners[i]], x[indices[i]], y[indices[i]])
+            def add_microbatch(i: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
+                gradients = record_gradients(params[owners[i]], x[indices[i]], y[indices[i]])
                 norms = _norms(gradients, norm)
-                finite = jnp.isfinite(norms)
-                factors = is_used[i] * finite * jnp.where(norms > bound, bound / norms, 1)
-                clipped = jnp.where(finite[:, jnp.newaxis], gradients, 0) * factors[:, jnp.newaxis]
-                total, rest = done
-                clipped_sum, lost = _exact_sum(clipped)
-                return total.at[i].set(clipped_sum), rest.at[i].set(lost)
+                is_finite = jnp.isfinite(norms)
+                clipping = jnp.where(norms > bound, bound / norms, 1)
+                factors = is_used[i] * is_finite * clipping
+                finite_gradients = jnp.where(is_finite[:, jnp.newaxis], gradients, 0)
+                clipped_sum, lost = _exact_sum(finite_gradients * factors[:, jnp.newaxis])
+                sums, losts = so_far
+                return sums.at[i].set(clipped_sum), losts.at[i].set(lost)
 
-            nothing = jnp.zeros((self.nodes_at_once, params.shape[1]), params.dtype)
-            added: tuple[Array, Array] = jax.lax.fori_loop(0, count, add_row, (nothing, nothing))
-            return added
+            zeros = jnp.zeros((self.nodes_at_once, params.shape[1]), params.dtype)
+            all_sums: tuple[Array, Array] = jax.lax.fori_loop(
+                0, count, add_microbatch, (zeros, zeros)
+            )
+            return all_sums
 
         return {"l1": jax.jit(partial(sums, "l1")), "l2": jax.jit(partial(sums, "l2"))}
 
     @cached_property
     def _training(self) -> Callable[..., Array]:
+        """Compiled training of `nodes_at_once` nodes, see `local_training`."""
         gradients = jax.vmap(jax.grad(self._row_objective), (0, 0, 0, None, None))
 
         def train(
@@ -347,28 +360,33 @@ class JaxProblem(DenseProblem):
                 clipped = stepped * jnp.minimum(1, radius / jnp.maximum(norms, 1e-30))
                 return jnp.where((i < steps)[:, jnp.newaxis], clipped, moves)
 
-            standing = jnp.zeros((len(steps), len(start)), start.dtype)
-            moves: Array = jax.lax.fori_loop(0, steps.max(), one_step, standing)
+            no_moves = jnp.zeros((len(steps), len(start)), start.dtype)
+            moves: Array = jax.lax.fori_loop(0, steps.max(), one_step, no_moves)
             return moves
 
         return jax.jit(train)
 
     def _padded_steps(self, walks: Walks, nodes: Indices) -> tuple[Indices, Indices, FloatArray]:
-        """Return the nodes' numbers of steps, and the records and weights (steps, nodes, batch).
+        """Return the walks of some nodes as arrays, padded so that few shapes are compiled.
 
-        Few shapes are compiled: the steps are padded to a power of 2, the nodes to `nodes_at_once`.
+        Returns
+        -------
+        The number of steps of each node, shape (nodes_at_once,); the records of its batches, and
+        their weights (1, and 0 for padding), both of shape (steps, nodes_at_once, batch). The steps
+        are padded to a power of 2.
         """
-        first = walks.steps
-        ends, batches = rows((first, np.arange(first[-1])), nodes)
+        all_batches = np.arange(walks.steps[-1])
+        indptr, batches = rows((walks.steps, all_batches), nodes)  # each node's batches
         records, is_used = rectangle(rows(walks.batches, batches))
         steps = np.zeros(self.nodes_at_once, np.int64)
-        steps[: len(nodes)] = np.diff(ends)
-        most = 1 << int(steps.max() - 1).bit_length()
-        node = np.repeat(np.arange(len(nodes)), np.diff(ends))
-        step = np.arange(len(batches)) - ends[node]
-        indices = np.zeros((most, self.nodes_at_once, records.shape[1]), np.int64)
+        steps[: len(nodes)] = np.diff(indptr)
+        padded_steps = 1 << int(steps.max() - 1).bit_length()
+        node_of_batch = np.repeat(np.arange(len(nodes)), np.diff(indptr))
+        step_of_batch = np.arange(len(batches)) - indptr[node_of_batch]
+        indices = np.zeros((padded_steps, self.nodes_at_once, records.shape[1]), np.int64)
         weights = np.zeros(indices.shape, np.float32)
-        indices[step, node], weights[step, node] = records, is_used
+        indices[step_of_batch, node_of_batch] = records
+        weights[step_of_batch, node_of_batch] = is_used
         return steps, indices, weights
 
     @cached_property
@@ -392,35 +410,43 @@ class JaxProblem(DenseProblem):
 
 
 def _norms(gradients: Array, norm: Norm) -> Array:
-    """Return the norm of each row, added up in blocks of 64 so that rounding stays small."""
+    """Return the norm of each row, shape (rows,), in float32.
+
+    Blocks of 64 are added up, then their sums: rounding grows with the logarithm of the dimension.
+    """
     if norm == "l1":
         return _sums_in_blocks(jnp.abs(gradients))
     return jnp.sqrt(_sums_in_blocks(gradients**2))
 
 
 def _sums_in_blocks(terms: Array) -> Array:
-    """Return the sum of each row."""
+    """Return the sum of each row, shape (rows,)."""
     while terms.ndim == 2:
-        whole_blocks = jnp.pad(terms, ((0, 0), (0, -terms.shape[1] % 64)))
-        terms = whole_blocks.reshape(len(terms), -1, 64).sum(axis=2)
+        padding = -terms.shape[1] % _BLOCK
+        whole_blocks = jnp.pad(terms, ((0, 0), (0, padding)))
+        terms = whole_blocks.reshape(len(terms), -1, _BLOCK).sum(axis=2)
         if terms.shape[1] == 1:
             terms = terms[:, 0]
     return terms
 
 
 def _exact_sum(rows: Array) -> tuple[Array, Array]:
-    """Return the sum of rows and what rounding takes from it (Knuth's two-sum): as in float64."""
+    """Return the sum of rows, and the sum of what rounding took from it: together as in float64.
 
-    def add(done: tuple[Array, Array], row: Array) -> tuple[tuple[Array, Array], None]:
-        total, lost = done
-        new = total + row
-        of_row = new - total
-        error = (total - (new - of_row)) + (row - of_row)
-        return (new, lost + error), None
+    Knuth's two-sum gives the error of each addition exactly.
+    """
 
-    nothing = jnp.zeros_like(rows[0])
-    done: tuple[Array, Array] = jax.lax.scan(add, (nothing, nothing), rows)[0]
-    return done
+    def add(so_far: tuple[Array, Array], row: Array) -> tuple[tuple[Array, Array], None]:
+        total, lost = so_far
+        new_total = total + row
+        added = new_total - total  # what the row added, after rounding
+        error = (total - (new_total - added)) + (row - added)
+        return (new_total, lost + error), None
+
+    zeros = jnp.zeros_like(rows[0])
+    sums: tuple[Array, Array]
+    sums, _ = jax.lax.scan(add, (zeros, zeros), rows)
+    return sums
 
 
 def _gives(

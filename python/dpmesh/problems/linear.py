@@ -318,7 +318,7 @@ class LinearProblem(PartitionedProblem):
         columns = self.outline.columns
         if columns.centre is not None:
             fail("problem", "records that are not centred", "records less a centre")
-        if self.memory is not None and cached is not None:  # it has those of another centre
+        if self.memory is not None and cached is not None:  # `memory` has those of another centre
             raise RuntimeError(
                 "the features of this problem were replaced by others, less a centre"
             )
@@ -419,7 +419,7 @@ class LinearProblem(PartitionedProblem):
         return self.dim + (self.classes or 1)
 
     def _cut_at_centre(self, params: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the weights of one model, and the centre that follows them."""
+        """Return the weights of one model, and its centre (with axes, if any) that follows them."""
         return params[: self._centred_dim], params[self._centred_dim :]
 
     def constants(self, radius: float | None = None) -> Constants:
@@ -453,9 +453,11 @@ class LinearProblem(PartitionedProblem):
     def _constants(self, classes: int | None, radius: float | None) -> Constants:
         if self.feature_norm is None:
             fail("feature_norm", "a public bound on the norm of a record", None)
-        one_label = self.loss == "multilabel" and classes is None
+        loss = self.loss
+        if loss == "multilabel" and classes is None:  # one of the models: that of one label
+            loss = "logistic"
         return linear_constants(
-            "logistic" if one_label else self.loss,
+            loss,
             self.feature_norm,
             classes=classes,
             regularization=self.regularization,
@@ -464,6 +466,7 @@ class LinearProblem(PartitionedProblem):
         )
 
     def _model_of(self, data: Dataset) -> LinearModel:
+        """Return the kernel of training or test records, weighted by the shares of classes."""
         weights = None if self.outline is None else self.outline.weights_of_classes
         if weights is not None:  # labels are classes, or -1 and +1
             weights = weights[np.maximum(data.labels, 0)]
@@ -472,36 +475,47 @@ class LinearProblem(PartitionedProblem):
         )
 
     def _check_labels(self, argument: str, dataset: Dataset) -> None:
+        """Fail unless the labels of `train` or `test`, which `argument` names, suit the loss."""
         labels = dataset.labels
         if self.classes is not None:
-            most = 2**self.classes if self.loss == "multilabel" else self.classes
-            expected = f"integer labels from 0 to {most - 1}"
-            fits = (labels >= 0) & (labels <= most - 1)
+            largest = self.classes - 1
+            if self.loss == "multilabel":
+                largest = 2**self.classes - 1
+            expected = f"integer labels from 0 to {largest}"
             if labels.dtype != np.int64:
                 fail(argument, expected, f"labels of {labels.dtype}")
+            fits = (labels >= 0) & (labels <= largest)
+        elif self.loss == "poisson":
+            expected = "counts divided by their public bound, from 0 to 1"
+            fits = (labels >= 0) & (labels <= 1)
         elif self.loss in REGRESSION:
-            bound = self.label_bound
-            expected = f"labels of at most {bound} (label_bound)"
-            fits = np.abs(labels) <= bound
-            if self.loss == "poisson":
-                expected = "counts divided by their public bound, from 0 to 1"
-                fits = (labels >= 0) & (labels <= 1)
+            expected = f"labels of at most {self.label_bound} (label_bound)"
+            fits = np.abs(labels) <= self.label_bound
         else:
             expected = "labels of -1 and +1 (see Dataset.relabelled, or data.positive in a file)"
             fits = np.abs(labels) == 1
         if not fits.all():
             fail(argument, expected, labels[~fits][0])
 
+    def _default_outline(self) -> Outline:
+        """Return the outline of features and labels as they are."""
+        classes = None
+        if self.classes is not None:
+            classes = np.arange(self.classes)
+        elif self.loss not in REGRESSION:
+            classes = np.array([-1, 1])
+        return Outline(
+            columns=Features(dim=self.train.dim),
+            classes=classes,
+            target=Count(high=1.0) if self.loss == "poisson" else None,
+            several=self.loss == "multilabel",
+        )
+
     def _set_outline(self) -> None:
+        """Set the default outline if there is none; fail unless it fits data and loss."""
         outline = self.outline
         if outline is None:
-            labels = [-1, 1] if self.classes is None else range(self.classes)
-            regression = self.loss in REGRESSION and self.classes is None
-            classes = None if regression else np.array(labels)
-            target = Count(high=1.0) if self.loss == "poisson" else None
-            columns = Features(dim=self.train.dim)
-            several = self.loss == "multilabel"
-            outline = Outline(columns=columns, classes=classes, target=target, several=several)
+            outline = self._default_outline()
         instance("outline", outline, "a dpmesh.tables.models.Outline, or None", Outline)
         fits_features = outline.columns.dim == self.train.dim
         fits_outputs = max(outline.outputs, 2) == (self.classes or 2)
@@ -517,6 +531,7 @@ class LinearProblem(PartitionedProblem):
         object.__setattr__(self, "outline", outline)
 
     def _check_feature_norm(self) -> None:
+        """Fail if the norm of a training record exceeds `feature_norm` by more than `SLACK`."""
         if self.feature_norm is None:
             return
         bound = positive("feature_norm", self.feature_norm)
@@ -530,6 +545,7 @@ class LinearProblem(PartitionedProblem):
             fail("feature_norm", "at least the norm of every record", f"{bound} below {longest}")
 
     def _check_test(self, test: Dataset) -> None:
+        """Fail unless test records have the features and the kind of labels of `train`."""
         if test.dim != self.train.dim or test.features.dtype != self.train.features.dtype:
             expected = f"{self.train.dim} features of {self.train.features.dtype}, as in train"
             fail("test", expected, f"{test.dim} of {test.features.dtype}")

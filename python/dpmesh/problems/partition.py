@@ -23,43 +23,72 @@ from dpmesh._validate import fail, integer
 from dpmesh.keys import Key, Purpose, Stream
 
 
-class _Groups(NamedTuple):
-    """The records of a pass by their rounds, and in a round by their nodes."""
+class _Allocation(NamedTuple):
+    """The records of a pass in the order of their rounds, and in a round of their nodes.
 
-    drawn_from: tuple[int, bytes]
-    ends: Indices
+    Attributes
+    ----------
+    source
+        The number of rounds and the beginning of the stream, from which all follows.
+    indptr
+        Node i has ``records[indptr[k]:indptr[k + 1]]`` in round t, with ``k = t * nodes + i``.
+    records
+        Shape (records,).
+    """
+
+    source: tuple[int, bytes]
+    indptr: Indices
     records: Indices
 
 
-_LAST: WeakKeyDictionary[object, _Groups] = WeakKeyDictionary()
-"""Of each problem, the groups of the pass that it was last asked for: in no pickle of it."""
+_LAST: WeakKeyDictionary[object, _Allocation] = WeakKeyDictionary()
+"""The last allocation of each problem; kept beside it, so that no pickle holds the secret."""
 
 
 def allocated_batch(
     problem: object, records: Ragged, round: int, key: Key, *, rounds: int
 ) -> Ragged:
-    """Return the records whose round this is, of each node, out of those that a problem holds."""
+    """Return the records of each node that are allocated to a round, as ``(indptr, indices)``.
+
+    Parameters
+    ----------
+    problem
+        Whose records they are; its last allocation is cached.
+    records
+        All records of each node, as ``(indptr, indices)``.
+    round
+        From 0, below `rounds`.
+    key
+        Key of the nodes' secret coins.
+    rounds
+        Number of rounds of the pass.
+    """
     stream = key.stream(Purpose.ALLOCATION)
-    groups = _LAST.get(problem)
-    drawn_from = rounds, _beginning(stream)
-    if groups is None or groups.drawn_from != drawn_from:
-        _LAST[problem] = groups = _drawn(records, stream, drawn_from)
+    allocation = _LAST.get(problem)
+    source = rounds, _beginning(stream)
+    if allocation is None or allocation.source != source:
+        allocation = _allocation(records, stream, source)
+        _LAST[problem] = allocation
     nodes = len(records[0]) - 1
-    ends = groups.ends[nodes * round : nodes * (round + 1) + 1]
-    return ends - ends[0], groups.records[ends[0] : ends[-1]]
+    indptr = allocation.indptr[nodes * round : nodes * (round + 1) + 1]
+    first = indptr[0]
+    return indptr - first, allocation.records[first : indptr[-1]]
 
 
-def _drawn(records: Ragged, stream: Stream, drawn_from: tuple[int, bytes]) -> _Groups:
+def _allocation(records: Ragged, stream: Stream, source: tuple[int, bytes]) -> _Allocation:
     """Draw the round of every record, and sort the records by it."""
-    rounds = drawn_from[0]
-    counts = np.diff(records[0])
-    times = kernels.integers(counts, rounds, stream)
-    place = times * len(counts) + np.repeat(np.arange(len(counts)), counts)
-    sizes = np.bincount(place, minlength=rounds * len(counts))
+    rounds, _ = source
+    node_indptr, indices = records
+    counts = np.diff(node_indptr)
+    nodes = len(counts)
+    round_of_record = kernels.integers(counts, rounds, stream)
+    node_of_record = np.repeat(np.arange(nodes), counts)
+    sizes = np.bincount(round_of_record * nodes + node_of_record, minlength=rounds * nodes)
     if rounds <= 2**16:
-        times = times.astype(np.uint16)  # sorted in a tenth of the time
-    order = np.argsort(times, kind="stable")
-    return _Groups(drawn_from, np.concatenate(([0], np.cumsum(sizes))), records[1][order])
+        round_of_record = round_of_record.astype(np.uint16)  # sorted in a tenth of the time
+    order = np.argsort(round_of_record, kind="stable")  # keeps the order of nodes in a round
+    indptr = np.concatenate(([0], np.cumsum(sizes)))
+    return _Allocation(source, indptr, indices[order])
 
 
 def _beginning(stream: Stream) -> bytes:
@@ -94,20 +123,21 @@ def flat_partition(partition: IndexArrays, records: int) -> Ragged:
             if not part.ndim:
                 expected += ", such as data.by_user makes of a column of owners"
             fail("partition", expected, f"{part.dtype} of shape {part.shape} for node {node}")
-    order = np.concatenate(parts).astype(np.int64)
-    outside = order[(order < 0) | (order >= records)]
+    indices = np.concatenate(parts).astype(np.int64)
+    outside = indices[(indices < 0) | (indices >= records)]
     if outside.size:
         fail("partition", f"indices from 0 to {records - 1}", outside[0])
-    counts = np.bincount(order, minlength=records)
-    if counts.max() > 1:
-        fail("partition", "each record at one node", f"record {counts.argmax()} more than once")
+    uses = np.bincount(indices, minlength=records)
+    if uses.max() > 1:
+        fail("partition", "each record at one node", f"record {uses.argmax()} more than once")
     starts = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-    order.flags.writeable = starts.flags.writeable = False
-    return starts, order
+    indices.flags.writeable = False
+    starts.flags.writeable = False
+    return starts, indices
 
 
 def shares_of(partition: IndexArrays, nodes: npt.ArrayLike) -> IndexArrays:
-    """Return what these nodes hold, in this order.
+    """Return the record indices of some nodes, in the order of `nodes`.
 
     Raises
     ------
@@ -134,33 +164,36 @@ class PartitionedProblem:
     @property
     def members(self) -> Indices:
         """The nodes' numbers in the whole problem: 0, 1, .. unless this problem is a part of it."""
-        return self._part[0]
+        members, _ = self._part
+        return members
 
     @property
     def all_records(self) -> Indices:
         """Number of records of every node of the whole problem, which is public."""
-        return self._part[1]
+        _, all_records = self._part
+        return all_records
 
     @cached_property
     def _part(self) -> tuple[Indices, Indices]:
+        """`members` and `all_records`: `for_nodes` and `as_node` set those of the whole problem."""
         return np.arange(self.nodes), self.records
 
     @cached_property
-    def _row(self) -> dict[int, int]:
+    def _row_of_node(self) -> dict[int, int]:
         return {node: row for row, node in enumerate(self.members.tolist())}
 
     def holds(self, node: int) -> bool:
         """Return True if the records of a node of the whole problem are here."""
-        return node in self._row
+        return node in self._row_of_node
 
     def row_of(self, node: int) -> int:
         """Return the row of a node of the whole problem in arrays of this part."""
-        return self._row[node]
+        return self._row_of_node[node]
 
     def for_nodes(self: ProblemT, nodes: npt.ArrayLike) -> ProblemT:
         """Return the problem of some of the nodes alone, in this order, with the same test data."""
-        mine: Any = self
-        part: ProblemT = replace(mine, partition=shares_of(self.partition, nodes))
+        problem: Any = self  # a dataclass, as all subclasses are
+        part: ProblemT = replace(problem, partition=shares_of(self.partition, nodes))
         part.__dict__["_part"] = self.members[np.asarray(nodes)], self.all_records
         return part
 
@@ -182,8 +215,8 @@ class PartitionedProblem:
         counts = integers("records", records, ndim=1)
         if self.nodes != 1 or counts[integer("node", node, below=len(counts))] != self.records[0]:
             fail("records", f"those of node {node}: {counts[node]}", self.records)
-        mine: Any = self
-        part: ProblemT = replace(mine)
+        problem: Any = self  # a dataclass, as all subclasses are
+        part: ProblemT = replace(problem)
         part.__dict__["_part"] = np.array([node]), counts.astype(np.int64)
         return part
 
@@ -199,9 +232,9 @@ class PartitionedProblem:
 
     def records_of(self, nodes: Indices) -> Ragged:
         """Return the records of these nodes, as batches ``(indptr, indices)``."""
-        if self._rows is None:
+        if self._equal_rows is None:
             return rows(self.everything, nodes)
-        chosen = self._rows.take(nodes, axis=0)
+        chosen = self._equal_rows.take(nodes, axis=0)
         return np.arange(len(chosen) + 1) * chosen.shape[1], chosen.reshape(-1)
 
     @cached_property
@@ -210,16 +243,15 @@ class PartitionedProblem:
         return int(self.records.min())
 
     @cached_property
-    def _rows(self) -> Indices | None:
-        """A row of records for each node, if all have as many."""
-        order = self._records[1]
-        equal = len(order) == self.nodes * self.fewest_records
-        if equal:
-            return order.reshape(self.nodes, -1)
-        return None
+    def _equal_rows(self) -> Indices | None:
+        """The records of each node, shape (nodes, records), if all have as many; else None."""
+        _, indices = self._records
+        if len(indices) != self.nodes * self.fewest_records:
+            return None
+        return indices.reshape(self.nodes, -1)
 
     def rounds(self, size: int) -> int:
-        """Number of rounds that the fewest records of a node last, `size` of them per round."""
+        """Number of rounds until a node runs out of records, if each round uses `size` of them."""
         return self.fewest_records // integer("size", size, at_least=1)
 
     def batch(self, round: int, size: int) -> Indices:
@@ -246,12 +278,12 @@ class PartitionedProblem:
             integer("round", round)
             expected = f"below {self.rounds(size)}, where the records of a node run out"
             fail("round", expected, round)
-        if self._rows is not None:
-            records: Indices = self._rows[:, start : start + size].copy()
+        if self._equal_rows is not None:
+            records: Indices = self._equal_rows[:, start : start + size].copy()
             return records
-        starts, order = self._records
+        starts, indices = self._records
         places = starts[:-1, np.newaxis] + np.arange(start, start + size)
-        return order.take(places, mode="clip")  # no bounds check, which takes as long again
+        return indices.take(places, mode="clip")  # no bounds check, which takes as long again
 
     def allocated(self, round: int, key: Key, *, rounds: int) -> Ragged:
         """Records of a round of a pass in which each record draws its round secretly.

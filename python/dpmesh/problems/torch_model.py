@@ -21,8 +21,16 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems.dense import DenseProblem, Microbatches, as_ragged
 
 TESTS_AT_ONCE = 1024
+"""Test records whose scores are computed at once, which bounds the memory."""
 
-_UNFIT = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.dropout._DropoutNd)
+_LEAST_NORM = 1e-30
+"""Smaller norms of updates count as this, to divide by them."""
+
+_ROUNDING = 0.01
+"""Relative difference of equal numbers on a device: some multiply matrices in 10-bit mantissas."""
+
+_MIX_RECORDS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.dropout._DropoutNd)
+"""Modules that in training mode make a record's scores depend on other records, or on coins."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,32 +89,43 @@ class TorchProblem(DenseProblem):
             expected = "a function of scores, labels and reduction, such as F.cross_entropy"
             fail("loss", expected, repr(self.loss))
         for part in self._module.modules():
-            if part.training and isinstance(part, _UNFIT):
+            if part.training and isinstance(part, _MIX_RECORDS):
                 expected = "a module without batch norm and dropout, or with them in eval()"
                 fail("make_module", expected, type(part).__name__)
-        x, y = (values[[0, -1]] for values in self._on_device)
-        before = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
-        scores, losses = self._tried(x[:1], y[:1])
-        if any(
-            not torch.equal(before[name], buffer) for name, buffer in self._module.named_buffers()
-        ):
-            fail("make_module", "a module that keeps nothing of what it sees", "another buffer")
+        self._check_each_record_by_itself()
+
+    def _check_each_record_by_itself(self) -> None:
+        """Fail unless the first record has the same scores and loss alone and beside the last.
+
+        The guarantee rests on it: a record's clipped gradient must not depend on other records.
+        """
+        features, labels = self._on_device
+        x = features[[0, -1]]
+        y = labels[[0, -1]]
+        buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        scores, losses = self._scores_and_losses(x[:1], y[:1])
+        for name, buffer in self._module.named_buffers():
+            if not torch.equal(buffers[name], buffer):
+                fail("make_module", "a module that keeps nothing of what it sees", "another buffer")
         if scores.ndim != 2 or len(scores) != 1:
             expected = "a module that returns a row of scores for each record"
             fail("make_module", expected, f"shape {tuple(scores.shape)} for one")
-        wanted_loss = "a function that returns the loss of each record"
+        expected_loss = "a function that returns the loss of each record"
         if losses.shape != (1,):
-            fail("loss", wanted_loss, f"shape {tuple(losses.shape)} for one")
-        beside, losses_beside = self._tried(x, y)
-        if _differ(scores[0], beside[0]):
+            fail("loss", expected_loss, f"shape {tuple(losses.shape)} for one")
+        scores_of_two, losses_of_two = self._scores_and_losses(x, y)
+        if _differ(scores[0], scores_of_two[0]):
             expected = "a module that scores each record by itself"
             fail("make_module", expected, "other scores beside another record")
-        if losses_beside.shape != (2,):
-            fail("loss", wanted_loss, f"shape {tuple(losses_beside.shape)} for two")
-        if _differ(losses[0], losses_beside[0]):
-            fail("loss", f"{wanted_loss} by itself", "another loss beside another record")
+        if losses_of_two.shape != (2,):
+            fail("loss", expected_loss, f"shape {tuple(losses_of_two.shape)} for two")
+        if _differ(losses[0], losses_of_two[0]):
+            fail("loss", f"{expected_loss} by itself", "another loss beside another record")
 
-    def _tried(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _scores_and_losses(
+        self, x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the scores and the losses of some records, without gradients."""
         with torch.no_grad():
             scores = self._module(x)
             return scores, self.loss(scores, y, reduction="none")
@@ -153,26 +172,28 @@ class TorchProblem(DenseProblem):
         proximal: float = 0.0,
         correction: FloatArray | None = None,
     ) -> FloatArray:
-        """Train many nodes from one model within a ball around it, as `JaxProblem` does."""
+        """Train many nodes from one model within a ball around it.
+
+        See `JaxProblem.local_training` for steps, parameters and the result.
+        """
         steps = np.diff(walks.steps)
         updates = np.zeros((len(steps), self.dim), np.float32)
         common = torch.tensor(start[0], dtype=torch.float32, device=self.device)
         for first in range(0, len(steps), self.nodes_at_once):
-            stack = torch.zeros(len(steps[first : first + self.nodes_at_once]), self.dim)
-            stack = stack.to(self.device)
-            chunk = slice(first, first + len(stack))
-            offset = torch.zeros_like(stack)
+            chunk = slice(first, min(first + self.nodes_at_once, len(steps)))
+            moves = torch.zeros(chunk.stop - first, self.dim).to(self.device)  # w - start
+            offset = torch.zeros_like(moves)
             if correction is not None:
                 offset += torch.as_tensor(correction[chunk], device=self.device)
             for i in range(int(steps[chunk].max())):
                 active = np.flatnonzero(steps[chunk] > i)
                 batches = rows(walks.batches, walks.steps[chunk][active] + i)
-                gradients = self._gradients(common + stack[active], *self._batch(batches))
-                gradients = gradients + proximal * stack[active] + offset[active]
-                stepped = stack[active] - step_size * gradients
-                norms = stepped.norm(dim=1, keepdim=True).clamp(min=1e-30)
-                stack[active] = stepped * (radius / norms).clamp(max=1)
-            updates[chunk] = stack.cpu().numpy()
+                gradients = self._gradients(common + moves[active], *self._batch(batches))
+                gradients = gradients + proximal * moves[active] + offset[active]
+                stepped = moves[active] - step_size * gradients
+                norms = stepped.norm(dim=1, keepdim=True).clamp(min=_LEAST_NORM)
+                moves[active] = stepped * (radius / norms).clamp(max=1)
+            updates[chunk] = moves.cpu().numpy()
         return updates
 
     def objective(self, params: FloatArray, batches: Batches) -> Numbers:
@@ -193,7 +214,7 @@ class TorchProblem(DenseProblem):
         ValueError
             If there are no test records.
         """
-        test = self._to_test()
+        test = self._required_test()
         x = torch.tensor(self._shaped(test), device=self.device)
         rates = []
         with torch.no_grad():
@@ -277,4 +298,5 @@ class TorchProblem(DenseProblem):
 
 def _differ(alone: torch.Tensor, beside: torch.Tensor) -> bool:
     """Return True if numbers differ by more than rounding, which is coarse on some devices."""
-    return bool(((alone - beside).abs().max() > 0.01 * alone.abs().max()).item())
+    difference = (alone - beside).abs().max()
+    return bool((difference > _ROUNDING * alone.abs().max()).item())
