@@ -52,10 +52,10 @@ def test_messages_decode_to_the_values_and_have_the_stated_length(
     assert decoded.dtype == dtype
     np.testing.assert_array_equal(decoded, compressed.values)
     some = np.random.default_rng(seed).permutation(rows)[: 1 + seed % rows]
-    packet = compressed.together(some)
-    apart = compressor.apart(packet, len(some), dim, dtype)
-    assert apart.dtype == dtype
-    assert apart.tobytes() == compressed.values[some].tobytes()
+    packet = compressed.packet(some)
+    from_packet = compressor.decode_packet(packet, len(some), dim, dtype)
+    assert from_packet.dtype == dtype
+    assert from_packet.tobytes() == compressed.values[some].tobytes()
     # a length for each width of codes; for each row a count in 4 bytes instead of a kind in 1
     most = compressed.bits[some].sum() // 8
     assert len(packet) <= most + max(8 * min(32, len(some)), 3 * len(some))
@@ -65,7 +65,7 @@ def test_messages_decode_to_the_values_and_have_the_stated_length(
 @given(packet=st.binary(max_size=60), rows=st.integers(1, 3), dim=st.integers(1, 9))
 def test_a_packet_of_whatever_bytes_is_read_or_refused(compressor, packet, rows, dim) -> None:
     try:
-        read = compressor.apart(packet, rows, dim, np.float64)
+        read = compressor.decode_packet(packet, rows, dim, np.float64)
     except ValueError:
         return
     assert read.shape == (rows, dim)
@@ -195,16 +195,28 @@ test_bad_input_is_named = refused(
     (lambda: Quantizer(1.0).decode([b""], 3, np.float64), "no bytes in message 0"),
     (lambda: Quantizer(1.0).decode([b"\x04\x00"], 9, np.float64), "message"),
     (lambda: Quantizer(1.0).decode([b"\x00\x00"], 1, np.float64), "bits"),
-    (lambda: Quantizer(1.0).apart(b"\x04", 2, 9, np.float64), "packet: wanted 2 bytes of bits"),
-    (lambda: Quantizer(1.0).apart(b"\x04", 1, 9, np.float64), "packet: wanted 1 length of codes"),
-    (lambda: Levels(3).apart(b"abc", 1, 3, np.float64), "packet: wanted 1 norms, got 3 bytes"),
-    (lambda: RandomSparsifier(0.5).apart(b"x", 1, 3, np.float64), "packet: wanted 1 counts"),
     (
-        lambda: RandomSparsifier(0.5).apart(bytes(6), 1, 3, np.float64),
+        lambda: Quantizer(1.0).decode_packet(b"\x04", 2, 9, np.float64),
+        "packet: wanted 2 bytes of bits",
+    ),
+    (
+        lambda: Quantizer(1.0).decode_packet(b"\x04", 1, 9, np.float64),
+        "packet: wanted 1 length of codes",
+    ),
+    (
+        lambda: Levels(3).decode_packet(b"abc", 1, 3, np.float64),
+        "packet: wanted 1 norms, got 3 bytes",
+    ),
+    (
+        lambda: RandomSparsifier(0.5).decode_packet(b"x", 1, 3, np.float64),
+        "packet: wanted 1 counts",
+    ),
+    (
+        lambda: RandomSparsifier(0.5).decode_packet(bytes(6), 1, 3, np.float64),
         "packet: wanted 4 bytes, got 6",
     ),
     (
-        lambda: RandomSparsifier(0.5).apart(
+        lambda: RandomSparsifier(0.5).decode_packet(
             b"\1\0\0\0" + bytes([33, 0, 0, 0]) + bytes(8), 1, 33, np.float64
         ),
         "packet: wanted places below 33, got 33",

@@ -69,7 +69,7 @@ REFUSED: list[tuple[str, Callable[[Any], Any], list[Any]]] = [
     ("value", privacy.rounded_up, [None, "a", 10**400, HUGE, 1j]),
     ("digits", lambda n: privacy.rounded_up(1.25, n), [0, 1.5, 2**40, 10**400, None]),
     ("dim", lambda n: noise.Quantizer(0.1).decode([b""], n, "f8"), [None, 1.5, -1, 10**400]),
-    ("rows", lambda n: noise.RandomSparsifier(0.5).apart(b"", n, 2, "f8"), [None, 1.5, -1]),
+    ("rows", lambda n: noise.RandomSparsifier(0.5).decode_packet(b"", n, 2, "f8"), [None, 1.5, -1]),
     ("nodes", lambda n: privacy.Release(1, noise.Gaussian(1.0), ROW, nodes=n), [(), (np.nan,)]),
     ("noise_to_sensitivity", accounting.rdp_gaussian, [np.longdouble("1e4000")]),
 ]

@@ -170,7 +170,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
             keep_schedules(self, "noise_std")
         if self.compressor is not None:
             require_methods(
-                "compressor", self.compressor, "a compressor", "compress", "decode", "apart"
+                "compressor", self.compressor, "a compressor", "compress", "decode", "decode_packet"
             )
         positive("clipping_norm", self.clipping_norm)
         one_of("mode", self.mode, MODES)

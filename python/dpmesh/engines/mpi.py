@@ -407,7 +407,7 @@ class MpiGossip(Instant):
         requests = []
         for rank, local_rows in enumerate(across.send):
             if len(local_rows):
-                block = packed.together(local_rows)
+                block = packed.packet(local_rows)
                 requests.append(self._communicator.Isend([block, MPI.BYTE], dest=rank))
                 least_bytes = int(packed.bits[local_rows].sum()) // 8
                 self._ranks.count(len(block), least_bytes)
@@ -416,7 +416,7 @@ class MpiGossip(Instant):
         for rank, count in enumerate(across.receive):
             if count:
                 block = self._receive_bytes(rank)
-                rows = packed.compressor.apart(block, count, dim, foreign.dtype)
+                rows = packed.compressor.decode_packet(block, count, dim, foreign.dtype)
                 foreign[start : start + count] = rows
             start += count
         MPI.Request.Waitall(requests)

@@ -6,8 +6,8 @@ over the coins is the value itself.
 
 The length of a message is that of its bytes, `Compressed.message`. `Compressor.decode` recovers
 from them exactly the numbers `Compressed.values` that the receivers compute with. Where one process
-sends many rows to another, they travel in one packet, `Compressed.together`, at most a few bytes
-longer than the messages. `Compressor.apart` recovers the rows from it.
+sends many rows to another, they travel in one packet, `Compressed.packet`, at most a few bytes
+longer than the messages. `Compressor.decode_packet` recovers the rows from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ MOST_BITS = 32
 """Most bits of a code."""
 
 NORM = struct.Struct("<d")
+"""A row's norm in a message: a little-endian float64."""
+
 LENGTH = struct.Struct("<Q")
+"""Bytes of packed codes in a packet: a little-endian integer of 64 bits."""
+
+PLACE = np.dtype("<u4")
+"""Index of a number in its row, and count of numbers: little-endian integers of 32 bits."""
+
 BITMAP = b"\0"
 """First byte of a sparse message whose places are a bitmap."""
 
@@ -53,8 +60,8 @@ class Compressed:
         Lengths of the messages in bits, shape (rows,).
     message
         ``message(row)`` returns the bytes of one message.
-    together
-        ``together(rows)`` returns one packet of these rows.
+    packet
+        ``packet(rows)`` returns these rows, encoded together in one packet.
     compressor
         The compressor that can decode them.
     """
@@ -62,7 +69,7 @@ class Compressed:
     values: Floats
     bits: npt.NDArray[np.int64]
     message: Callable[[int], bytes]
-    together: Callable[[Rows], bytes]
+    packet: Callable[[Rows], bytes]
     compressor: Compressor
 
 
@@ -92,7 +99,7 @@ class Compressor(Protocol):
             If a message does not encode a row of that length.
         """
 
-    def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
+    def decode_packet(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
         """Return the rows of a packet, shape (rows, dim), as float32 or float64.
 
         Raises
@@ -136,32 +143,32 @@ class Quantizer:
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:
         """Quantize and pack; see `Compressor`."""
-        largest = max(float(values.max()), -float(values.min())) / self.step
+        largest_code = max(float(values.max()), -float(values.min())) / self.step
         code_type: type[np.int32 | np.int64] = np.int64
-        if largest < 2**31 - 1:  # half the memory to move
+        if largest_code < 2**31 - 1:  # half the memory to move
             code_type = np.int32
         codes = kernels.quantize(values, self.step, coins, dtype=code_type)
-        least = self.bits or 1
-        most = self.bits or min(MOST_BITS, kernels.bits_needed(codes))
-        lengths = kernels.packed_sizes(codes, least, most)  # bytes, by number of bits and row
-        widths = least + lengths.argmin(axis=0)
+        least_bits = self.bits or 1
+        most_bits = self.bits or min(MOST_BITS, kernels.bits_needed(codes))
+        sizes = kernels.packed_sizes(codes, least_bits, most_bits)  # bytes, (bits, rows)
+        bits_of_row = least_bits + sizes.argmin(axis=0)
 
         def message(row: int) -> bytes:
-            bits = int(widths[row])
+            bits = int(bits_of_row[row])
             return bytes([bits]) + kernels.pack(codes[row], bits).message
 
-        def together(rows: Rows) -> bytes:
-            row_widths = widths[rows].astype(np.uint8)
-            parts = [row_widths.tobytes()]
-            for bits in np.unique(row_widths).tolist():
-                rows_of_width = rows[row_widths == bits]
-                packed = kernels.pack(codes[rows_of_width], bits).message
-                parts += [LENGTH.pack(len(packed)), packed]
-            return b"".join(parts)
+        def packet(rows: Rows) -> bytes:
+            bits_of_packet = bits_of_row[rows].astype(np.uint8)
+            blocks = [bits_of_packet.tobytes()]
+            for bits in np.unique(bits_of_packet).tolist():
+                rows_of_bits = rows[bits_of_packet == bits]
+                packed = kernels.pack(codes[rows_of_bits], bits).message
+                blocks += [LENGTH.pack(len(packed)), packed]
+            return b"".join(blocks)
 
         decoded = kernels.dequantize(codes, self.step, dtype=values.dtype)
-        lengths_in_bits = 8 * (1 + lengths.min(axis=0))
-        return Compressed(decoded, lengths_in_bits, message, together, self)
+        message_bytes = 1 + sizes.min(axis=0)  # a byte of bits per code, and the codes
+        return Compressed(decoded, 8 * message_bytes, message, packet, self)
 
     def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:
         """Unpack the codes and multiply by the step; see `Compressor`."""
@@ -174,23 +181,27 @@ class Quantizer:
             codes[row] = kernels.unpack(packed)
         return kernels.dequantize(codes, self.step, dtype=dtype)
 
-    def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
-        """Unpack the codes of each width and multiply by the step; see `Compressor`."""
-        rows, dim = _lengths(rows, dim)
+    def decode_packet(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
+        """Unpack the codes of rows and multiply by the step; see `Compressor`.
+
+        The packet has the bits per code of each row, then the codes of the rows of each number of
+        bits, after their length.
+        """
+        rows, dim = _checked_shape(rows, dim)
         int64 = np.dtype(np.int64)
-        offset = rows
-        widths = _first("bytes of bits", packet, rows, np.uint8)
+        bits_of_row = _numbers("bytes of bits", packet, rows, np.uint8)
         codes = np.empty((rows, dim), int64)
-        for bits in np.unique(widths).tolist():
-            has_width = widths == bits
-            lengths = _first("length of codes", packet[offset:], 1, np.dtype("<u8"))
+        offset = rows
+        for bits in np.unique(bits_of_row).tolist():
+            has_bits = bits_of_row == bits
+            length = _numbers("length of codes", packet[offset:], 1, np.dtype("<u8"))
             begin = offset + LENGTH.size
-            end = begin + int(lengths[0])
-            shape = (int(has_width.sum()), dim)
+            end = begin + int(length[0])
+            shape = (int(has_bits.sum()), dim)
             packed = Packed(message=packet[begin:end], bits=bits, shape=shape, dtype=int64)
-            codes[has_width] = kernels.unpack(packed)
+            codes[has_bits] = kernels.unpack(packed)
             offset = end
-        _ends(packet, offset)
+        _require_length(packet, offset)
         return kernels.dequantize(codes, self.step, dtype=dtype)
 
 
@@ -229,12 +240,12 @@ class Levels:
         def message(row: int) -> bytes:
             return NORM.pack(norms[row, 0]) + codes.message(row)
 
-        def together(rows: Rows) -> bytes:
+        def packet(rows: Rows) -> bytes:
             packed_norms: bytes = norms[rows].astype("<f8").tobytes()
-            return packed_norms + codes.together(rows)
+            return packed_norms + codes.packet(rows)
 
         decoded = (norms * codes.values).astype(values.dtype)
-        return Compressed(decoded, 8 * NORM.size + codes.bits, message, together, self)
+        return Compressed(decoded, 8 * NORM.size + codes.bits, message, packet, self)
 
     def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:
         """Multiply the codes by the norms; see `Compressor`."""
@@ -247,11 +258,14 @@ class Levels:
         decoded: Floats = (norms * unit_rows).astype(dtype)
         return decoded
 
-    def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
-        """Multiply the codes by the norms; see `Compressor`."""
-        rows, dim = _lengths(rows, dim)
-        norms = _first("norms", packet, rows, np.dtype("<f8"))[:, np.newaxis]
-        codes = self._codes.apart(packet[norms.nbytes :], rows, dim, np.float64)
+    def decode_packet(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
+        """Multiply the codes by the norms; see `Compressor`.
+
+        The packet has the norms, then the packet of `Quantizer`.
+        """
+        rows, dim = _checked_shape(rows, dim)
+        norms = _numbers("norms", packet, rows, np.dtype("<f8"))[:, np.newaxis]
+        codes = self._codes.decode_packet(packet[norms.nbytes :], rows, dim, np.float64)
         decoded: Floats = (norms * codes).astype(dtype)
         return decoded
 
@@ -293,80 +307,90 @@ class RandomSparsifier:
         sparse = np.where(is_kept, values / values.dtype.type(self.keep), values.dtype.type(0))
         counts = is_kept.sum(axis=1)
         bitmap_size = _bitmap_size(values.shape[1])
-        lengths = 1 + np.minimum(bitmap_size, 4 * counts) + values.itemsize * counts
+        index_sizes = PLACE.itemsize * counts  # bytes of the indices of each row's kept numbers
+        has_bitmap = bitmap_size <= index_sizes
+        number_sizes = values.itemsize * counts
+        sizes = 1 + np.minimum(bitmap_size, index_sizes) + number_sizes
 
         def message(row: int) -> bytes:
-            if 4 * counts[row] < bitmap_size:
-                places: bytes = PLACES + np.flatnonzero(is_kept[row]).astype("<u4").tobytes()
-            else:
+            if has_bitmap[row]:
                 places = BITMAP + np.packbits(is_kept[row], bitorder="little").tobytes()
+            else:
+                places = PLACES + np.flatnonzero(is_kept[row]).astype(PLACE).tobytes()
             numbers: bytes = sparse[row, is_kept[row]].tobytes()
             return places + numbers
 
-        def together(rows: Rows) -> bytes:
-            dense = bitmap_size <= 4 * counts[rows]
-            bitmaps = np.packbits(is_kept[rows[dense]], axis=1, bitorder="little")
-            _, places = np.nonzero(is_kept[rows[~dense]])
-            parts = (
-                counts[rows].astype("<u4").tobytes(),
+        def packet(rows: Rows) -> bytes:
+            with_bitmap = rows[has_bitmap[rows]]
+            with_indices = rows[~has_bitmap[rows]]
+            bitmaps = np.packbits(is_kept[with_bitmap], axis=1, bitorder="little")
+            _, places = np.nonzero(is_kept[with_indices])
+            blocks = (
+                counts[rows].astype(PLACE).tobytes(),
                 bitmaps.tobytes(),
-                places.astype("<u4").tobytes(),
+                places.astype(PLACE).tobytes(),
                 sparse[rows][is_kept[rows]].tobytes(),
             )
-            return b"".join(parts)
+            return b"".join(blocks)
 
-        return Compressed(sparse, 8 * lengths, message, together, self)
+        return Compressed(sparse, 8 * sizes, message, packet, self)
 
     def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:
         """Put the numbers in their places; see `Compressor`."""
         dim = integer("dim", dim, at_least=1)
-        size = np.dtype(dtype).itemsize
+        number_size = np.dtype(dtype).itemsize
+        pair_size = PLACE.itemsize + number_size  # bytes of a place and its number
         bitmap_size = _bitmap_size(dim)
         decoded = np.zeros((len(messages), dim), dtype)
         for row, message in enumerate(messages):
             kind = message[:1]
-            rest = message[1:]
-            if kind == PLACES and len(rest) % (4 + size) == 0:
-                places_size = 4 * (len(rest) // (4 + size))
-                places = np.frombuffer(rest[:places_size], "<u4")
-            elif kind == BITMAP and len(rest) >= bitmap_size:
+            body = message[1:]
+            if kind == PLACES and len(body) % pair_size == 0:
+                places_size = PLACE.itemsize * (len(body) // pair_size)
+                places = np.frombuffer(body[:places_size], PLACE)
+            elif kind == BITMAP and len(body) >= bitmap_size:
                 places_size = bitmap_size
-                bits = np.frombuffer(rest[:bitmap_size], np.uint8)
+                bits = np.frombuffer(body[:bitmap_size], np.uint8)
                 places = np.flatnonzero(np.unpackbits(bits, count=dim, bitorder="little"))
             else:
                 fail("messages", "a byte of kind, places and numbers", f"others in {row}")
-            numbers_size = len(rest) - places_size
-            if numbers_size != size * len(places) or np.any(places >= dim):
+            numbers = body[places_size:]
+            if len(numbers) != number_size * len(places) or np.any(places >= dim):
                 fail("messages", f"a number for each of {len(places)} places", f"others in {row}")
-            decoded[row, places] = np.frombuffer(rest[places_size:], dtype)
+            decoded[row, places] = np.frombuffer(numbers, dtype)
         return decoded
 
-    def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
+    def decode_packet(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
         """Put the numbers in their places; see `Compressor`.
 
-        The packet has the counts of kept numbers, the bitmaps, the places, and the kept numbers.
+        The packet has four blocks: the count of kept numbers of each row, the bitmaps of rows that
+        keep many, the places of all other rows, and the kept numbers of all rows.
         """
-        rows, dim = _lengths(rows, dim)
+        rows, dim = _checked_shape(rows, dim)
         bitmap_size = _bitmap_size(dim)
         is_kept = np.zeros((rows, dim), np.bool_)
-        counts = _first("counts", packet, rows, np.dtype("<u4")).astype(np.int64)
-        dense = bitmap_size <= 4 * counts
-        offset = 4 * rows
-        bitmaps = _first("bitmaps", packet[offset:], int(dense.sum()) * bitmap_size, np.uint8)
+        counts = _numbers("counts", packet, rows, PLACE).astype(np.int64)
+        has_bitmap = bitmap_size <= PLACE.itemsize * counts
+        offset = PLACE.itemsize * rows
+
+        bitmap_bytes = int(has_bitmap.sum()) * bitmap_size
+        bitmaps = _numbers("bitmaps", packet[offset:], bitmap_bytes, np.uint8)
         offset += bitmaps.nbytes
-        bitmaps = bitmaps.reshape(-1, bitmap_size)
-        bits = np.unpackbits(bitmaps, axis=1, count=dim, bitorder="little")
-        is_kept[dense] = bits.astype(np.bool_)
-        places = _first("places", packet[offset:], int(counts[~dense].sum()), np.dtype("<u4"))
+        bits = np.unpackbits(bitmaps.reshape(-1, bitmap_size), axis=1, count=dim, bitorder="little")
+        is_kept[has_bitmap] = bits.astype(np.bool_)
+
+        counts_without_bitmap = counts[~has_bitmap]
+        places = _numbers("places", packet[offset:], int(counts_without_bitmap.sum()), PLACE)
         offset += places.nbytes
         if np.any(places >= dim):
             fail("packet", f"places below {dim}", places.max())
-        sparse_rows = np.repeat(np.flatnonzero(~dense), counts[~dense])
-        is_kept[sparse_rows, places] = True
+        row_of_place = np.repeat(np.flatnonzero(~has_bitmap), counts_without_bitmap)
+        is_kept[row_of_place, places] = True
         if not np.array_equal(is_kept.sum(axis=1), counts):
             fail("packet", "as many places as counted", "others")
-        numbers = _first("numbers", packet[offset:], int(counts.sum()), np.dtype(dtype))
-        _ends(packet, offset + numbers.nbytes)
+
+        numbers = _numbers("numbers", packet[offset:], int(counts.sum()), np.dtype(dtype))
+        _require_length(packet, offset + numbers.nbytes)
         decoded = np.zeros((rows, dim), dtype)
         decoded[is_kept] = numbers
         return decoded
@@ -377,19 +401,19 @@ def _bitmap_size(dim: int) -> int:
     return -(-dim // 8)
 
 
-def _lengths(rows: int, dim: int) -> tuple[int, int]:
+def _checked_shape(rows: int, dim: int) -> tuple[int, int]:
     """Return both sizes; fail unless they are a number of rows and a length of rows."""
     return integer("rows", rows), integer("dim", dim, at_least=1)
 
 
-def _first(what: str, packet: bytes, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return the first `count` numbers of a packet; `what` names them in an error."""
+def _numbers(name: str, packet: bytes, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return the first `count` numbers of a packet; `name` stands in an error for them."""
     if len(packet) < count * np.dtype(dtype).itemsize:
-        fail("packet", f"{count} {what}", f"{len(packet)} bytes")
+        fail("packet", f"{count} {name}", f"{len(packet)} bytes")
     return np.frombuffer(packet, dtype, count)
 
 
-def _ends(packet: bytes, length: int) -> None:
+def _require_length(packet: bytes, length: int) -> None:
     """Fail unless a packet has this length in bytes."""
     if len(packet) != length:
         fail("packet", f"{length} bytes", len(packet))

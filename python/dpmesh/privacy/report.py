@@ -24,7 +24,7 @@ COVERED = ("released_accuracy", "bits_per_node", "compression", "megabytes", "se
 """What follows from releases, public numbers and test records."""
 
 MOST_BY_DISTANCE = 64
-"""Up to so many nodes a report has epsilon by distance."""
+"""Most nodes of a network for which a report has epsilon by distance: every pair is searched."""
 
 OF_MODELS = ("accuracy", "node_accuracy", "consensus_distance", "run.parameters")
 """What follows from the models that nodes hold, which an algorithm may release or not."""
@@ -35,7 +35,7 @@ SEES_ALL = "an adversary who sees all that is released"
 SEEDED = "NOT private: seeded noise. Whoever knows the seed can remove the noise"
 """What a report states of a run under a key with a known seed."""
 
-_OF_VIEWS = (
+_VIEW_ASSUMPTIONS = (
     "the view covers what its observers receive during the run: models or messages that are "
     "published need also=PublishedMessages(..) or PublishedMean(..)",
     "nodes follow the public schedule, and losses are as convex and smooth as stated",
@@ -93,17 +93,18 @@ class Guarantee:
             return "Nothing is guaranteed: epsilon is infinite."
         relation = self.neighboring_relation.replace("_", "-")
         guarantee = f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})"
-        conditions = "".join(f"; {text}" for text in self.conditions)
-        conditions = f", provided that {conditions[2:]}" if conditions else ""
-        words = (
+        proviso = ""
+        if self.conditions:
+            proviso = f", provided that {'; '.join(self.conditions)}"
+        claim = (
             f"{guarantee}-differentially private for one {self.unit} ({relation}), against "
-            f"{self.adversary}{conditions} (accountant: {self.accountant})."
+            f"{self.adversary}{proviso} (accountant: {self.accountant})."
         )
         if not self.seeded:
-            return words
+            return claim
         return (
             "NOT private: the noise is seeded, and whoever knows the seed can remove it. With "
-            f"secret noise this run would be {words}"
+            f"secret noise this run would be {claim}"
         )
 
 
@@ -222,45 +223,52 @@ class Report(InNotebooks):
         return self.guarantee.sentence
 
     def __str__(self) -> str:
-        guarantee = f"epsilon = {rounded_up(self.epsilon)}, delta = {rounded_up(self.delta)}"
-        against = ""
-        if self.adversary != SEES_ALL:
-            against = f", against {self.adversary}"
-        elif self.view is not None:
-            against = ", against an adversary who sees every message"
-        if not self.is_finite:
-            guarantee = "none (epsilon is infinite)"
-            against = ""
-        elif self.seeded:
-            guarantee = f"NOT private: seeded noise. With secret noise: {guarantee}"
-        lines = [
-            f"privacy     {guarantee}{against}",
-            *([] if self.view is None else [f"view        {self.view}"]),
-            *([] if self.view_proof is None else [f"view proof  {self.view_proof}"]),
-            *self._distances(),
-            *([] if self.noise is None else [f"noise       {self.noise}"]),
-            f"neighbours  {NEIGHBOURS[self.neighboring_relation].format(unit=self.unit)}",
-            f"unit        one {self.unit}",
-            f"accountant  {self.accountant}",
-            f"releases    {self.releases} round{'' if self.releases == 1 else 's'}",
-        ]
+        return "\n".join(f"{label:<11} {text}" for label, text in self._lines())
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        """Yield the label and the text of each line of the report."""
+        yield "privacy", self._guarantee_in_words()
+        if self.view is not None:
+            yield "view", self.view
+        if self.view_proof is not None:
+            yield "view proof", self.view_proof
+        if self.by_distance:
+            epsilons = [
+                f"{distance}: {rounded_up(epsilon, 3)}"
+                for distance, epsilon in enumerate(self.by_distance, 1)
+            ]
+            yield "by distance", f"epsilon = {', '.join(epsilons)}"
+        if self.noise is not None:
+            yield "noise", self.noise
+        yield "neighbours", NEIGHBOURS[self.neighboring_relation].format(unit=self.unit)
+        yield "unit", f"one {self.unit}"
+        yield "accountant", self.accountant
+        yield "releases", f"{self.releases} round{'' if self.releases == 1 else 's'}"
         if self.by_node is not None:
             smallest, median, largest = map(rounded_up, self.by_node)
-            lines.append(f"by node     epsilon = {smallest} to {largest}, median {median}")
+            yield "by node", f"epsilon = {smallest} to {largest}, median {median}"
         if self.not_covered:
-            which = ", ".join(self.not_covered)
-            lines.append(f"not covered {which}: of private records, or of models before noise")
-        lines += [f"assumption  {text}" for text in self.assumptions]
-        return "\n".join(lines)
+            metrics = ", ".join(self.not_covered)
+            yield "not covered", f"{metrics}: of private records, or of models before noise"
+        for assumption in self.assumptions:
+            yield "assumption", assumption
 
-    def _distances(self) -> list[str]:
-        epsilons = [f"{d}: {rounded_up(x, 3)}" for d, x in enumerate(self.by_distance, 1)]
-        if epsilons:
-            return [f"by distance epsilon = {', '.join(epsilons)}"]
-        return []
+    def _guarantee_in_words(self) -> str:
+        """Return epsilon and delta, and the adversary unless it sees all that is released."""
+        if not self.is_finite:
+            return "none (epsilon is infinite)"
+        guarantee = f"epsilon = {rounded_up(self.epsilon)}, delta = {rounded_up(self.delta)}"
+        if self.seeded:
+            guarantee = f"NOT private: seeded noise. With secret noise: {guarantee}"
+        if self.adversary != SEES_ALL:
+            return f"{guarantee}, against {self.adversary}"
+        if self.view is not None:
+            return f"{guarantee}, against an adversary who sees every message"
+        return guarantee
 
 
 def _plain(value: Any) -> Any:
+    """Return a value in types that JSON can hold."""
     if isinstance(value, tuple):
         return [_plain(element) for element in value]
     if value == inf:
@@ -269,25 +277,30 @@ def _plain(value: Any) -> Any:
 
 
 def not_covered(measured: Iterable[str], *, parameters_are_released: bool) -> tuple[str, ...]:
-    """Return which measurements of a run its epsilon does not cover: do not publish them.
+    """Return the measurements of a run that its epsilon does not cover: do not publish them.
 
     Epsilon covers releases and what follows from them. Losses and regret are of private records,
-    and nodes' own models are not released; of a metric of one's own nothing is known.
+    and nodes' local models are not released. A custom metric may follow from anything.
 
     Parameters
     ----------
     measured
         Names of metrics.
     parameters_are_released
-        Whether the nodes' models are what is released, as where a server publishes them.
+        True if the nodes' models are what is released, as where a server publishes them.
     """
-    covered = {*COVERED, *(OF_MODELS if parameters_are_released else ())}
+    covered = set(COVERED)
+    if parameters_are_released:
+        covered.update(OF_MODELS)
     return tuple(name for name in measured if name not in covered)
 
 
-def _secret(allocations: Sequence[RandomAllocation], unit: Unit) -> str:
-    counts = sorted({allocation.rounds for allocation in allocations})
-    rounds = " to ".join(dict.fromkeys((str(counts[0]), str(counts[-1]))))
+def _allocation_assumption(allocations: Sequence[RandomAllocation], unit: Unit) -> str:
+    """Return what random allocation keeps secret, in words."""
+    counts = [allocation.rounds for allocation in allocations]
+    rounds = f"{min(counts)}"
+    if min(counts) != max(counts):
+        rounds = f"{min(counts)} to {max(counts)}"
     return (
         f"each {unit} is used in one round of {rounds}, a secret one: neither that nor how many "
         "take part in a round is published, and nobody infers it from the time of an answer"
@@ -295,6 +308,7 @@ def _secret(allocations: Sequence[RandomAllocation], unit: Unit) -> str:
 
 
 def _by_distance(plan: Plan, delta: float, view: View | None) -> tuple[float, ...]:
+    """Return the epsilon against a node at distance 1, 2, ..; nothing where it has no proof."""
     if not isinstance(view, OneNode) or not isinstance(view.topology, Static):
         return ()
     if view.topology.nodes > MOST_BY_DISTANCE or not isinstance(plan.reaction, Reaction):
@@ -325,10 +339,10 @@ def report(
         Whether the noise came from a key with a known seed. A ledger does not record that, and
         equals the plan either way; a run's own report, ``run.privacy``, does.
     nodes
-        Number of nodes; by default the least that includes all nodes named by releases.
+        Number of nodes; by default 1 more than the largest number of a node in the releases.
     units
-        Number of records or users that the data hold. A `delta` above 1 over it is named; None if
-        it is not known.
+        Number of records or users that the data hold; None if it is not known. The report warns of
+        a `delta` above ``1 / units``.
     view
         An adversary who sees part of the messages, whose epsilon is reported, too; see
         `Plan.cost`. None reports the cost against one who sees all messages alone; where partners
@@ -354,11 +368,11 @@ def report(
     by_node = None
     if plan.names_nodes:
         epsilons = plan.costs_by_node(delta, nodes)
-        by_node = Spread(*(float(q) for q in np.quantile(epsilons, [0, 0.5, 1], method="higher")))
-    claimed = [secrets.coalition for secrets in secrets_in(plan.releases) if not secrets.star]
-    if view is None and claimed:  # the claim for which partners share secrets
-        view = EverybodyButPartners(coalition=max(claimed))
-    sentence, proof, assumed = (None, None, ()) if view is None else _seen(plan, delta, view)
+        smallest, median, largest = np.quantile(epsilons, [0, 0.5, 1], method="higher")
+        by_node = Spread(float(smallest), float(median), float(largest))
+    if view is None:
+        view = _claimed_view(plan)
+    view_cost = _ViewCost() if view is None else _view_cost(plan, delta, view)
     return Report(
         adversary=_adversary(plan),
         seeded=seeded,
@@ -368,11 +382,11 @@ def report(
         unit=plan.unit,
         accountant=cost.accountant,
         releases=len({release.round for release in plan.touching}),
-        assumptions=(*_assumed(plan, delta, units, seeded=seeded), *assumed),
+        assumptions=(*_assumptions(plan, delta, units, seeded=seeded), *view_cost.assumptions),
         noise=_noise_in_words(plan),
         by_node=by_node,
-        view=sentence,
-        view_proof=proof,
+        view=view_cost.sentence,
+        view_proof=view_cost.proof,
         by_distance=_by_distance(plan, delta, view),
         not_covered=not_covered,
     )
@@ -384,6 +398,7 @@ def _is_on_reals(mechanism: Mechanism) -> bool:
 
 
 def _noise_in_words(plan: Plan) -> str | None:
+    """Return noise multiplier, deviation and clipping norm; None where no algorithm clips."""
     if plan.clipped is None:
         return None
     relation = plan.neighboring_relation.replace("_", "-")
@@ -392,20 +407,20 @@ def _noise_in_words(plan: Plan) -> str | None:
 
 def _adversary(plan: Plan) -> str:
     """Return the adversary of a plan's epsilon: parties that do not share in its noise."""
-    stars = [secrets.coalition for secrets in secrets_in(plan.releases) if secrets.star]
-    seen_by = but_partners(max(stars)) if stars else SEES_ALL
+    coalitions = [secrets.coalition for secrets in secrets_in(plan.releases) if secrets.star]
+    adversary = but_partners(max(coalitions)) if coalitions else SEES_ALL
     mechanisms = [release.mechanism for release in plan.touching]
-    sums = [m.sums for m in mechanisms if m.sums is not None]
-    if not sums:
-        return seen_by
-    colluding = min(numbers.colluding for numbers in sums)
+    secure_sums = [m.sums for m in mechanisms if m.sums is not None]
+    if not secure_sums:
+        return adversary
+    colluding = min(sums.colluding for sums in secure_sums)
     parties = "party" if colluding == 1 else "parties"
-    if stars:
-        return f"{seen_by}; of secure sums, up to {colluding} colluding {parties}"
-    return f"{seen_by} and colludes with up to {colluding} {parties}"
+    if coalitions:
+        return f"{adversary}; of secure sums, up to {colluding} colluding {parties}"
+    return f"{adversary} and colludes with up to {colluding} {parties}"
 
 
-def _assumed(plan: Plan, delta: float, units: int | None, *, seeded: bool) -> Iterator[str]:
+def _assumptions(plan: Plan, delta: float, units: int | None, *, seeded: bool) -> Iterator[str]:
     """Yield what the guarantee of a plan rests on."""
     yield from plan.assumptions
     if any(_is_on_reals(release.mechanism) for release in plan.touching):
@@ -414,24 +429,41 @@ def _assumed(plan: Plan, delta: float, units: int | None, *, seeded: bool) -> It
             "assumption)"
         )
     for secrets in secrets_in(plan.releases):
-        if secrets.star:  # whose claim is the epsilon
+        if secrets.star:  # the reported epsilon is against all but link partners
             view = EverybodyButPartners(coalition=secrets.coalition)
-            beyond = rounded_up(plan.cost(delta, view=view).everybody)
-            beyond = f"a run costs epsilon = {beyond}"
-            yield f"against all other nodes together, who know each secret, {beyond}"
+            epsilon = rounded_up(plan.cost(delta, view=view).everybody)
+            run_cost = f"a run costs epsilon = {epsilon}"
+            yield f"against all other nodes together, who know each secret, {run_cost}"
     if seeded:
         yield SEEDED
     if units is not None and delta > 1 / units:
         yield f"delta may exceed 1 / {units}: to publish one {plan.unit} as it is would satisfy it"
     if plan.allocations:
-        yield _secret(plan.allocations, plan.unit)
+        yield _allocation_assumption(plan.allocations, plan.unit)
 
 
-def _seen(plan: Plan, delta: float, view: View) -> tuple[str, str | None, tuple[str, ...]]:
+def _claimed_view(plan: Plan) -> View | None:
+    """Return the view for which partners of a network share secrets; None if none do."""
+    coalitions = [secrets.coalition for secrets in secrets_in(plan.releases) if not secrets.star]
+    if not coalitions:
+        return None
+    return EverybodyButPartners(coalition=max(coalitions))
+
+
+class _ViewCost(NamedTuple):
+    """The cost against a view, in words; nothing where no view was asked for."""
+
+    sentence: str | None = None
+    proof: str | None = None
+    assumptions: tuple[str, ...] = ()
+
+
+def _view_cost(plan: Plan, delta: float, view: View) -> _ViewCost:
     """Return the cost against a view in words, its proof, and what that rests on."""
-    against = plan.cost(delta, view=view)
-    if against.reason:
-        return f"nothing less is proved against {against.view}: {against.reason}", None, ()
-    sentence = f"epsilon = {rounded_up(against.epsilon)} against {against.view}"
-    assumed = () if isinstance(view, EverybodyButPartners) else _OF_VIEWS
-    return sentence, against.accountant, assumed
+    cost = plan.cost(delta, view=view)
+    if cost.reason:
+        return _ViewCost(f"nothing less is proved against {cost.view}: {cost.reason}")
+    sentence = f"epsilon = {rounded_up(cost.epsilon)} against {cost.view}"
+    if isinstance(view, EverybodyButPartners):
+        return _ViewCost(sentence, cost.accountant)
+    return _ViewCost(sentence, cost.accountant, _VIEW_ASSUMPTIONS)

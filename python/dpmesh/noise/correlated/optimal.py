@@ -1,8 +1,13 @@
-"""The best C of each shape: all its numbers, a few bands, or constant diagonals.
+"""The best factor C of correlated noise in each shape: dense, of few bands, or Toeplitz.
 
-For records that are used once, the best of all is a convex problem with a unique optimum. Few bands
-need less memory in the run, and their columns can be orthogonal for records used repeatedly.
-Constant diagonals take a few numbers for any number of rounds.
+C is lower triangular with T = rounds rows. Its columns have length 1, which is the sensitivity to a
+record that is used once. With ``X = C^T C``, the variance of the noise in the models is
+``tr(G X^-1)``, where the Gram matrix G tells how noise of each round enters them (see `Objective`).
+
+- `optimal_matrix`: all entries of C. A convex problem with a unique optimum.
+- `optimal_bands`: few bands need less memory in the run, and their columns can be orthogonal for
+  records that are used repeatedly.
+- `optimal_coefficients`: constant diagonals (Toeplitz) are a few numbers for any number of rounds.
 """
 
 from __future__ import annotations
@@ -24,6 +29,10 @@ _GAP = 1e-12
 """Relative gap to the dual at which the search stops."""
 
 _ITERATIONS = 300
+"""Most iterations of L-BFGS on the dual."""
+
+_COLUMNS = 40
+"""Rounds that stand for all in `_variance` where sensitivities change, denser at the start."""
 
 
 def optimal_matrix(gram: Array) -> tuple[Array, float]:
@@ -52,7 +61,8 @@ def optimal_matrix(gram: Array) -> tuple[Array, float]:
     start = point.v / point.v.sum()
     scale = np.sqrt(start)  # preconditions log v: second derivatives are about start = scale^2
 
-    def evaluate(scaled_logs: Array) -> tuple[float, Array]:
+    def negative_log_dual(scaled_logs: Array) -> tuple[float, Array]:
+        """Return -log of the dual at ``v = start exp(scaled_logs / scale)``, and its gradient."""
         nonlocal point
         point = _Point(gram, start * np.exp(scaled_logs / scale))
         slope = point.v / point.v.sum() - point.root_diagonal / point.root_diagonal.sum()
@@ -62,17 +72,28 @@ def optimal_matrix(gram: Array) -> tuple[Array, float]:
         if point.gap(gram) < _GAP:
             raise StopIteration
 
+    # `stop` decides, or the number of iterations: these tolerances are below rounding
     options = {"maxcor": 30, "maxiter": _ITERATIONS, "ftol": 1e-30, "gtol": 1e-14}
     minimize(
-        evaluate, np.zeros(rounds), jac=True, method="L-BFGS-B", callback=stop, options=options
+        negative_log_dual,
+        np.zeros(rounds),
+        jac=True,
+        method="L-BFGS-B",
+        callback=stop,
+        options=options,
     )
     x = point.normalized()
-    lower: Array = np.linalg.cholesky(x[::-1, ::-1])[::-1, ::-1].T  # the C with C^T C = X
+    # Cholesky gives L L^T; with rows and columns reversed it gives the lower C with C^T C = X
+    reversed_factor = np.linalg.cholesky(x[::-1, ::-1])
+    lower: Array = reversed_factor[::-1, ::-1].T
     return lower, max(0.0, point.gap(gram))
 
 
 class _Point:
-    """Dual variables v > 0, and ``H = v^(1/2) G v^(1/2)`` by its eigenvectors."""
+    """Dual variables v > 0, and ``H = v^(1/2) G v^(1/2)`` by its eigenvectors.
+
+    `roots` are the eigenvalues of ``H^(1/2)``, `root_diagonal` is its diagonal.
+    """
 
     def __init__(self, gram: Array, v: Array) -> None:
         self.v = v
@@ -102,7 +123,10 @@ class _Point:
 
 
 def _fixed_point(gram: Array) -> _Point:
-    """Return the start of the search: a few steps of the iteration ``v <- diag H^(1/2)``."""
+    """Return the start of the search: 3 steps of the iteration ``v <- diag H^(1/2)``.
+
+    At the optimum v is such a diagonal, since the gradient of the dual vanishes there.
+    """
     point = _Point(gram, np.sqrt(np.diag(gram)))
     for _ in range(3):
         point = _Point(gram, point.root_diagonal)
@@ -127,19 +151,22 @@ def optimal_bands(gram: Array, bands: int) -> Array:
     Rows from the diagonal backwards, as `Factorization` takes them, shape (rounds, bands).
     """
     rounds = len(gram)
+    # columns[j, k] is C[j + k, j]; the last columns have fewer entries
     inside = np.arange(rounds)[:, None] + np.arange(bands) < rounds
     start = np.where(inside, square_root_coefficients(bands), 0.0)
     scale = float(np.trace(gram))
 
     def evaluate(entries: Array) -> tuple[float, Array]:
+        """Return the objective of C with these columns, normalised, and its gradient in them."""
         columns = np.zeros((rounds, bands))
         columns[inside] = entries
         lengths = np.linalg.norm(columns, axis=1, keepdims=True)
-        unit = columns / lengths
-        value, gradient = _objective(gram, unit)
-        radial = unit * (gradient * unit).sum(axis=1, keepdims=True)
-        tangential = (gradient - radial) / lengths
-        return value / scale, tangential[inside] / scale
+        unit_columns = columns / lengths
+        value, gradient = _objective(gram, unit_columns)
+        # the length of a column does not matter: only the part of the gradient across it counts
+        along = unit_columns * (gradient * unit_columns).sum(axis=1, keepdims=True)
+        across = (gradient - along) / lengths
+        return value / scale, across[inside] / scale
 
     solution = minimize(
         evaluate,
@@ -177,10 +204,6 @@ def _objective(gram: Array, columns: Array) -> tuple[float, Array]:
     return float(np.trace(whitened)), gradient
 
 
-_COLUMNS = 40
-"""Rounds that stand for all in `_variance` where sensitivities change, denser at the start."""
-
-
 def square_root_coefficients(bands: int) -> Array:
     """Return the first coefficients of ``(1 - x)^(-1/2)``, the square root of prefix sums.
 
@@ -198,7 +221,10 @@ def toeplitz_bands(coefficients: Array, rounds: int) -> Array:
 
 
 def optimal_coefficients(objective: Objective, bands: int) -> Array:
-    """Return the coefficients of the banded Toeplitz C with least noise, longest column 1.
+    """Return the coefficients of the banded Toeplitz C with least noise, whose norm is 1.
+
+    C has ``coefficients[k]`` on the k-th diagonal below the main one: its longest column is the
+    first, with all coefficients.
 
     L-BFGS on ``bands - 1`` numbers. An evaluation filters one series of `rounds` numbers for each
     eigenvalue of the network; where sensitivities change, one for each eigenvalue and each of about
@@ -214,6 +240,7 @@ def optimal_coefficients(objective: Objective, bands: int) -> Array:
     scale = objective.trace()
 
     def evaluate(free: Array) -> tuple[float, Array]:
+        """Return variance times squared norm of ``c = (1, *free)``, and its gradient in `free`."""
         c = np.concatenate([np.ones(1), free])
         variance, gradient = _variance(objective, c)
         squared_norm = float(c @ c)
@@ -229,7 +256,12 @@ def optimal_coefficients(objective: Objective, bands: int) -> Array:
 
 
 def _variance(objective: Objective, c: Array) -> tuple[float, Array]:
-    """Return ``tr(G X^-1)`` of the Toeplitz C with first coefficient 1, and its gradient in c."""
+    """Return ``tr(G X^-1)`` of the Toeplitz C with first coefficient 1, and its gradient in c.
+
+    The inverse of C is Toeplitz, too: its coefficients are those of ``1 / c(x)``. The noise of the
+    round ``first`` enters the models of later rounds through it and the eigenvalues of the network.
+    The gradient comes from the same filters, run backwards (the adjoint).
+    """
     from scipy.signal import lfilter  # half a second to import, most of it in scipy.stats
 
     rounds = objective.rounds
@@ -239,21 +271,21 @@ def _variance(objective: Objective, c: Array) -> tuple[float, Array]:
     if is_constant:
         columns = np.zeros(1, dtype=np.int64)
     else:
-        columns = _spread(rounds)
+        columns = _sample_of_rounds(rounds)
     variance = 0.0
     adjoint = np.zeros(rounds)
-    for first, weight in zip(columns, _shares(columns, rounds), strict=True):
+    for first, weight in zip(columns, _represented(columns, rounds), strict=True):
         length = rounds - first
-        fresh = sensitivities[first:] * inverse[:length]
+        fresh_noise = sensitivities[first:] * inverse[:length]
         multiplicities = np.full(length, weight)
         if is_constant:  # noise that is t rounds old occurs in rounds - t rounds
             multiplicities = np.arange(rounds, 0, -1)
         for eigenvalue, share in zip(objective.eigenvalues, objective.weights, strict=True):
-            mixed = lfilter([eigenvalue], [1.0, -eigenvalue], fresh)
-            variance += share * float(multiplicities @ mixed**2)
-            reversed_noise = (multiplicities * mixed)[::-1]
-            back = lfilter([eigenvalue], [1.0, -eigenvalue], reversed_noise)[::-1]
-            adjoint[:length] += 2 * share * sensitivities[first:] * back
+            mixed_noise = lfilter([eigenvalue], [1.0, -eigenvalue], fresh_noise)
+            variance += share * float(multiplicities @ mixed_noise**2)
+            reversed_noise = (multiplicities * mixed_noise)[::-1]
+            backwards = lfilter([eigenvalue], [1.0, -eigenvalue], reversed_noise)[::-1]
+            adjoint[:length] += 2 * share * sensitivities[first:] * backwards
     squared_inverse = lfilter([1.0], c, inverse)  # the derivative of 1 / c is -1 / c^2
     bands = min(len(c), rounds)
     gradient = np.zeros(len(c))
@@ -262,16 +294,16 @@ def _variance(objective: Objective, c: Array) -> tuple[float, Array]:
     return variance, gradient
 
 
-def _spread(rounds: int) -> npt.NDArray[np.int64]:
+def _sample_of_rounds(rounds: int) -> npt.NDArray[np.int64]:
     """Return about `_COLUMNS` rounds, half of them evenly spaced and half geometrically."""
     if rounds <= _COLUMNS:
         return np.arange(rounds)
-    first = np.geomspace(1, rounds, _COLUMNS // 2) - 1
+    geometrically = np.geomspace(1, rounds, _COLUMNS // 2) - 1
     evenly = np.linspace(0, rounds - 1, _COLUMNS // 2)
-    return np.unique(np.concatenate([first, evenly]).round().astype(np.int64))
+    return np.unique(np.concatenate([geometrically, evenly]).round().astype(np.int64))
 
 
-def _shares(columns: npt.NDArray[np.int64], rounds: int) -> Array:
+def _represented(columns: npt.NDArray[np.int64], rounds: int) -> Array:
     """Return the number of rounds that each column represents: the rounds nearest to it."""
     middles = (columns[1:] + columns[:-1] + 1) / 2
     return np.diff(np.concatenate([np.zeros(1), middles, np.full(1, rounds)]))
