@@ -30,15 +30,35 @@ from dpmesh.accounting._moments import Moments, moments_of, proved
 
 Spectrum = npt.NDArray[np.complex128]
 
-_MOST_POINTS = 2**21  # of a transform
-_SHARE = 1e-6  # of delta for all that is cut off
-_COARSE = 4e-3  # largest share of the variance that the grid may add
-_FINE = 5e-8  # a smaller share is not needed
-_INTERVALS = (4.0, 1.0, 0.25, 0.0625)  # tried in turn, while each improves by `_WORTH` on the last
-_WORTH = 0.01
+_MOST_POINTS = 2**21
+"""Most points of a grid over the width of a composition; a transform has at most twice as many."""
+
+_SHARE = 1e-6
+"""Share of delta that all cut-off tails together may have."""
+
+_COARSE = 4e-3
+"""Largest share of the variance of the loss that rounding to the grid may add."""
+
+_FINE = 5e-8
+"""Share of the variance below which a finer grid gains nothing that is printed."""
+
+_INTERVALS = (4.0, 1.0, 0.25, 0.0625)
+"""Factors of the usual interval, tried in turn while each improves by `_LEAST_GAIN`."""
+
+_LEAST_GAIN = 0.01
+"""Relative improvement of epsilon for which a finer grid is tried next."""
+
 _MOST_TILTS = 4
-_VANISHED = 1e-60  # what is smaller than that in a transform is as good as 0
-_BEYOND = log(1e8)  # what the window leaves out is so much less than what decides
+"""Most tilts that are tried on one grid."""
+
+_VANISHED = 1e-60
+"""Smaller magnitudes of a spectrum count as 0; a bound of their sum is added to every mass."""
+
+_LOG_MARGIN = log(1e8)
+"""The window leaves out tails whose mass is 1e8 times smaller than the mass that decides."""
+
+_MOST_EXPONENT = 600.0
+"""Larger exponents are cut off: float64 overflows at exp(710), and underflows at exp(-745)."""
 
 
 def composed_epsilon(delta: float, *rounds: RoundKinds) -> float:
@@ -56,7 +76,7 @@ def composed_epsilon(delta: float, *rounds: RoundKinds) -> float:
     best = inf
     for scale in _INTERVALS:
         epsilon = _composed(merged, delta, scale)
-        is_enough = epsilon >= (1 - _WORTH) * best
+        is_enough = epsilon >= (1 - _LEAST_GAIN) * best
         best = min(best, epsilon)
         if is_enough and best < inf:
             break
@@ -87,19 +107,18 @@ def _epsilon_of_one_round(merged: Merged, delta: float) -> float:
 def _composed(merged: Sequence[Merged], delta: float, scale: float) -> float:
     """Return the epsilon on a grid whose interval is so many times the usual one."""
     grid, largest_losses = _grid(merged, delta, scale)
-    nodes = []
+    nodes = []  # the loss distributions of each node, one for each direction
     for group, ends in zip(merged, largest_losses, strict=True):
-        for rate, noise_ratio, end in zip(
-            group.rate, group.noise_ratio, ends.tolist(), strict=True
-        ):
-            profiles = group.pair.profiles(
-                float(rate), float(noise_ratio), grid.points(end), grid.negligible
-            )
+        kinds = zip(group.rate.tolist(), group.noise_ratio.tolist(), ends.tolist(), strict=True)
+        for rate, noise_ratio, end in kinds:
+            points = grid.points(end)
+            profiles = group.pair.profiles(rate, noise_ratio, points, grid.negligible)
             nodes.append(losses_of(profiles, grid))
     mixtures = Mixtures.joined([group.mixtures for group in merged])
     direction_count = max(len(directions) for directions in nodes)
     epsilons = []
     for direction in range(direction_count):
+        # a pair with one direction bounds both
         losses = [directions[direction % len(directions)] for directions in nodes]
         epsilons.append(_epsilon(losses, mixtures, delta, grid.interval))
     return max(epsilons)
@@ -118,6 +137,15 @@ def _grid(merged: Sequence[Merged], delta: float, scale: float) -> tuple[Grid, l
     """Return a grid fine enough for most of the variance, coarse enough for the transform.
 
     With it the largest losses of the nodes: what lies beyond them is a small share of delta.
+
+    Parameters
+    ----------
+    merged
+        Kinds of rounds.
+    delta
+        Delta of the composition.
+    scale
+        Factor of the usual interval.
     """
     times = np.concatenate([group.times for group in merged])
     total = float(np.sum(times))
@@ -125,16 +153,20 @@ def _grid(merged: Sequence[Merged], delta: float, scale: float) -> tuple[Grid, l
     largest_losses = []
     spreads = []
     for group in merged:
+        # a tail of the normal noise beyond d deviations has a mass of at most exp(-d^2 / 2)
         deviations = np.sqrt(2 * np.maximum(0.5, log_tail + np.log(group.rate)))
         largest_losses.append(group.pair.largest(group.rate, group.noise_ratio, deviations))
         spreads.append(group.pair.spread(group.rate, group.noise_ratio))
     spread = np.minimum(np.concatenate(spreads), np.concatenate(largest_losses))
     deviation = sqrt(float(np.sum(times * spread**2)))
+    # about the width of the composition: 8 deviations and the largest loss on either side
     width = 16 * deviation + 2 * max(float(np.max(losses)) for losses in largest_losses)
+    # all nodes together have about 2^21 points
     points = float(np.clip(2**21 / len(times), 2**12, 2**18))
     coarse = _interval_adding(_COARSE * deviation**2, spread, times, width)
     fine = _interval_adding(_FINE * deviation**2, spread, times, width)
     interval = scale * max(fine, min(coarse, width / points), width / _MOST_POINTS)
+    # a law with an atom has one at its largest loss, which should lie on the grid
     atoms = [
         float(np.max(losses))
         for losses, group in zip(largest_losses, merged, strict=True)
@@ -147,7 +179,12 @@ def _grid(merged: Sequence[Merged], delta: float, scale: float) -> tuple[Grid, l
 
 
 def _interval_adding(variance: float, spread: Floats, times: Floats, interval: float) -> float:
-    """Return an interval, at most the one given, that adds about this to the variance."""
+    """Return an interval, at most the one given, that adds about `variance`.
+
+    A loss between two points of the grid, a share f of the interval h above the lower one, is
+    rounded to one of them at random: that adds ``f (1 - f) h^2``, on average over f ``h^2 / 6``. It
+    adds at most about ``h spread`` where the grid is coarser than the loss itself.
+    """
     for _ in range(60):
         added = float(np.sum(times * np.minimum(interval**2 / 6, interval * spread)))
         if added <= variance:
@@ -165,8 +202,9 @@ def _epsilon(
         return inf
     moments = moments_of(losses, mixtures, finite_delta, interval)
     best = float(np.min(proved(moments, finite_delta)))
-    # the masses that decide are largest beside rounding where theirs is the tilt; it is known
-    # where one loss alone decides, and where all do; else the epsilon so far leads to a better one
+    # The best tilt gives most mass to the losses that decide on epsilon. Two guesses of them: the
+    # epsilon that moments prove (all losses decide together) and the largest single loss. Each
+    # epsilon that is found leads to the next guess.
     single_loss = _largest_single_loss(losses, mixtures, finite_delta) * interval
     candidates = [moments.nearest(best), moments.nearest(single_loss)]
     tried: set[int] = set()
@@ -234,6 +272,10 @@ def _tilted_epsilon(
         Delta without the mass of infinite losses.
     interval
         Interval of the grid.
+
+    Returns
+    -------
+    An upper bound of epsilon, and about what it would be without the bounds of rounding.
     """
     theta = float(moments.orders[tilt]) * interval
     window = _window(losses, mixtures, moments, tilt, delta, interval)
@@ -254,7 +296,17 @@ def _tilted_epsilon(
 
 
 class _Window(NamedTuple):
-    """The window of a transform: its last index, its length, and a bound of the mass beyond it."""
+    """The losses that a transform covers.
+
+    Attributes
+    ----------
+    top
+        Index of the largest loss on the grid.
+    size
+        Number of losses.
+    cut
+        Bound of the probability of larger losses.
+    """
 
     top: int
     size: int
@@ -282,9 +334,9 @@ def _window(
     above = theta > theta[tilt]
     below = theta < theta[tilt]
     with np.errstate(invalid="ignore", over="ignore"):
-        ends = (cumulant[positive] - log(delta) + _BEYOND) / theta[positive]
-        rise = (cumulant[above] - cumulant[tilt] + _BEYOND) / (theta[above] - theta[tilt])
-        fall = (cumulant[tilt] - cumulant[below] - _BEYOND) / (theta[tilt] - theta[below])
+        ends = (cumulant[positive] - log(delta) + _LOG_MARGIN) / theta[positive]
+        rise = (cumulant[above] - cumulant[tilt] + _LOG_MARGIN) / (theta[above] - theta[tilt])
+        fall = (cumulant[tilt] - cumulant[below] - _LOG_MARGIN) / (theta[tilt] - theta[below])
     end = float(np.nanmin(ends, initial=inf)) / interval
     highest = min(float(last), float(np.nanmin(rise, initial=inf)) / interval)
     lowest = max(float(first), float(np.nanmax(fall, initial=-inf)) / interval)
@@ -293,7 +345,7 @@ def _window(
         top = ceil(end)
     cut = 0.0
     if top != last:
-        cut = delta * exp(-_BEYOND)
+        cut = delta * exp(-_LOG_MARGIN)
     reach = max(top, highest) - lowest + 2
     if reach > 2 * _MOST_POINTS:
         size = int(min(reach, 2**62))
@@ -305,12 +357,24 @@ def _window(
 def tilt_and_fold(
     loss: LossDistribution, theta: float, log_moment: float, size: int
 ) -> tuple[Floats, float]:
-    """Return ``mass exp(theta x) / moment`` at indices modulo `size`, and its rounding."""
+    """Return ``mass exp(theta x) / moment`` at indices modulo `size`, and its rounding.
+
+    Parameters
+    ----------
+    loss
+        Loss distribution of a node.
+    theta
+        Tilt for a step of one interval.
+    log_moment
+        Logarithm of the moment, the sum of all ``mass exp(theta x)``.
+    size
+        Length of the transform.
+    """
     indices = np.arange(loss.first, loss.last + 1)
     exponents = theta * indices - log_moment
     with np.errstate(under="ignore", divide="ignore"):
         tilted = np.exp(exponents + np.log(loss.masses))
-    levels = log(size) / log(2) + 4
+    levels = log(size) / log(2) + 4  # of the fast Fourier transform, and 4 operations before it
     exponent_errors = 4 * float(np.sum(tilted * np.abs(exponents)))
     rounding = UNIT * (8 * levels + exponent_errors)
     folded = np.zeros(size)
@@ -329,8 +393,17 @@ def convolved(
 
     A transform of masses that sum to 1 errs by at most some units for each level, a product by the
     sum of its factors' relative errors.
+
+    Parameters
+    ----------
+    tilted
+        Masses of each node and their rounding, from `tilt_and_fold`.
+    mixtures
+        Kinds of rounds as mixtures of nodes.
+    size
+        Length of the transform.
     """
-    active = size // 2 + 1
+    active = size // 2 + 1  # frequencies whose product is not 0 yet
     product = np.ones(active, dtype=np.complex128)
     relative_error = np.zeros(active)
     spectra: dict[int, Spectrum] = {}
@@ -339,7 +412,8 @@ def convolved(
     for kind, (nodes, weights, times) in enumerate(mixtures.kinds()):
         for node in nodes:
             if node not in spectra:
-                spectra[node] = scipy.fft.rfft(tilted[node][0])
+                masses, _ = tilted[node]
+                spectra[node] = scipy.fft.rfft(masses)
         spectrum = spectra[nodes[0]][:active] * weights[0]
         for node, weight in zip(nodes[1:], weights[1:], strict=True):
             spectrum += weight * spectra[node][:active]
@@ -350,7 +424,7 @@ def convolved(
         relative_error += times / np.maximum(magnitudes, worst_rounding)
         has_vanished = magnitudes < _VANISHED ** (1 / times)
         product *= _power(np.where(has_vanished, 0, spectrum), times)
-        if kind % 8 == 7:
+        if kind % 8 == 7:  # now and then: high frequencies vanish first, and need no more work
             remains = np.abs(product) >= _VANISHED
             product[~remains] = 0
             active = int(np.max(np.flatnonzero(remains), initial=0)) + 1
@@ -398,8 +472,23 @@ def _epsilon_of(
 ) -> float:
     """Return the smallest epsilon at which the profile of tilted masses is at most `delta`.
 
-    In units of the mass at the middle of the positive losses, so that nothing overflows: beyond the
-    window tilted masses may be large, and lie at its lower end.
+    The tilt is undone in units of the mass at the middle of the positive losses, so that nothing
+    overflows: what is wrapped around into the lower end of the window may be large.
+
+    Parameters
+    ----------
+    masses
+        Tilted masses at the losses ``lowest * interval``, ``(lowest + 1) * interval``, ..
+    lowest
+        Index of the smallest loss.
+    theta
+        Tilt for a step of one interval.
+    cumulant
+        Logarithm of the moment by which tilted masses were divided.
+    delta
+        Largest value of the profile.
+    interval
+        Interval of the grid.
     """
     masses = masses[max(0, -lowest) :]
     lowest = max(0, lowest)
@@ -409,7 +498,7 @@ def _epsilon_of(
         middle = float(np.sum(indices * masses) / np.sum(masses))
     skipped = 0
     if theta > 0:
-        skipped = max(0, ceil(middle - 600 / theta))
+        skipped = max(0, ceil(middle - _MOST_EXPONENT / theta))
     masses = masses[skipped:]
     lowest += skipped
     middle -= skipped
@@ -418,7 +507,7 @@ def _epsilon_of(
     with np.errstate(under="ignore"):
         scaled = masses * np.exp(-theta * (indices[: masses.size] - middle))
     log_allowed = log(delta) - cumulant + theta * (lowest + middle)
-    if log_allowed < -600:
+    if log_allowed < -_MOST_EXPONENT:
         return inf
     tails, damped_tails = _tails(scaled, float(np.exp(-interval)))
     allowed = float(np.exp(min(log_allowed, 700)))
@@ -436,9 +525,10 @@ def _epsilon_of(
 
 
 def _tails(masses: Floats, damping: float) -> tuple[Floats, Floats]:
-    """Return, of what lies beyond each point, its mass and its mass times exp(point - loss).
+    """Return the mass beyond each point, and the sum of masses times ``exp(point - loss)`` there.
 
-    `damping` is the exponential of minus the interval.
+    Their difference is the hockey-stick profile at the point. `damping` is the exponential of minus
+    the interval.
     """
     backwards = masses[::-1]
     tails = np.append(np.cumsum(backwards)[-2::-1], 0.0)

@@ -1,11 +1,12 @@
 """Preprocessing that costs no privacy: each record is changed by itself, with public numbers.
 
 Two datasets that differ in one record still differ in one record afterwards, so every guarantee for
-the result is one for the original. Standardization, PCA, feature selection or vocabularies fitted
-to the data are not of this kind. One record moves the mean and the principal axes, and with them
-all other records: the fit itself leaks, and "one record" no longer bounds the difference.
-Fit such maps to public data of the same kind, or release them through a private mechanism of their
-own and count its epsilon.
+the result is one for the original.
+
+Standardization, PCA, feature selection and vocabularies that are fitted to the data are not of this
+kind. One record moves the mean and the principal axes, and with them all other records: the result
+differs in many records. Fit such maps to public data of the same kind, or release them by a private
+mechanism and count its epsilon.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
 
 
 def _checked_divisors(divisor: npt.ArrayLike, dim: int) -> npt.NDArray[np.float64]:
-    """Return a divisor for each feature, shape (dim,)."""
+    """Return a divisor for each feature, shape (dim,); fail unless all are finite and positive."""
     divisors = np.asarray(divisor)
     if divisors.dtype.kind not in "iuf":
         divisors = np.asarray(number("divisor", cast("float", divisor)))
@@ -72,10 +73,10 @@ def _checked_divisors(divisor: npt.ArrayLike, dim: int) -> npt.NDArray[np.float6
 
 
 def unit_norm(dataset: Dataset) -> Dataset:
-    """Divide each record by its own L2 norm; a record of zeros stays.
+    """Divide each record by its L2 norm; a record of zeros stays.
 
-    The norm of a linear model's loss gradient is then at most the slope of the loss: 1 for hinge
-    and logistic.
+    The result has a `Dataset.feature_norm` of 1. The gradient of a linear model's loss is the slope
+    of the loss times the record: its norm is then at most 1 for hinge and logistic losses.
 
     Raises
     ------
@@ -91,11 +92,11 @@ def unit_norm(dataset: Dataset) -> Dataset:
     instance("dataset", dataset, A_DATASET, Dataset)
     features = dataset.features
     if isinstance(features, sparse.csr_array):
-        rows = np.repeat(np.arange(dataset.records), np.diff(features.indptr))
+        row_of_value = np.repeat(np.arange(dataset.records), np.diff(features.indptr))
         squares = np.square(features.data, dtype=np.float64)
-        norms = np.sqrt(np.bincount(rows, squares, dataset.records))
+        norms = np.sqrt(np.bincount(row_of_value, squares, dataset.records))
         divisors = _positive_norms(norms, features.dtype)
-        normalized = _with_values(dataset, features, features.data / divisors[rows])
+        normalized = _with_values(dataset, features, features.data / divisors[row_of_value])
         return normalized._bounded(1.0)
     divisors = _positive_norms(kernels.row_norms(features), features.dtype)
     quotients = new(features.shape, features.dtype)
@@ -105,6 +106,8 @@ def unit_norm(dataset: Dataset) -> Dataset:
 
 def with_constant(dataset: Dataset, value: float = 1.0) -> Dataset:
     """Append a feature that is `value` in every record: the intercept of a linear model.
+
+    A bound b on the norm of records becomes ``sqrt(b^2 + value^2)``.
 
     Raises
     ------
@@ -132,8 +135,9 @@ def with_constant(dataset: Dataset, value: float = 1.0) -> Dataset:
 def random_projection(dataset: Dataset, dim: int, generator: np.random.Generator) -> Dataset:
     """Project every record onto `dim` random directions, drawn without looking at the data.
 
-    The matrix has independent entries N(0, 1 / dim), which keep squared norms on average
-    (Johnson and Lindenstrauss). It may be published.
+    The matrix has independent normal entries of mean 0 and variance ``1 / dim``. It keeps squared
+    norms on average (Johnson and Lindenstrauss 1984), and may be published. The result has no bound
+    on norms.
 
     Parameters
     ----------

@@ -1,23 +1,31 @@
-"""The choice of algorithm, network, rounds and steps for a budget: a rule over public numbers.
+"""Default settings of a run for a privacy budget: a rule over public numbers alone.
 
-Sites add up gradients under a secure sum (`FederatedLearning` of `RecordGradients`), so that one
-noise is enough for all of their records, wherever two honest sites are left when the colluding ones
-are not counted. Fewer sites send each other noisy models (`GradientDescent` by gossip): there one
-noise for all is no less than one of each site. Partners that share noise, which cancels where
-models are averaged, have nearly as little of it without a server.
+The rule chooses algorithm, network, rounds and learning rate.
 
-The rule for steps is the same for both, for records of norm 1, as `dpmesh.tables` and
-`dpmesh.data.unit_norm` make them. Let a path be the length of all steps together, and let epsilon
-and delta be those of mu-Gaussian-DP. At the end of the path noise has the standard deviation
+Algorithm and network
+    Sites add up gradients under secure aggregation (`FederatedLearning` of `RecordGradients`) if at
+    least two honest sites remain beside the colluding ones: the noise of one site is then enough
+    for the sum. Fewer sites send noisy models by gossip (`GradientDescent`), since a sum would need
+    no less noise than one site. Gossip with pairwise-cancelling noise (`BetweenPartners`) needs
+    nearly as little noise as a sum, without a server.
 
-    path * 2 * clipping_norm / (effective_records * mu)
+Learning rate
+    Records have norm 1, as `dpmesh.tables` and `dpmesh.data.unit_norm` make them. The *path* is the
+    sum of the learning rates of all rounds. Let mu be the parameter of the Gaussian DP that has the
+    given epsilon and delta. At the end of the path the score of a record has noise of standard
+    deviation
 
-in the score of a record, however many rounds share the path; see `Sizes.effective_records`. The
-path is as long as that noise allows, in 100 steps of at most the longest length that is stable.
-That is too short a path for linear classifiers of large tables. They take up to 400 steps if that
-leaves little noise. Under a secure sum these have momentum, which costs nothing, since it follows
-from what was released, and makes a path of steps of the same size longer by 1 / (1 - momentum). By
-gossip momentum would break the guarantee.
+        path * 2 * clipping_norm / (effective_records * mu)
+
+    however many rounds share the path; `Sizes.effective_records` counts the records that share one
+    noise. The rule takes the longest path for which this noise is small enough, in 100 rounds
+    of at most the largest stable learning rate.
+
+Linear classifiers of large tables
+    That path is too short for them. They have up to 400 rounds if the noise stays small. Under
+    secure aggregation they also have momentum, a function of released sums, which costs no privacy
+    and lengthens the path by 1 / (1 - momentum). By gossip momentum would break the guarantee.
+
 ``docs/learning_rates.md`` has the measurements behind the constants.
 """
 

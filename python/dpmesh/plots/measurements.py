@@ -1,4 +1,4 @@
-"""Figures of metrics over the rounds of runs."""
+"""Figures of metrics over the rounds of runs: curves of single runs, bands of repeated ones."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from dpmesh.plots.panels import Line, axes, finished, interval, look
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+BAND_OPACITY = 0.18
+"""Opacity of bands: lines stay visible where several bands overlap."""
 
-class Curves(Protocol):
-    """Anything with measurements over rounds, such as the `history` of a run."""
 
-    def __getitem__(self, metric: str) -> npt.NDArray[np.float64]: ...
+class MetricHistory(Protocol):
+    """Measurements of metrics over the rounds of one run, such as ``run.history``."""
+
+    def __getitem__(self, metric: str) -> npt.NDArray[np.float64]:
+        """Return the measurements of a metric, shape (measurements,)."""
 
     def rounds(self, metric: str) -> npt.NDArray[np.int64]:
-        """Rounds in which the metric was measured."""
+        """Return the rounds in which the metric was measured, shape (measurements,)."""
 
 
-def curves(histories: Mapping[str, Curves], metric: str, *, ax: Axes | None = None) -> Axes:
+def curves(histories: Mapping[str, MetricHistory], metric: str, *, ax: Axes | None = None) -> Axes:
     """Draw one metric of several runs over the rounds.
 
     Parameters
@@ -51,11 +55,15 @@ def curves(histories: Mapping[str, Curves], metric: str, *, ax: Axes | None = No
 
 
 def bands(
-    groups: Mapping[str, Sequence[Curves]], metric: str, *, x: str = "round", ax: Axes | None = None
+    groups: Mapping[str, Sequence[MetricHistory]],
+    metric: str,
+    *,
+    x: str = "round",
+    ax: Axes | None = None,
 ) -> Axes:
-    """Draw one metric over the rounds: the mean of each group's runs, and its 95% interval.
+    """Draw the mean of a metric over repeated runs, with a band of its 95% interval.
 
-    The interval is Student's, of 3 runs and more.
+    The interval is Student's, in each round by itself; fewer than 3 runs have none.
 
     Parameters
     ----------
@@ -64,8 +72,8 @@ def bands(
     metric
         Name of the metric.
     x
-        ``"round"``, or a metric measured along with it, such as ``"seconds"`` or ``"megabytes"``:
-        its mean over the runs.
+        Horizontal axis: ``"round"``, or a metric measured in the same rounds, such as ``"seconds"``
+        or ``"megabytes"``, whose mean over the runs is taken.
     ax
         Where to draw; by default a new figure.
 
@@ -83,17 +91,27 @@ def bands(
     for i, (label, histories) in enumerate(groups.items()):
         style = look(i)
         line = mean_line(label, histories, metric, x)
-        colour, dashes = style["color"], style["linestyle"]
-        ax.plot(line.x, line.y, label=label, color=colour, linestyle=dashes)
+        ax.plot(line.x, line.y, label=label, color=style["color"], linestyle=style["linestyle"])
         half_widths = np.asarray(line.spread)
         low = np.subtract(line.y, half_widths)
         high = np.add(line.y, half_widths)
-        ax.fill_between(line.x, low, high, color=colour, alpha=0.18, linewidth=0)
+        ax.fill_between(line.x, low, high, color=style["color"], alpha=BAND_OPACITY, linewidth=0)
     return finished(ax, x, metric, curves=len(groups))
 
 
-def mean_line(label: str, histories: Sequence[Curves], metric: str, x: str = "round") -> Line:
-    """Return the mean of a metric over runs, and half of its 95% interval, as `bands` draws them.
+def mean_line(
+    label: str, histories: Sequence[MetricHistory], metric: str, x: str = "round"
+) -> Line:
+    """Return one line of `bands`: the mean of a metric over runs, and half of its 95% interval.
+
+    Parameters
+    ----------
+    label
+        Label of the line.
+    histories
+        Histories of at least one run, measured in the same rounds.
+    metric, x
+        As for `bands`.
 
     Raises
     ------
@@ -109,10 +127,11 @@ def mean_line(label: str, histories: Sequence[Curves], metric: str, x: str = "ro
     for history in histories:
         if not np.array_equal(history.rounds(metric), rounds):
             fail("groups", "runs measured in the same rounds", f"different ones in {label!r}")
-    values = np.array([history[metric] for history in histories])
+    values = np.array([history[metric] for history in histories])  # shape (runs, rounds)
     if x == "round":
         positions = rounds.tolist()
     else:
         positions = np.mean([history[x] for history in histories], axis=0).tolist()
-    half_widths = [interval(column) for column in values.T]
-    return Line(label=label, x=positions, y=values.mean(axis=0).tolist(), spread=half_widths)
+    means = values.mean(axis=0).tolist()
+    half_widths = [interval(values_in_round) for values_in_round in values.T]
+    return Line(label=label, x=positions, y=means, spread=half_widths)
