@@ -102,9 +102,12 @@ class Watch:
     def take(self, party: int, answer: bytes) -> None:
         """Take an answer, and note when the run reaches another round."""
         self._take(party, answer)
-        if self.router.at is not None and self.router.at.round not in self.reached:
+        if (
+            self.router.open_position is not None
+            and self.router.open_position.round not in self.reached
+        ):
             now = time.perf_counter() - self._begin, self.router.bytes
-            self.reached[self.router.at.round] = now
+            self.reached[self.router.open_position.round] = now
 
     def line(self, rounds: int) -> dict[str, str]:
         """Return what the start with its first round took, and each of the others."""

@@ -108,22 +108,22 @@ class StandIn:
             return pack(DEALT, contract.hash, *numbers(number), *sealed)
         ask = Ask.read(question, contract)
         assert isinstance(ask, Ask)
-        return self._part(ask) if self._sums else self._row(ask.at)
+        return self._part(ask) if self._sums else self._row(ask.position)
 
     def _part(self, ask: Ask) -> bytes:
         headers = [m for m in ask.attached if kind_of(m) == HEADER]
         parts = []
         for header in (Header.read(each, self._contract) for each in headers):
-            size = self._contract.planned.sums_at(header.at.round).message_bytes
+            size = self._contract.planned.sums_at(header.position.round).message_bytes
             part = Part(header.common, bytes(32), bytes(size), 5)
             parts.append(part.as_bytes(self._contract))
         return pack(PARTS, *parts)
 
-    def _row(self, at: Position) -> bytes:
-        mixed = bytes(MIXED_BYTES * (len(self._schedule.mixed_by(at, self._number)) + 1))
+    def _row(self, position: Position) -> bytes:
+        mixed = bytes(MIXED_BYTES * (len(self._schedule.mixed_by(position, self._number)) + 1))
         values = np.random.default_rng(self._number).normal(size=DIM).tobytes()
-        named = self._contract.hash, at, self._number, 0, "float64", (1, DIM)
-        return Row(*named, values, mixed if at.round else b"").signed(self._signing)
+        named = self._contract.hash, position, self._number, 0, "float64", (1, DIM)
+        return Row(*named, values, mixed if position.round else b"").signed(self._signing)
 
 
 def start(kind: str, count: int) -> dict[str, str]:
@@ -133,7 +133,7 @@ def start(kind: str, count: int) -> dict[str, str]:
     schedule, router = Schedule(contract), Router(contract)
     parties = [StandIn(schedule, number, key) for number, key in enumerate(keys)]
     processor, sent, received = 0.0, 0, 0
-    while router.at is None or router.at.round < 1:
+    while router.open_position is None or router.open_position.round < 1:
         for number, party in enumerate(parties):
             begun = time.process_time()
             question = router.request(number)

@@ -28,7 +28,7 @@ from dpmesh.cli import app
 from dpmesh.cli._sites import toml
 from dpmesh.cli.claimed_files import verification_of
 from dpmesh.deploy import Folder, Position
-from dpmesh.deploy.steps import Known
+from dpmesh.deploy.steps import KnownContract
 from dpmesh.privacy.plan import Plan, total_cost
 
 Place = tuple[Any, ...]
@@ -364,11 +364,11 @@ def test_ledgers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         dm.OnlineLearning(epsilon=0.5, delta=1e-6).plan(2),
     ]
     own = Folder.create(kept, epsilon=2.0, delta=1e-5)
-    own.spend(Known(b"\1" * 32, plans[0]))
-    joined = Known(b"\2" * 32, plans[1])
+    own.spend(KnownContract(b"\1" * 32, plans[0]))
+    joined = KnownContract(b"\2" * 32, plans[1])
     own.join(joined, "digest", seeded=False)
     with own.transaction():
-        own.begin(joined, Position(0, 0), (), (plans[1].releases[0],))
+        own.charge_step(joined, Position(0, 0), (), (plans[1].releases[0],))
     own.close()
     parsed = {"contracts": "plan", "steps": "charged"}
     content: dict[str, Any] = {}

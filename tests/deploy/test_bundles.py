@@ -98,7 +98,7 @@ def test_a_start_of_sums_takes_less_than_200_bytes_a_pair_beside_what_each_party
         path = tmp_path / str(nodes)
         parties = Parties(path, "sums", nodes=nodes, rounds=2, rehearsal=False)
         router, sent[nodes] = Router(parties.contract), 0
-        while router.at is None or router.at.round == 0:
+        while router.open_position is None or router.open_position.round == 0:
             for party in range(nodes):
                 if (message := router.request(party)) is not None:
                     sent[nodes] += len(message)

@@ -26,8 +26,12 @@ def test_a_reserve_of_four_allows_that_each_party_stalls_once(
     router = Router(parties.contract, clock)
 
     def hears(party: int, step: int) -> bool:
-        stalls = router.at is not None and router.at.round == 2 * party and not router.late
-        return not stalls or router.at.exchange > 0
+        stalls = (
+            router.open_position is not None
+            and router.open_position.round == 2 * party
+            and not router.late
+        )
+        return not stalls or router.open_position.exchange > 0
 
     with caplog.at_level(logging.WARNING, logger="dpmesh"):
         run(parties, router, clock, hears)
@@ -48,10 +52,10 @@ def test_a_router_says_at_once_that_a_run_cannot_reach_its_last_round(
 
     def hears(party: int, step: int) -> bool:
         if not said and "will end before round 8" in caplog.text:
-            assert router.at is not None
-            said.append(router.at.round)
-        at = -1 if router.at is None else router.at.round
-        stalls = {3: at == 2 and not router.late, 2: at == 4 and not router.late}
+            assert router.open_position is not None
+            said.append(router.open_position.round)
+        t = -1 if router.open_position is None else router.open_position.round
+        stalls = {3: t == 2 and not router.late, 2: t == 4 and not router.late}
         return not stalls.get(party, False)
 
     with caplog.at_level(logging.WARNING, logger="dpmesh"):
@@ -81,8 +85,8 @@ def _check_early_end(parties: Parties) -> None:
         assert (origin.rounds, len(origin.sealed_by) >= 3) == (node.rounds, True)
         again = parties.node(node.number)  # its secrets are erased, and it adds to nothing
         assert again.is_sealed
-        assert node.at is not None
-        later = Ask(Position(node.at.round + 1), ()).as_bytes(contract)
+        assert node.last_position is not None
+        later = Ask(Position(node.last_position.round + 1), ()).as_bytes(contract)
         assert refused(again.answer(later)) is not None
     assert len(transcripts) == 1
 
@@ -99,10 +103,15 @@ def test_a_restored_folder_that_is_over_its_budget_ends_a_run_early_with_a_seale
     router = Router(contract, clock)
 
     def hears(party: int, step: int) -> bool:
-        over = router.at is not None and router.at.round == 5
+        over = router.open_position is not None and router.open_position.round == 5
         if party == 2 and over and not parties.folders[2].is_over_budget:
             parties.folders[2].change("update party set over = 1")
-        return party != 3 or bool(colluding) or router.at is None or router.at.round < 4
+        return (
+            party != 3
+            or bool(colluding)
+            or router.open_position is None
+            or router.open_position.round < 4
+        )
 
     run(parties, router, clock, hears)
     there = parties.nodes if colluding else parties.nodes[:3]
@@ -146,10 +155,15 @@ def test_a_router_that_restarts_at_an_early_end_goes_on(tmp_path: Path) -> None:
     router = Router(contract, clock)
 
     def hears(party: int, step: int) -> bool:
-        at = router.at
-        if at is not None and at.round == 3:
+        position = router.open_position
+        if position is not None and position.round == 3:
             parties.folders[1].change("update party set over = 1")
-        return party == 0 or at is None or at.round < 3 or not router.schedule.is_early(at)
+        return (
+            party == 0
+            or position is None
+            or position.round < 3
+            or not router.schedule.is_early(position)
+        )
 
     with pytest.raises(AssertionError, match="does not end"):
         run(parties, router, clock, hears, most=200)

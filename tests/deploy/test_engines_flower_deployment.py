@@ -259,7 +259,7 @@ def test_a_deployment_ends_with_one_party_late_and_one_that_never_comes_back(
     reopened(folder, made)
     for meshed in made.values():
         schedule = Router(meshed.contract).schedule
-        ended = [node.at == schedule.end for node in meshed.nodes]
+        ended = [node.last_position == schedule.end for node in meshed.nodes]
         assert ended == [True, True, True, False]
         for own in range(4):
             spent, due = charged(meshed, own), turns(meshed, own)

@@ -188,7 +188,7 @@ def test_a_mesh_over_flower_ends_with_one_party_late_and_one_gone(
     class Away(Grid):
         def is_away(self, name):
             away = {"p1": range(3, 6), "p2": range(7, 11)}.get(name, range(0))
-            return router.at is not None and router.at.round in away
+            return router.open_position is not None and router.open_position.round in away
 
     def answer(question, context):
         number = made.names.index(context.node_config["dpmesh-party"])
@@ -197,7 +197,7 @@ def test_a_mesh_over_flower_ends_with_one_party_late_and_one_gone(
     route(Away(made.names, answer), router)
     assert router.missing == ["p2"]
     end = router.schedule.end
-    assert [node.at == end for node in made.nodes] == [True, True, False, True]
+    assert [node.last_position == end for node in made.nodes] == [True, True, False, True]
     for own, folder in enumerate(made.folders):
         charged = [release.round for release in folder.ledger(made.contract).releases]
         assert charged == sorted({*charged})

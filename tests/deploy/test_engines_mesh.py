@@ -71,8 +71,8 @@ def test_a_node_runs_each_round_once_and_made_anew_computes_the_same(
                 answer = parties.nodes[party].answer(message)
             router.take(party, answer)
             if kind_of(answer) == ROW:
-                at = Row.read(answer, contract).at
-                step = parties.folders[party].step(contract, at)
+                position = Row.read(answer, contract).position
+                step = parties.folders[party].step(contract, position)
                 assert parties.node(party)._computed(step)[1] == answer
     assert len(begun) == contract.nodes * contract.terms.rounds
 
@@ -103,7 +103,7 @@ def test_planted_noise_in_time_that_is_not_what_was_sent_is_caught(
         return channel
 
     router = Router(parties.contract)
-    while router.at != Position(3):
+    while router.open_position != Position(3):
         for party, message in router.requests().items():
             router.take(party, parties.nodes[party].answer(message))
     if planted:
@@ -152,8 +152,8 @@ def test_a_lost_node_is_missing_and_catches_up_with_its_own_row(tmp_path: Path) 
     router = Router(parties.contract)
 
     def lost(party: int, message: bytes) -> bool:
-        at = router.at
-        return party == 2 and at is not None and 1 <= at.round < 3
+        position = router.open_position
+        return party == 2 and position is not None and 1 <= position.round < 3
 
     parties.run(router, lost)
     assert router.missing == []
@@ -180,7 +180,7 @@ def test_a_run_pauses_below_the_quorum_and_says_for_whom(algorithm: str, tmp_pat
     router = Router(parties.contract)
     for _ in range(20):
         for party, message in router.requests().items():
-            if party != 2 or router.at is None:
+            if party != 2 or router.open_position is None:
                 router.take(party, parties.nodes[party].answer(message))
     assert not router.close()
     assert router.waits_for == ["p2"]
@@ -194,7 +194,7 @@ def test_a_router_that_is_started_anew_gets_the_same_answers(tmp_path: Path) -> 
     for _ in range(3):
         for party, message in router.requests().items():
             router.take(party, parties.nodes[party].answer(message))
-    assert router.at == Position(2)
+    assert router.open_position == Position(2)
     parties.run()
     np.testing.assert_array_equal(parties.models(), parties.simulated().parameters)
 
@@ -229,7 +229,7 @@ def test_a_holder_that_misses_the_deadline_of_a_turn_takes_its_next_one(
     parties.run(router, lost)
     assert turns[0] > 2
     assert router.missing == []
-    assert parties.nodes[holder].at == router.schedule.end
+    assert parties.nodes[holder].last_position == router.schedule.end
 
 
 def test_a_party_that_starts_again_and_again_keeps_nobody_from_the_run(tmp_path: Path) -> None:
@@ -238,11 +238,11 @@ def test_a_party_that_starts_again_and_again_keeps_nobody_from_the_run(tmp_path:
     contract, router = parties.contract, Router(parties.contract)
     for turn in range(100):
         for party in range(4):
-            if router.at is not None:
+            if router.open_position is not None:
                 fresh = Fresh(3, Sent(0, BEFORE), turn.to_bytes(16, "big"))
                 router.take(3, Fresh.together(contract, [fresh]))
             message = router.request(party)
-            if message is not None and (party != 3 or router.at is None):
+            if message is not None and (party != 3 or router.open_position is None):
                 router.take(party, parties.nodes[party].answer(message))
         if turn % 10 == 9:
             router.close()
@@ -258,9 +258,9 @@ def test_who_claims_a_later_row_proves_it_or_counts_as_silent(claim: str, tmp_pa
     liar = min(router.schedule.confirming(Position(2), 0)[0])
     row, key = started.rows[0], parties.folders[liar].signing
     later = {
-        "forged": forged(row, key, party=0, at=Position(3)),
-        "another's": forged(row, key, party=liar, at=Position(3)),
-        "not later": parties.folders[0].step(contract, Position(1)).row,
+        "forged": forged(row, key, party=0, position=Position(3)),
+        "another's": forged(row, key, party=liar, position=Position(3)),
+        "not later": parties.folders[0].step(contract, Position(1)).answer,
     }
     parties.nodes[0] = parties.node(0)
     for _ in range(20):
@@ -295,7 +295,7 @@ BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"dtype": "float32"}, "bad row of p1"),
     ({"dtype": "object"}, "bad row of p1"),
     ({"shape": (1, 4)}, "bad row of p1"),
-    ({"at": Position(0)}, "bad row of p1"),
+    ({"position": Position(0)}, "bad row of p1"),
     ({"party": 2}, "malformed"),  # which it did not sign
     ({"contract": bytes(32)}, "malformed"),
     ({"party": 2**32 - 1}, "malformed"),
@@ -325,15 +325,15 @@ def test_a_row_that_fails_the_public_checks_is_refused_and_nothing_is_charged(
 
 def test_a_hostile_router_gets_one_release_and_each_refusal_says_why(tmp_path: Path) -> None:
     started = Started(tmp_path)
-    contract, (at, rows) = started.parties.contract, started.ask
+    contract, (position, rows) = started.parties.contract, started.ask
     node, (first, *_) = started.parties.nodes[0], rows
     stranger = Row.read(first, contract)
     for ask, reason in (
         (Ask(Position(3), rows), "not the next round"),
         (Ask(Position(2, 1), rows), "not the next round"),
         (Ask(Position(2**32 - 1), rows), "not the next round"),
-        (Ask(at, (first, first)), "bad row of p1"),
-        (Ask(at, (forged(stranger, SigningKey.generate()),)), "malformed"),
+        (Ask(position, (first, first)), "bad row of p1"),
+        (Ask(position, (forged(stranger, SigningKey.generate()),)), "malformed"),
     ):
         assert refused(started.answer(ask)) == reason
     for message, reason in (
@@ -346,7 +346,7 @@ def test_a_hostile_router_gets_one_release_and_each_refusal_says_why(tmp_path: P
         (pack(b"dpmesh ask 1", contract.hash, b"\0\0\0\2", bytes(4), longer(first)), "malformed"),
     ):
         assert refused(node.answer(message)) == reason
-    alone = started.answer(Ask(at, ()))  # every neighbour withheld: it goes on by itself
+    alone = started.answer(Ask(position, ()))  # every neighbour withheld: it goes on by itself
     assert started.answer(started.ask) == alone
 
 
@@ -377,7 +377,7 @@ def test_a_party_that_sends_each_neighbour_another_row_is_named_by_a_third(
                     for row in rows
                 ]
                 signed = [each for each in asked.attached if kind_of(each) != ROW]
-                message = Ask(asked.at, (*signed, *lies)).as_bytes(contract)
+                message = Ask(asked.position, (*signed, *lies)).as_bytes(contract)
             router.take(party, parties.nodes[party].answer(message))
     assert parties.nodes[0].travel.witness.disputed == {"p2"}
     assert re.search("p[13] and p[13] have different rows of p2", caplog.text)

@@ -23,7 +23,7 @@ from dpmesh.algorithms import SecureAggregation
 from dpmesh.deploy import Contract, Folder, Node, RefusedError, Router
 from dpmesh.deploy.outcome import verified
 from dpmesh.deploy.signing import pack, unpack
-from dpmesh.deploy.steps import Known
+from dpmesh.deploy.steps import KnownContract
 from dpmesh.deploy.wire import ASK, Ask, Position, kind_of
 from dpmesh.noise.correlated import InTime
 from dpmesh.noise.mechanisms import Gaussian, Laplace
@@ -110,9 +110,9 @@ def test_a_disk_that_fails_at_any_write_costs_a_restart_and_nothing_else(
                         fails.append(str(error))
                         parties.folders[0].close()
                         node = None
-                    if party == 0 and node is not None and node.at is not None:
-                        ((_, marked),) = parties.folders[0].marks.all().values()
-                        assert marked.at == node.at
+                    if party == 0 and node is not None and node.last_position is not None:
+                        ((_, marked),) = parties.folders[0].marks.by_contract().values()
+                        assert marked.position == node.last_position
         assert fails == [FULL] * (disk.left <= 0)
         assert parties.folders[0].ledger(parties.contract) == parties.contract.plan
         models, simulated = parties.models(), parties.simulated().parameters
@@ -132,7 +132,7 @@ def test_a_party_that_is_left_out_ends_by_the_others_signatures(
 
     def lost(party: int, message: bytes) -> bool:
         asks = party == 3 and kind_of(message) == ASK
-        return asks and Ask.read(message, parties.contract).at.round == 4
+        return asks and Ask.read(message, parties.contract).position.round == 4
 
     router = parties.run(lost=lost)
     left, ended = parties.nodes[3], unpack(router.ended)
@@ -191,26 +191,28 @@ def test_a_filter_counts_what_is_joined_after_a_release(tmp_path: Path) -> None:
     folder.marks.leave(three.hash)  # and killed before the folder was changed
     folder.close()
     folder = parties.folders[0] = Folder.open(tmp_path / "p0", marks=tmp_path)
-    folder.signs(two)
+    folder.note_signature(two)
     assert not folder.leave(two)
     for left in (two, three):
         with pytest.raises(ValueError, match="not left"):
             join(left)
     assert folder.cost() == adaptive_cost(whole, folder.budget)  # a choice returns nothing
-    folder.restored()
+    folder.charge_again()
     assert folder.cost() == adaptive_cost(2 * whole, folder.budget)
 
 
 @pytest.mark.parametrize("seen", ["nothing", "charged", "lost", "shared", "outside", "restored"])
 def test_filters_count_after_all_that_may_have_been_released(seen: str, tmp_path: Path) -> None:
-    gaussian = Known(b"gaussian", dm.GradientDescent(records=9, noise_multiplier=40.0).plan(5))
-    laplace = Known(b"laplace", dm.OnlineLearning(epsilon=0.1).plan(5))
+    gaussian = KnownContract(
+        b"gaussian", dm.GradientDescent(records=9, noise_multiplier=40.0).plan(5)
+    )
+    laplace = KnownContract(b"laplace", dm.OnlineLearning(epsilon=0.1).plan(5))
     lost = iter([gaussian] * (seen == "lost"))
     folder = Folder.create(tmp_path / "own", epsilon=9, delta=1e-5, lost=lost)
 
     def release() -> None:
         with folder.transaction():
-            folder.begin(gaussian, Position(0), (), gaussian.plan.releases[:1])
+            folder.charge_step(gaussian, Position(0), (), gaussian.plan.releases[:1])
 
     if seen == "outside":
         folder.spend(gaussian)
@@ -228,14 +230,14 @@ def test_filters_count_after_all_that_may_have_been_released(seen: str, tmp_path
     if seen == "charged":
         release()
     if seen == "restored":
-        folder.restored()
+        folder.charge_again()
     folder.join(laplace, "", seeded=False)
     plans = [gaussian.plan] * (1 + (seen == "restored")) + [laplace.plan]
     if seen != "nothing":
         assert folder.cost() == adaptive_cost(plans, folder.budget)
         return
     assert folder.cost() == total_cost(plans, 1e-5).epsilon < adaptive_cost(plans, folder.budget)
-    folder.signs(gaussian)
+    folder.note_signature(gaussian)
     folder.leave(gaussian)
     with pytest.raises(RefusedError):
         release()

@@ -28,7 +28,7 @@ def test_each_restored_copy_is_refused_by_what_others_heard(tmp_path: Path) -> N
     """Also the second one: a start with --restored is that start alone."""
     parties = Parties(tmp_path, rehearsal=False)
     router = Router(parties.contract)
-    while router.at != Position(1):
+    while router.open_position != Position(1):
         for party, message in router.requests().items():
             router.take(party, parties.nodes[party].answer(message))
     copytree(tmp_path / "p0", tmp_path / "copy")
@@ -37,7 +37,7 @@ def test_each_restored_copy_is_refused_by_what_others_heard(tmp_path: Path) -> N
     def replaced(copy: str, *, said: bool) -> Router:
         parties.folders[0] = folder = Folder.open(tmp_path / copy)
         if said:
-            folder.restored()
+            folder.charge_again()
             folder.close()
             copytree(tmp_path / copy, tmp_path / f"{copy} again")
             parties.folders[0] = Folder.open(tmp_path / copy)
@@ -85,7 +85,7 @@ def test_a_start_takes_three_questions_a_party_and_bytes_that_grow_as_parties(
         path, rounds = tmp_path / str(nodes), 2
         parties = Parties(path, algorithm, nodes=nodes, rounds=rounds, rehearsal=False)
         router, asked = Router(parties.contract), Counter[int]()
-        while router.at is None or router.at.round == 0:
+        while router.open_position is None or router.open_position.round == 0:
             for party, message in router.requests().items():
                 asked[party] += 1
                 router.take(party, parties.nodes[party].answer(message))
@@ -133,7 +133,7 @@ def test_marks_outside_of_the_folder_tell_that_it_was_restored(tmp_path: Path) -
     for contract in (parties.contract, later, third):
         with pytest.raises(ValueError, match=r"an older copy\. Use --restored"):
             Node(contract, folder, parties.records[0], rehearsal=contract is parties.contract)
-    folder.restored()
+    folder.charge_again()
     Node(parties.contract, folder, parties.records[0], rehearsal=True)
     plans = 2 * [parties.contract.plan, later.plan]
     assert folder.cost() == adaptive_cost(plans, folder.budget)  # the second may have come late
@@ -149,7 +149,7 @@ def test_a_restored_folder_whose_charge_fails_is_still_refused(
     folder = Folder.open(tmp_path / "copy", marks=tmp_path)
     monkeypatch.setattr(folder, "cost", None)
     with pytest.raises(TypeError):
-        folder.restored()
+        folder.charge_again()
     monkeypatch.undo()
     with pytest.raises(ValueError, match="an older copy"):
         Node(parties.contract, folder, parties.records[0], rehearsal=True)
@@ -237,7 +237,7 @@ def test_contracts_on_one_folder_share_its_budget(tmp_path: Path) -> None:
         thread.join()
     assert len(refusals) == 1
     assert re.search(r"costs epsilon (5.99|6)", refusals[0])
-    folder.restored()
+    folder.charge_again()
     node = Node(parties.contract, folder, parties.records[0], rehearsal=True)
     signed = [other.answer(Router(node.contract).requests()[0]) for other in parties.nodes]
     ask = Ask(Position(0), tuple(signed)).as_bytes(node.contract)

@@ -89,7 +89,7 @@ def test_a_run_goes_on_without_a_node_that_never_comes_back(
         pass
 
     def leaves(node: Node) -> None:
-        if node.at is not None and node.at.round == 2:
+        if node.last_position is not None and node.last_position.round == 2:
             gone.set()
             raise Leaves
 
@@ -216,7 +216,7 @@ def test_a_model_says_that_its_noise_is_seeded_and_what_a_restored_folder_is_cha
         node = Node(contract, folder, contract.tables.read(EXAMPLE / "north.csv"), rehearsal=seeded)
         privacy = node.model().about["privacy"]
         assert seeded == any("seeded" in text for text in privacy["assumptions"])
-        folder.restored()
+        folder.charge_again()
         costs += [privacy["epsilon"], node.model().about["privacy"]["epsilon"]]
     plan = contract.plan
     assert costs == 2 * [dm.privacy.total_cost(n * [plan], 1e-5).epsilon for n in (1, 2)]

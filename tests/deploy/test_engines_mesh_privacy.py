@@ -84,19 +84,19 @@ def test_a_lying_holder_moves_a_record_by_at_most_what_is_charged(
         if holder == 0
     ]
     unit = max(contract.algorithm.unit_of(t, one.problem) for t in range(contract.terms.rounds))
-    for at in turns * 60:
+    for position in turns * 60:
         sent: dict[Position, Any] = {}
-        for t in range(at.round + 1):
+        for t in range(position.round + 1):
             for k, holder in enumerate(one.schedule.holders(t)):
-                if holder == 0 and Position(t, k) < at:
+                if holder == 0 and Position(t, k) < position:
                     sent[Position(t, k)] = {0: None}  # given what it sent itself
-                elif Position(t, k) < at and rng.random() < 0.7:
+                elif Position(t, k) < position and rng.random() < 0.7:
                     sent[Position(t, k)] = {holder: hostile(rng, contract.dim)}
         packets = []
         for node in (one, other):
             rounds = node.travel.rounds_from(node.start)
             rounds.rows.update(deepcopy(sent))
-            packets.append(rounds.go_to(at, ()).values)
+            packets.append(rounds.go_to(position, ()).values)
         if packets[0] is None:
             assert packets[1] is None
             continue
@@ -128,11 +128,11 @@ def test_charges_cover_the_rounding_of_long_rows(tmp_path: Path) -> None:
 
 def test_schedules_catch_a_node_that_answers_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: asked again, it forgets its answer and takes the rows that come this time."""
-    step, last = Folder.step, Folder.last
+    step, last = Folder.step, Folder.last_step
 
     def forgets(self: Node, ask: Any) -> bytes:
-        key = (self.contract.hash, *ask.at)
-        found = step(self.folder, self.contract, ask.at)
+        key = (self.contract.hash, *ask.position)
+        found = step(self.folder, self.contract, ask.position)
         if found is not None and found == last(self.folder, self.contract):
             with self.folder.transaction():
                 where = "where contract = ? and round = ? and exchange = ?"
@@ -147,12 +147,14 @@ def test_schedules_catch_a_node_that_answers_anew(monkeypatch: pytest.MonkeyPatc
 
 def test_schedules_catch_a_charge_that_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: nothing is charged before the row is computed, so a kill loses the charge."""
-    begin = Folder.begin
+    charge_step = Folder.charge_step
 
-    def uncharged(self: Folder, contract: Any, at: Any, rows: Any, charged: Any) -> None:
-        begin(self, contract, at, rows, ())
+    def uncharged(
+        self: Folder, contract: Any, position: Any, rows: Any, charged: Any, **options: Any
+    ) -> None:
+        charge_step(self, contract, position, rows, (), **options)
 
-    monkeypatch.setattr(Folder, "begin", uncharged)
+    monkeypatch.setattr(Folder, "charge_step", uncharged)
     with pytest.raises(AssertionError, match="schedule"):
         mesh_fuzz.run_schedules(range(10))
 

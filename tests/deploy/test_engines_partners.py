@@ -195,16 +195,16 @@ def test_noise_read_back_is_what_is_charged_and_planted_mistakes_are_seen(
 
     def cut(ask: Ask, share: float) -> bytes:
         kept = [m for m in ask.attached if kind_of(m) != ROW or rng.random() >= share]
-        return Ask(ask.at, tuple(kept)).as_bytes(contract)
+        return Ask(ask.position, tuple(kept)).as_bytes(contract)
 
     def answer(party: int, message: bytes) -> bytes:
         ask = Ask.read(message, contract)
         if not isinstance(ask, Ask):
             return parties.nodes[party].answer(message)
-        if (party, ask.at) == (1, Position(2)):
+        if (party, ask.position) == (1, Position(2)):
             parties.nodes[1] = parties.node(1)  # which is asked again once others have answered
-        if ask.at != Position(4) or party == 0:
-            return parties.nodes[party].answer(cut(ask, 0.2 * (ask.at < Position(4))))
+        if ask.position != Position(4) or party == 0:
+            return parties.nodes[party].answer(cut(ask, 0.2 * (ask.position < Position(4))))
         copytree(tmp_path / f"p{party}", place := tmp_path / f"copy {party}")
         sent = parties.nodes[party].answer(message)
         restored = Node(contract, Folder.open(place), parties.records[party])

@@ -33,7 +33,9 @@ def test_each_kind_of_sum_has_its_own_attempts_in_one_plan(staged: Sums) -> None
     router = Router(staged.contract)
 
     def lost(party: int, message: bytes) -> bool:
-        return party == 2 and (router.at == (0, 1) or (router.at == (0, 0) and is_ask(message)))
+        return party == 2 and (
+            router.open_position == (0, 1) or (router.open_position == (0, 0) and is_ask(message))
+        )
 
     staged.run(router, lost)
     rounds = [[one.round for one in own.ledger(staged.contract).releases] for own in staged.folders]
@@ -55,7 +57,7 @@ def test_a_contract_states_the_noise_of_its_first_stage(staged: Sums) -> None:
 def test_the_mean_is_released_no_more_often_than_planned(staged: Sums) -> None:
     ask = staged.asks(Router(staged.contract))[0]
     for attempt in range(3):
-        answer = staged.answer(0, staged.other(ask, at=Position(0, attempt)))
+        answer = staged.answer(0, staged.other(ask, position=Position(0, attempt)))
         assert kind_of(answer) == (PARTS if attempt < 2 else SPENT)
 
 
@@ -67,16 +69,16 @@ def test_a_router_that_confuses_lengths_is_refused(staged: Sums) -> None:
     (total,) = (Total.read(m, contract) for m in ask.attached if kind_of(m) == TOTAL)
     rest = [m for m in ask.attached if kind_of(m) != TOTAL]
     longer = mask_and_pack(np.zeros(6, np.int64), second.modulus_bits)
-    later = replace(total.header, at=Position(1))
+    later = replace(total.header, position=Position(1))
     for lie, reason in [
         (replace(total, packed=longer), "bad total"),
         (replace(total, packed=total.packed + b"x"), "bad total"),
         (replace(total, header=later), "not the next round"),
         (replace(total, header=later, packed=longer), "not the next round"),
     ]:
-        answer = staged.answer(0, Ask(ask.at, (*rest, lie.as_bytes(contract))))
+        answer = staged.answer(0, Ask(ask.position, (*rest, lie.as_bytes(contract))))
         assert refused(answer) == reason
-    skips = staged.other(Ask(ask.at, tuple(rest)), at=Position(2))
+    skips = staged.other(Ask(ask.position, tuple(rest)), position=Position(2))
     assert refused(staged.answer(0, skips)) == "not the next round"
     part = staged.part(0, ask)
     for short in (replace(part, packed=part.packed[:-1]), replace(part, header=total.header)):
@@ -122,7 +124,7 @@ def altered(made: Sums, ask: Ask, receiver: int, **changes: Any) -> Ask:
     """Return a question with another header for the sum of one party."""
     headers = [replace(h, **changes) if h.dealer == receiver else h for h in made.headers(ask)]
     rest = [m for m in ask.attached if kind_of(m) != HEADER]
-    return Ask(ask.at, (*rest, *(header.as_bytes(made.contract) for header in headers)))
+    return Ask(ask.position, (*rest, *(header.as_bytes(made.contract) for header in headers)))
 
 
 def total_of(made: Sums, parts: list[Part]) -> bytes:
@@ -175,7 +177,7 @@ def test_a_router_that_lies_about_a_transcript_opens_nothing_that_counts(
         router.take(party, ring.nodes[party].answer(ask.as_bytes(ring.contract)))
     ask = Ask.read(router.requests()[0], ring.contract)
     rest = [m for m in ask.attached if kind_of(m) != TOTAL]
-    answer = ring.answer(0, Ask(ask.at, (*rest, total_of(ring, parts))))
+    answer = ring.answer(0, Ask(ask.position, (*rest, total_of(ring, parts))))
     assert refused(answer) == (None if what == "kept" else "bad total")
 
 
@@ -211,13 +213,13 @@ def test_hostile_headers_and_totals_of_sums_over_neighbours_are_refused(ring: Su
     of_another = replace(total, header=header).as_bytes(ring.contract)
     rest = [m for m in ask.attached if kind_of(m) != TOTAL]
     for lie, reason in [
-        (Ask(ask.at, (*ask.attached, twice)), "malformed"),
+        (Ask(ask.position, (*ask.attached, twice)), "malformed"),
         (altered(ring, ask, near[0], dealer=near[1]), "malformed"),  # two parts of one sum
-        (altered(ring, ask, near[0], at=Position(1, 1)), "malformed"),
+        (altered(ring, ask, near[0], position=Position(1, 1)), "malformed"),
         (altered(ring, ask, near[0], cohort=header.cohort[1:]), "bad cohort"),
         (altered(ring, ask, near[0], cohort=tuple(range(6))), "bad cohort"),
         (altered(ring, ask, near[0], sealed=bytes(60)), "bad key"),
-        (Ask(ask.at, (*rest, of_another)), "not the next round"),
+        (Ask(ask.position, (*rest, of_another)), "not the next round"),
     ]:
         assert refused(ring.answer(0, lie)) == reason
     assert not refused(ring.answer(0, ask))

@@ -110,7 +110,7 @@ def test_sums_open_between_machines_whose_arithmetic_differs(made: Sums) -> None
 
 def test_a_lost_party_costs_an_attempt_and_comes_back_for_the_end(made: Sums) -> None:
     router = Router(made.contract)
-    made.run(router, lambda party, _: party == 2 and router.at in [(1, 0), (1, 1)])
+    made.run(router, lambda party, _: party == 2 and router.open_position in [(1, 0), (1, 1)])
     assert [len(folder.ledger(made.contract).releases) for folder in made.folders] == [5, 5, 1, 5]
     assert all(node.is_sealed for node in made.nodes)
     np.testing.assert_array_equal(made.nodes[2].released, made.nodes[0].released)
@@ -120,7 +120,7 @@ def test_no_more_attempts_are_answered_than_are_planned(made: Sums) -> None:
     router = Router(made.contract)
     asks = made.asks(router)
     for attempt in range(6):
-        ask = made.other(asks[0], at=Position(0, attempt))
+        ask = made.other(asks[0], position=Position(0, attempt))
         answer = made.answer(0, ask)
         assert kind_of(answer) == (PARTS if attempt < 5 else SPENT)
     assert made.folders[0].ledger(made.contract) == made.contract.plan
@@ -145,7 +145,7 @@ def test_the_part_of_a_lost_party_that_comes_late_opens_nothing_of_its_own(
         monkeypatch.setattr(Group, "noise", lambda self, agreement: self._own_tags())
     asks = made.asks(Router(made.contract))
     first = [made.part(party, ask) for party, ask in asks.items()]
-    again = {"at": Position(0, 1), "cohort": (0, 1, 3)}
+    again = {"position": Position(0, 1), "cohort": (0, 1, 3)}
     second = [made.part(party, made.other(asks[party], **again)) for party in (0, 1, 3)]
     left_over = made.opened(first) - made.opened(second)
     assert made.is_open(left_over, made.own(2), 1) == reused
@@ -154,7 +154,7 @@ def test_the_part_of_a_lost_party_that_comes_late_opens_nothing_of_its_own(
 
 def test_a_router_that_is_started_anew_gets_the_same_parts(made: Sums) -> None:
     router = Router(made.contract)
-    made.run(router, lambda party, _: party == 2 and router.at in [(1, 0), (1, 1)])
+    made.run(router, lambda party, _: party == 2 and router.open_position in [(1, 0), (1, 1)])
     again = Router(made.contract)
     made.run(again)
     assert [len(folder.ledger(made.contract).releases) for folder in made.folders] == [5, 5, 1, 5]
@@ -188,7 +188,7 @@ def test_a_total_that_is_not_the_sum_is_refused_by_its_tag(
         (total,) = (Total.read(m, made.contract) for m in ask.attached if kind_of(m) == TOTAL)
         lie = replace(total, packed=wrong(total.packed, made, how)).as_bytes(made.contract)
         rest = [m for m in ask.attached if kind_of(m) != TOTAL]
-        assert refused(made.answer(party, Ask(ask.at, (*rest, lie)))) == "bad total"
+        assert refused(made.answer(party, Ask(ask.position, (*rest, lie)))) == "bad total"
     assert not refused(made.answer(1, asks[1]))
 
 
@@ -212,7 +212,7 @@ def test_a_router_that_guesses_totals_stops_the_node(made: Sums) -> None:
     rest = [m for m in ask.attached if kind_of(m) != TOTAL]
     made.nodes[0].travel._tries = MOST_TRIES
     lie = replace(total, tag=total.tag ^ 1).as_bytes(made.contract)
-    assert refused(made.answer(0, Ask(ask.at, (*rest, lie)))) == "bad total"
+    assert refused(made.answer(0, Ask(ask.position, (*rest, lie)))) == "bad total"
     assert refused(made.answer(0, ask)) == "stopped"
 
 
@@ -225,8 +225,8 @@ def test_parties_that_are_told_different_things_open_nothing(what: str, made: Su
     (total,) = (Total.read(m, made.contract) for m in asks[3].attached if kind_of(m) == TOTAL)
     _, transcript = group.opened(total, before)
     others: dict[str, dict[str, Any]] = {
-        "round": {"at": Position(1, 3)},
-        "attempt": {"at": Position(1, 1)},
+        "round": {"position": Position(1, 3)},
+        "attempt": {"position": Position(1, 1)},
         "cohort": {"cohort": (1, 2, 3)},
     }
     if what == "keys":  # as if a router had shown it another key of somebody
@@ -245,10 +245,12 @@ def test_a_router_opens_no_attempt_before_the_last_one(made: Sums) -> None:
     """Both opened, their difference would be the part of who was left out."""
     asks = made.asks(Router(made.contract))
     first = [made.part(party, ask) for party, ask in asks.items()]
-    made.part(0, made.other(asks[0], at=Position(0, 1), cohort=(0, 1, 3)))
+    made.part(0, made.other(asks[0], position=Position(0, 1), cohort=(0, 1, 3)))
     total = Total(made.header(asks[0]), *added(first, made.contract)).as_bytes(made.contract)
-    late = made.other(asks[0], at=Position(1))
-    assert refused(made.answer(0, Ask(late.at, (*late.attached, total)))) == "not the next round"
+    late = made.other(asks[0], position=Position(1))
+    assert (
+        refused(made.answer(0, Ask(late.position, (*late.attached, total)))) == "not the next round"
+    )
 
 
 def test_keys_are_those_that_their_parties_signed_for_this_run(made: Sums) -> None:
@@ -265,13 +267,13 @@ def test_keys_are_those_that_their_parties_signed_for_this_run(made: Sums) -> No
         (Signature.of(contract, 2, signing, key), "bad key"),  # another's
     ]:
         rest = [m for m in ask.attached if m != own[2]]
-        assert refused(made.answer(0, Ask(ask.at, (*rest, bad)))) == said
+        assert refused(made.answer(0, Ask(ask.position, (*rest, bad)))) == said
     made.part(0, ask)
     second = Signature.of(contract, 2, signing, RunSecrets.generate().public)
-    later = made.other(ask, at=Position(0, 1))
+    later = made.other(ask, position=Position(0, 1))
     rest = [m for m in later.attached if m != own[2]]
     before = made.nodes[0].group().root
-    made.part(0, Ask(later.at, (*rest, second)))
+    made.part(0, Ask(later.position, (*rest, second)))
     assert made.nodes[0].group().root == before  # keys of the first step are those of the run
 
 
@@ -336,10 +338,10 @@ def test_a_restored_party_takes_over_what_the_others_know(made: Sums) -> None:
     for party in (0, 2, 3):
         made.part(party, asks[party])
     made.restart(1, old)
-    stale = made.other(asks[1], at=Position(1))
+    stale = made.other(asks[1], position=Position(1))
     fresh = made.nodes[1].answer(stale.as_bytes(made.contract))
     heard = tuple(made.nodes[party].answer(fresh) for party in (0, 2, 3))
-    answer = made.answer(1, Ask(stale.at, (*stale.attached, *heard)))
+    answer = made.answer(1, Ask(stale.position, (*stale.attached, *heard)))
     assert refused(answer) == "not the next round"
     assert made.nodes[1].travel.spent == (3,)
     assert refused(made.answer(1, asks[1])) == "not the next round"  # it needs older totals
@@ -364,7 +366,7 @@ def test_a_refused_question_neither_confirms_by_few_nor_hides_a_sum(made: Sums) 
     assert not made.nodes[0]._confirmed
     bare = Ask(Position(1), (fresh, *heard, header.as_bytes(made.contract)))  # without the total
     assert refused(made.answer(0, bare)) == "not the next round"
-    made.part(0, made.other(asks[0], at=Position(1, 1)))
+    made.part(0, made.other(asks[0], position=Position(1, 1)))
     assert made.nodes[0].travel.spent == (3,)
 
 
@@ -416,12 +418,12 @@ def test_a_restored_party_killed_once_charged_still_knows_what_it_forgot(made: S
     for party, ask in asks.items():
         made.part(party, ask)
     made.restart(0, old)
-    later = made.other(asks[0], at=Position(1, 1))
+    later = made.other(asks[0], position=Position(1, 1))
 
     def confirmed() -> Ask:
         fresh = made.answer(0, later)
         heard = [made.nodes[party].answer(fresh) for party in range(1, made.contract.nodes)]
-        return Ask(later.at, (fresh, *heard, *later.attached))
+        return Ask(later.position, (fresh, *heard, *later.attached))
 
     kill_once_charged(made, 0, confirmed().as_bytes(made.contract), old)
     made.part(0, confirmed())

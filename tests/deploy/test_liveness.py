@@ -124,14 +124,14 @@ class Run:
             self.now += 0.01 if moved else 1.0
             if self.router.waits_since() > DEADLINE:
                 self.deadlines += self.router.close()
-        waiting = self.router.at, self.router.waits_for, self.router.gone, self.lost
+        waiting = self.router.open_position, self.router.waits_for, self.router.gone, self.lost
         raise AssertionError(f"it does not end: {waiting}")
 
     def is_unsigned(self) -> bool:
         """Whether a party was lost before the others began, and this router lacks its word."""
         names = [] if self.lost is None else [self.parties.names[self.lost]]
-        begun = any(self.parties.nodes[party].at is not None for party in self.alive)
-        waits = self.router.at is None and self.router.waits_for == names != []
+        begun = any(self.parties.nodes[party].last_position is not None for party in self.alive)
+        waits = self.router.open_position is None and self.router.waits_for == names != []
         return waits and not begun and self.router.waits_since() > DEADLINE
 
     def is_paused(self) -> bool:

@@ -52,7 +52,7 @@ def test_gossip_below_its_quorum_says_for_whom_it_pauses_and_resumes(
     lines: list[str] = []
     progress = mesh._Progress(lines.append)
     there = {0, 1, 2, 3}
-    while router.at is None or router.at.round < 2:
+    while router.open_position is None or router.open_position.round < 2:
         run_once(parties, router, clock)
         progress(router)
     there -= {2, 3}
@@ -113,9 +113,9 @@ def test_a_party_whose_neighbours_are_lost_goes_on_and_keeps_its_rows(
     step = parties.folders[1].step(contract, Position(2))
     assert step is not None
     assert step.withheld
-    row = Row.read(step.row or b"", contract)  # it was charged, and stays where it is
-    answer = Row.read(parties.node(1).answer(Ask(step.at, ()).as_bytes(contract)), contract)
-    assert (answer.at, answer.codes, bool(row.codes)) == (step.at, b"", True)
+    row = Row.read(step.answer or b"", contract)  # it was charged, and stays where it is
+    answer = Row.read(parties.node(1).answer(Ask(step.position, ()).as_bytes(contract)), contract)
+    assert (answer.position, answer.codes, bool(row.codes)) == (step.position, b"", True)
     charged = parties.folders[1].ledger(contract).releases
     assert len(charged) == len(contract.plan.releases)
 
@@ -125,7 +125,7 @@ def test_a_node_killed_before_it_computed_a_row_that_nobody_confirms_keeps_it(
 ) -> None:
     parties = Parties(tmp_path, rehearsal=False)
     contract, router = parties.contract, Router(parties.contract)
-    while 1 not in router.requests() or Position(1) != router.at:
+    while 1 not in router.requests() or Position(1) != router.open_position:
         for party, message in router.requests().items():
             router.take(party, parties.nodes[party].answer(message))
     message = router.requests()[1]
@@ -137,7 +137,7 @@ def test_a_node_killed_before_it_computed_a_row_that_nobody_confirms_keeps_it(
     question = Ask.read(message, contract)
     assert isinstance(question, Ask)
     assert kind_of(node.answer(message)) == FRESH  # it asks whether it sent the row already
-    alone = Ask(question.at, (*question.attached, WITHHOLD)).as_bytes(contract)
+    alone = Ask(question.position, (*question.attached, WITHHOLD)).as_bytes(contract)
     assert Row.read(node.answer(alone), contract).is_withheld
     assert Row.read(node.answer(message), contract).is_withheld
 
@@ -168,9 +168,9 @@ def test_a_party_that_missed_totals_takes_them_without_their_dealer(tmp_path: Pa
         return answer
 
     def hears(party: int, step: int) -> bool:
-        return party != 3 or first.at is None
+        return party != 3 or first.open_position is None
 
-    while first.at != Position(2):
+    while first.open_position != Position(2):
         run_once(parties, first, clock, hears, recorded)
     assert RELAYED not in sent
     run(parties, Router(contract, clock), clock, lambda party, step: party != 0, recorded)
@@ -186,13 +186,13 @@ def test_a_total_that_only_a_lost_party_has_is_added_up_again(
     contract, first = parties.contract, Router(parties.contract, clock)
 
     def hears(party: int, step: int) -> bool:
-        return party == 0 or first.at is None or first.at < Position(2)
+        return party == 0 or first.open_position is None or first.open_position < Position(2)
 
-    while parties.nodes[0].at != Position(2):
+    while parties.nodes[0].last_position != Position(2):
         run_once(parties, first, clock, hears)
     router = Router(contract, clock)
     with caplog.at_level(logging.WARNING, logger="dpmesh"):
-        run(parties, router, clock, lambda party, step: party != 0 or router.at is None)
+        run(parties, router, clock, lambda party, step: party != 0 or router.open_position is None)
     assert "round 1 is added up again" in caplog.text
     _check_one_history(parties, {1, 2, 3})
     charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
@@ -207,14 +207,14 @@ def test_a_party_with_a_total_that_was_added_up_again_costs_the_others_nothing(
     contract, first = parties.contract, Router(parties.contract, clock)
 
     def hears(party: int, step: int) -> bool:
-        return party == 0 or first.at is None or first.at < Position(2)
+        return party == 0 or first.open_position is None or first.open_position < Position(2)
 
-    while parties.nodes[0].at != Position(2):
+    while parties.nodes[0].last_position != Position(2):
         run_once(parties, first, clock, hears)
     router = Router(contract, clock)
 
     def is_back(party: int, step: int) -> bool:
-        return party != 0 or router.at is None or router.at.exchange >= STRIDE
+        return party != 0 or router.open_position is None or router.open_position.exchange >= STRIDE
 
     run(parties, router, clock, is_back)
     assert not parties.nodes[0].is_done
@@ -235,7 +235,7 @@ def test_a_start_sends_the_questions_of_all_once_to_each_party(tmp_path: Path) -
     """The dealer answers later than the others, and is asked the same questions."""
     parties = Sums(tmp_path)
     router, lists = Router(parties.contract), list[int]()
-    while router.at is None or router.at < Position(1):
+    while router.open_position is None or router.open_position < Position(1):
         for party in range(4):
             message = router.request(party)
             if message is None:

@@ -160,7 +160,9 @@ def test_a_round_that_looks_at_records_stops_its_node_before_it_sends(tmp_path: 
             stopped |= {party} if refused(answer) == "stopped" else set()
             router.take(party, answer)
     assert len(stopped) == len(meeting.nodes)
-    assert all(node.at < Position(3) for node in meeting.nodes if node.at is not None)
+    assert all(
+        node.last_position < Position(3) for node in meeting.nodes if node.last_position is not None
+    )
 
 
 def test_a_check_of_many_rounds_plays_the_first_the_last_and_one_of_each_kind(

@@ -71,5 +71,5 @@ def test_a_folder_allows_a_restored_copy_with_the_budget_that_is_printed(tmp_pat
     slack, *_ = _slack(tmp_path / "probe", "sums")
     for budget, is_over in ((1.001 * slack.restored, False), (0.98 * slack.restored, True)):
         parties = Parties(tmp_path / f"{budget}", "sums", budget=budget)
-        parties.folders[0].restored()
+        parties.folders[0].charge_again()
         assert parties.folders[0].is_over_budget == is_over

@@ -170,10 +170,14 @@ def test_a_search_for_a_wrong_part_leaves_out_one_of_those_who_added_to_it(
     router = Router(contract, clock)
 
     def hears(party: int, step: int) -> bool:
-        return party != stalling or router.at != Position(1)
+        return party != stalling or router.open_position != Position(1)
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        if kind_of(answer) != PARTS or router.at is None or router.at.round != 3:
+        if (
+            kind_of(answer) != PARTS
+            or router.open_position is None
+            or router.open_position.round != 3
+        ):
             return answer
         cohort = {*Part.read(unpack(answer)[1], contract).header.cohort}
         if not cohorts or cohort != cohorts[-1]:
@@ -205,7 +209,7 @@ def test_a_suspect_that_is_needed_for_a_quorum_is_not_named(
         return party != 3 or not is_lost
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        if party != 1 or kind_of(answer) != PARTS or router.at != Position(1) or sent:
+        if party != 1 or kind_of(answer) != PARTS or router.open_position != Position(1) or sent:
             return answer
         sent.append(answer)
         return _with_wrong_numbers(answer, contract)
@@ -266,12 +270,14 @@ def test_refusals_of_two_receivers_reopen_the_step_of_their_totals_once(tmp_path
     router, opened = Router(contract, clock), list[int]()
 
     def recorded(party: int, step: int) -> bool:
-        if router.at is not None and not router.schedule.is_closing(router.at):
-            opened.append(router.at.round)
+        if router.open_position is not None and not router.schedule.is_closing(
+            router.open_position
+        ):
+            opened.append(router.open_position.round)
         return True
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        wrong = party in (0, 3) and party not in sent and router.at == Position(2)
+        wrong = party in (0, 3) and party not in sent and router.open_position == Position(2)
         if not wrong or kind_of(answer) != PARTS:
             return answer
         sent.add(party)
@@ -335,7 +341,12 @@ def test_a_refusal_without_a_reserve_has_its_party_asked_again(
     router = Router(contract, clock)
 
     def refusing(party: int, answer: bytes) -> bytes:
-        if party != 3 or router.at != Position(1) or kind_of(answer) != PARTS or len(sent) >= 2:
+        if (
+            party != 3
+            or router.open_position != Position(1)
+            or kind_of(answer) != PARTS
+            or len(sent) >= 2
+        ):
             return answer
         sent.append(answer)
         return refusal(contract, reason)
@@ -361,7 +372,11 @@ def test_a_run_whose_agreements_split_without_a_majority_pauses_and_names_all_of
     splits = True
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        is_part = kind_of(answer) == PARTS and router.at is not None and router.at.round >= start
+        is_part = (
+            kind_of(answer) == PARTS
+            and router.open_position is not None
+            and router.open_position.round >= start
+        )
         if not (splits and party in (2, 3) and is_part):
             return answer
         agreement = bytes([party if lie == "two agreements" else 2] * 32)
@@ -440,7 +455,11 @@ def test_a_party_whose_numbers_are_wrong_leaves_a_sealed_model_when_the_search_s
     router = Router(contract, clock)
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        is_part = kind_of(answer) == PARTS and router.at is not None and router.at.round >= start
+        is_part = (
+            kind_of(answer) == PARTS
+            and router.open_position is not None
+            and router.open_position.round >= start
+        )
         return _with_wrong_numbers(answer, contract) if party == wrong and is_part else answer
 
     run(parties, router, clock, answers=spoilt)
@@ -465,7 +484,11 @@ def test_two_parties_whose_numbers_are_always_wrong_end_a_run_early_or_pause_it(
     router = Router(contract, clock)
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        is_part = kind_of(answer) == PARTS and router.at is not None and router.at.round >= start
+        is_part = (
+            kind_of(answer) == PARTS
+            and router.open_position is not None
+            and router.open_position.round >= start
+        )
         if not (party in (2, 3) and is_part):
             return answer
         changed_bit = 1 if party == 2 else 2  # so that their changes never cancel

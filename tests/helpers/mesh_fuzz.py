@@ -71,7 +71,9 @@ class Schedule:
             while self.on_the_way and (len(self.on_the_way) > MOST_DELAYED or self.chance(0.7)):
                 self.router.take(*self.on_the_way.pop(self.rng.integers(len(self.on_the_way))))
         else:
-            raise AssertionError(f"it hangs at {self.router.at} for {self.router.waits_for}")
+            raise AssertionError(
+                f"it hangs at {self.router.open_position} for {self.router.waits_for}"
+            )
         requests_of_late = self.router.requests()
         while requests_of_late:
             for party, message in requests_of_late.items():
@@ -97,9 +99,9 @@ class Schedule:
         kind = kind_of(answer)
         if kind in (ROW, PART):
             if kind == ROW:
-                position = Row.read(answer, contract).at
+                position = Row.read(answer, contract).position
             else:
-                position = Part.read(answer, contract).header.at
+                position = Part.read(answer, contract).header.position
             before = self.rows.setdefault((position, party), answer)
             assert before == answer, f"{party} released twice at {position}"
         assert not folder.has_stopped(self.parties.contract)
@@ -117,7 +119,7 @@ class Schedule:
         )
         for folder in self.parties.folders:
             ledger = folder.ledger(contract)
-            assert folder.last_sent(contract.hash).at == self.router.schedule.end
+            assert folder.last_sent(contract.hash).position == self.router.schedule.end
             if self.router.schedule.gossips:
                 assert ledger == contract.plan
             keys = [(release.round, release.batch) for release in ledger.releases]

@@ -209,7 +209,7 @@ class Started:
     def __init__(self, path: Path, algorithm: str = "online", **terms: Any) -> None:
         self.parties = Parties(path, algorithm, **terms)
         self.router = Router(self.parties.contract)
-        while self.router.at != Position(2):
+        while self.router.open_position != Position(2):
             for party, message in self.router.requests().items():
                 self.router.take(party, self.parties.nodes[party].answer(message))
         self.ask = Ask.read(self.router.requests()[0], self.parties.contract)
@@ -234,7 +234,7 @@ class Sums(Parties):
         for _ in range(100):
             asks: dict[int, Ask] = {}
             for party, message in router.requests().items():
-                if router.at == Position(t) and self.may_answer(party, message):
+                if router.open_position == Position(t) and self.may_answer(party, message):
                     asks[party] = Ask.read(message, self.contract)  # type: ignore[assignment]
                 else:
                     router.take(party, self.nodes[party].answer(message))
@@ -244,7 +244,7 @@ class Sums(Parties):
                 for node in self.nodes:
                     fresh = Fresh.together(self.contract, question)
                     router.take(node.number, node.answer(fresh))
-        raise AssertionError(f"it hangs at {router.at}")
+        raise AssertionError(f"it hangs at {router.open_position}")
 
     def may_answer(self, party: int, message: bytes) -> bool:
         """Return True if all others have confirmed a party's start."""
@@ -274,7 +274,7 @@ class Sums(Parties):
         """Return a question with another header."""
         header = replace(self.header(ask), **changes)
         attached = [m for m in ask.attached if kind_of(m) != HEADER]
-        return Ask(header.at, (*attached, header.as_bytes(self.contract)))
+        return Ask(header.position, (*attached, header.as_bytes(self.contract)))
 
     def opened(self, parts: list[Part]) -> Any:
         """Return what a router can open of parts, in steps of the grid."""

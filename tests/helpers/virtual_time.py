@@ -34,7 +34,7 @@ def run(
         if router.done or router.failure:
             return
         run_once(parties, router, clock, hears, answers, step)
-    raise AssertionError(f"it does not end: {router.at}, {router.waits_for}")
+    raise AssertionError(f"it does not end: {router.open_position}, {router.waits_for}")
 
 
 def run_once(

@@ -219,7 +219,7 @@ def test_files_experiments_and_contracts_read_several_labels_alike(tmp_path: Pat
     given = {f"s{i}": path for i, path in enumerate(paths)}
     done = rehearse(agreed, given)
     assert done.same
-    learned = agreed.made_up.outline.model(done.released[0])
+    learned = agreed.dummy_problem.outline.model(done.released[0])
     assert learned.predict(table).shape == (20, LABELS)
 
 

@@ -67,11 +67,11 @@ def charge(
     plans = [Plan.from_dict(release["plan"]) for release in spent]
     if folder is not None:
         from dpmesh.deploy import Folder
-        from dpmesh.deploy.steps import Known
+        from dpmesh.deploy.steps import KnownContract
 
         with closing(Folder.open(folder, marks=marks())) as party_folder:
             for release, plan in zip(spent, plans, strict=True):
-                party_folder.spend(Known(bytes.fromhex(release["release"]), plan))
+                party_folder.spend(KnownContract(bytes.fromhex(release["release"]), plan))
             budget = party_folder.budget
             cost = rounded_up(party_folder.cost())
             total = f"of {budget.epsilon:g}, at delta = {budget.delta:g}"

@@ -230,7 +230,7 @@ def restored(folder: Own) -> None:
     from dpmesh.deploy import Folder
 
     party_folder = Folder.open(folder, marks=marks())
-    party_folder.restored()
+    party_folder.charge_again()
     cost = rounded_up(party_folder.cost())
     typer.echo(f"charged {folder} once more: epsilon = {cost} of {party_folder.budget}")
     party_folder.close()
@@ -313,7 +313,7 @@ def node(
             speaker.say("interrupted, with nothing charged; the same command starts again")
             raise typer.Exit(130) from None
     if restored:
-        party_folder.restored()
+        party_folder.charge_again()
     party = Node(read, party_folder, records)
     early = None
     contact = Contact()
@@ -377,7 +377,7 @@ def node(
         if not asks:
             made_of = "rows" if read.planned.sums is None else "sums"
             speaker.say(f"wrote {output}: made of released {made_of} alone")
-        party_folder.wrote(read, output)
+        party_folder.note_output(read, output)
     if early is not None:
         speaker.fail(early)
         raise typer.Exit(3)
@@ -488,17 +488,19 @@ class _Progress:
 
     def of_node(self, node: Node) -> None:
         """Report a round that the node has answered."""
-        if node.at is not None:
+        if node.last_position is not None:
             self._reached(node.rounds, node.contract.terms.rounds)
 
     def __call__(self, router: Router) -> None:
         contract = router.contract
-        if router.at is None:
+        if router.open_position is None:
             self._say(f"waiting for the signatures of {', '.join(router.waits_for)}")
         elif router.is_paused and router.waits_for:
             self._say(f"paused below the quorum: waiting for {', '.join(router.waits_for)}")
         else:
-            self._reached(contract.planned.rounds_before(router.at.round), contract.terms.rounds)
+            self._reached(
+                contract.planned.rounds_before(router.open_position.round), contract.terms.rounds
+            )
 
     def _reached(self, t: int, total: int) -> None:
         if t % max(1, total // 10) == 0:

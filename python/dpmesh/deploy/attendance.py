@@ -74,7 +74,7 @@ class Attendance:
         """The answers to each question, by the party that answered."""
         self.heard_from: set[int] = set()
         """Parties that have answered anything since the open position waits."""
-        self.at: Position | None = None
+        self.open_position: Position | None = None
         """The position that is open; None while the parties sign."""
         self._since = self._advanced = clock()
 
@@ -121,7 +121,7 @@ class Attendance:
 
     def move(self, position: Position, *, again: bool = False) -> None:
         """Open a position, and wait for it from now on; `again` if its round was open before."""
-        self.at = position
+        self.open_position = position
         if not again:
             self._advanced = self._clock()
         self.in_time[position] = set()

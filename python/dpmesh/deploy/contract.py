@@ -1,4 +1,8 @@
-"""Contracts: the public file that the parties of a mesh agree on, and the epsilon of joining."""
+"""The contract: a public file with all that the parties of a run agree on, and its epsilon.
+
+Every party reads the file, compares its hash with the others', and computes from it alone which
+messages the run has, which noise they carry, and what taking part costs in epsilon.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +42,20 @@ from dpmesh.settings.parts import entries
 from dpmesh.topology import Topology
 
 PROTOCOL = 4
+"""Version of the messages between nodes and router, part of the hash of each contract."""
 MOST_PARTIES = 2**16
+_REQUIRED_TABLES = ("contract", "problem", "algorithm")
+"""Tables of every contract; one that asks questions has no problem."""
+_OPTIONAL_TABLES = ("topology", "questions", "first_stage", "party", "ranges", "format")
 
 
 @dataclass(frozen=True)
 class Contract:
-    """A contract: everything in it is public, and all parties compare its `hash`.
+    """A contract of several parties, checked as a whole.
 
-    Use `read_contract` for a file, `Contract.of` for its content.
+    Each party makes it from the same file, by `read_contract`, or from the same content, by
+    `Contract.of`. It has no secrets and no state: everything in it is public, and follows from the
+    file. The parties sign its `hash`.
 
     Parameters
     ----------
@@ -55,63 +65,94 @@ class Contract:
     Raises
     ------
     ValueError
-        If something is missing or does not fit, or the algorithm does not keep its guarantee among
-        parties who do not trust each other.
+        If a table is missing or wrong, if the algorithm has no guarantee among parties that do not
+        trust each other, or if a party's epsilon is too small.
     """
 
     settings: Settings
 
     def __post_init__(self) -> None:
-        table_names = (*(name for name, _ in _TABLES), "party", "ranges", "format")
-        self.settings.known("", self.settings.content, table_names)
-        check_format(self.settings)
-        for name, is_required in _TABLES:
-            is_required &= not (name == "problem" and "questions" in self.settings.content)
-            if is_required and not self.settings.table(name):
-                self.settings.fail(name, f"wanted a table [{name}]")
-        assembly.refuse_calibration(self.settings)
+        self._check_tables()
+        self._check_parties_and_questions()
+        self._check_algorithm()
+        assembly.check_costs(self.settings, self.parties, self.cost)
+
+    def _check_tables(self) -> None:
+        """Refuse unknown or missing tables, and another format."""
         settings = self.settings
-        rounds = self.terms.rounds
+        settings.known("", settings.content, (*_REQUIRED_TABLES, *_OPTIONAL_TABLES))
+        check_format(settings)
+        for name in _REQUIRED_TABLES:
+            needs_none = name == "problem" and "questions" in settings.content
+            if not needs_none and not settings.table(name):
+                settings.fail(name, f"wanted a table [{name}]")
+        assembly.refuse_calibration(settings)
+
+    def _check_parties_and_questions(self) -> None:
+        """Refuse parties, questions or features that do not fit the terms."""
+        settings = self.settings
+        terms = self.terms
+        tables = self.tables
         assembly.check_modules(settings)
-        assembly.check_parties(settings, self.terms, self.parties)
-        sums = settings.table("algorithm").get("kind") in [*assembly.SUMS]
-        if self.tables.questions is not None or sums:
-            assembly.check_questions(settings, self.terms, self.tables.questions)
-        elif (self.tables.columns is None) != isinstance(self.terms.features, int):
+        assembly.check_parties(settings, terms, self.parties)
+        answers_questions = settings.table("algorithm").get("kind") in [*assembly.SUMS]
+        if tables.questions is not None or answers_questions:
+            assembly.check_questions(settings, terms, tables.questions)
+            return
+        has_ranges = tables.columns is not None
+        if has_ranges == isinstance(terms.features, int):
             settings.fail("contract.features", "wanted a number of features, or a table [ranges]")
+
+    def _check_algorithm(self) -> None:
+        """Refuse an algorithm without a guarantee between parties, or unfit for their records.
+
+        The first rounds are played on dummy records.
+        """
+        settings = self.settings
+        tables = self.tables
         assembly.check_algorithm(settings, self.algorithm, self.topology, self.terms)
-        if self.tables.network is not None:
-            assembly.check_network(settings, self.tables.classifies, self.terms.numbers)
-        if self.tables.questions is not None:
+        if tables.network is not None:
+            assembly.check_network(settings, tables.classifies, self.terms.numbers)
+        if tables.questions is not None:
             settings.call(
                 "questions",
-                self.tables.questions.require,
+                tables.questions.require,
                 noises=self.planned.noise_scales,
                 records=int(self.records.sum()),
             )
-        settings.call("algorithm", self.algorithm.init, problem=self.made_up, key=self.public_key)
+        settings.call(
+            "algorithm", self.algorithm.init, problem=self.dummy_problem, key=self.public_key
+        )
         if self.planned.sums is None:
-            assembly.check_records(settings, self.algorithm, self.made_up, rounds)
+            assembly.check_records(settings, self.algorithm, self.dummy_problem, self.terms.rounds)
         self.patterns.check_at_once()
-        assembly.check_costs(settings, self.parties, self.cost)
 
     @classmethod
     def of(cls, content: Mapping[str, Any], module: str | None = None) -> Contract:
-        """Return the contract of this content, as tables within tables."""
+        """Return the contract with this content: dictionaries, as of a TOML file.
+
+        Parameters
+        ----------
+        content
+            The tables by name.
+        module
+            A Python module whose algorithms the content names.
+        """
         return cls(Settings(dict(content), "contract", module=module))
 
     @cached_property
     def hash(self) -> bytes:
-        """SHA-256 of all that the contract states, of the module it names, and of the version."""
+        """SHA-256 of the content, of the source of its module, and of the version of dpmesh."""
         text = json.dumps(self.settings.content, sort_keys=True, default=str)  # dates
-        module = self.settings.module
-        module_bytes = [] if module is None else [Path(_file_of(module)).read_bytes()]
+        module_bytes: list[bytes] = []
+        if self.settings.module is not None:
+            module_bytes = [Path(_file_of(self.settings.module)).read_bytes()]
         version = f"{PROTOCOL} {__version__}"
         return digest(b"dpmesh contract", text.encode(), version.encode(), *module_bytes)
 
     @cached_property
     def terms(self) -> Terms:
-        """The contract's terms of the run: rounds, delta, quorum, transport and the rest."""
+        """Rounds, quorum, deadline and further terms, of the table [contract]."""
         table = self.settings.table("contract")
         arguments = self.settings.arguments("contract", table, entries(Terms))
         terms: Terms = self.settings.call("contract", Terms, **arguments)
@@ -119,37 +160,38 @@ class Contract:
 
     @cached_property
     def parties(self) -> tuple[Party, ...]:
-        """The parties, in the order of the nodes."""
+        """The parties, in the order of the file: a party's place in it is its number."""
         tables = self.settings.content.get("party")
         if not isinstance(tables, list) or not 2 <= len(tables) < MOST_PARTIES:
             expected = f"wanted at least 2 tables [[party]], and less than {MOST_PARTIES}"
             self.settings.fail("party", expected)
-        members = []
-        for place, table in enumerate(tables):
+        parties = []
+        for number, table in enumerate(tables):
+            place = f"party[{number}]"
             if not isinstance(table, dict):
-                self.settings.fail(f"party[{place}]", f"wanted a table [[party]], got {table!r}")
-            arguments = self.settings.arguments(f"party[{place}]", table, entries(Party))
-            members.append(self.settings.call(f"party[{place}]", Party, **arguments))
-        return tuple(members)
+                self.settings.fail(place, f"wanted a table [[party]], got {table!r}")
+            arguments = self.settings.arguments(place, table, entries(Party))
+            parties.append(self.settings.call(place, Party, **arguments))
+        return tuple(parties)
 
     @property
     def nodes(self) -> int:
-        """Number of parties."""
+        """Number of parties: each has one node."""
         return len(self.parties)
 
     @property
     def records(self) -> Any:
-        """Number of records of each party, shape (parties,)."""
+        """Number of records of each party, shape (parties,): it is public."""
         return np.array([party.records for party in self.parties])
 
     @cached_property
     def public_key(self) -> Key:
-        """The public key of topology, turns and starts."""
+        """Key of all public randomness: of the topology, of turns, of the first model."""
         return Key.seeded(int(self.terms.public_key, 16))
 
     @cached_property
     def tables(self) -> Tables:
-        """The parties' tables, and what is learned or asked of them."""
+        """The columns of the parties' tables, and the model or the questions about them."""
         return Tables(self.settings, self.terms)
 
     @cached_property
@@ -182,53 +224,58 @@ class Contract:
         )
 
     def _sums_of_questions(self) -> dict[str, Any]:
-        """Return the parameters of sums that follow from the questions, if there are any."""
+        """Return the algorithm's parameters that follow from the questions, if there are any."""
         if self.tables.questions is None:
             return {}
         return self.tables.questions.sums
 
     @property
     def has_one_model(self) -> bool:
-        """True if all parties compute the same model, from the same totals."""
+        """True if all parties compute the same model, from the totals of one sum for all."""
         return isinstance(self.planned.sums, SecureSum)
 
     @property
-    def sealing(self) -> int:
-        """Number of parties that must sign the same end, so that no other end has as many."""
-        colluding = 0 if self.planned.sums is None else self.planned.sums.colluding
+    def seals_needed(self) -> int:
+        """Number of parties whose signatures end a run: no other end can have as many.
+
+        Colluding parties may sign two ends; all others sign one.
+        """
+        colluding = 0
+        if self.planned.sums is not None:
+            colluding = self.planned.sums.colluding
         return (self.nodes + colluding) // 2 + 1
 
     @cached_property
     def topology(self) -> Topology | None:
-        """The gossip graph; None if messages travel by token or under masks."""
+        """The gossip graph; None if messages travel by token, or are summed for all parties."""
         if self.algorithm.travels == "gossip":
             return self._graph
         return None
 
     @property
     def dim(self) -> int:
-        """Length of a model."""
-        return int(self.made_up.dim)
+        """Number of parameters of a model."""
+        return int(self.dummy_problem.dim)
 
     @property
     def models(self) -> int:
-        """Number of a party's models that share no parameters: a row of each travels by token."""
+        """Number of independent models, such as one of each class, whose rows travel by token."""
         if self.topology is not None:
             return 1
-        return int(self.made_up.models)
+        return int(self.dummy_problem.models)
 
     def problem(self, records: Dataset, party: int) -> Any:
-        """Return what a party learns from its own records, which are checked.
+        """Return a party's learning problem from its records, which it keeps to itself.
 
         Raises
         ------
         ValueError
-            If the records are not those that the contract describes. The text depends on them and
-            stays with the party.
+            If the contract describes other records. The text depends on the records: do not send it
+            to anybody.
         """
-        counted = self.parties[party]
-        if records.records != counted.records:
-            expected = f"{counted.records} of {counted.name}, as the contract has"
+        stated = self.parties[party]
+        if records.records != stated.records:
+            expected = f"{stated.records} of {stated.name}, as the contract has"
             fail("records", expected, records.records)
         if records.dim != self.tables.features or records.features.dtype != self.terms.numbers:
             expected = f"{self.terms.numbers} records of {self.tables.features} features"
@@ -237,7 +284,15 @@ class Contract:
         return local_problem.as_node(party, self.records)
 
     def problem_of(self, records: Dataset, partition: Any) -> Any:
-        """Return the contract's problem on these records, as `LinearProblem` takes them."""
+        """Return the contract's learning problem on records of one party or more.
+
+        Parameters
+        ----------
+        records
+            The records of all these parties.
+        partition
+            For each party the places of its records among them.
+        """
         maker, arguments = self.tables.problem
         if self.tables.outline is not None:
             arguments = {**arguments, "outline": self.tables.outline}
@@ -245,21 +300,21 @@ class Contract:
 
     @cached_property
     def planned(self) -> Planned:
-        """The planned releases of the parties, with their privacy cost."""
-        return Planned(self.settings, self.terms, self.algorithm, self.made_up, self.models)
+        """The releases that the parties plan, and their privacy cost."""
+        return Planned(self.settings, self.terms, self.algorithm, self.dummy_problem, self.models)
 
     @cached_property
     def patterns(self) -> RoundPatterns:
-        """The requests of each round, from a dry run on made-up records."""
-        return RoundPatterns(self.planned, self.records, self.public_key, self.made_up_column)
+        """The messages of each round, from a dry run on dummy records."""
+        return RoundPatterns(self.planned, self.records, self.public_key, self.dummy_column)
 
     @property
     def plan(self) -> Plan:
-        """The privacy plan that a folder charges, as that of a contract known by its hash alone."""
+        """The privacy plan, which a party's folder charges when the party joins."""
         return self.planned.plan
 
     def cost(self, delta: float) -> float:
-        """Return the epsilon of a whole run for each party's records, under the plan's claim."""
+        """Return the epsilon of a whole run at a delta, the same for the records of each party."""
         if delta not in self._costs:
             self._costs[delta] = self.plan.cost(delta).epsilon
         return self._costs[delta]
@@ -270,18 +325,18 @@ class Contract:
 
     @property
     def copies(self) -> int:
-        """Number of parties that may hold a record, each of which releases it."""
+        """Number of parties that may have the same record: each of them releases it."""
         return int(getattr(self.algorithm, "copies", 1))
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the guarantee beside the proof."""
+        """Assumptions of the guarantee that no party can check, as sentences."""
         kind = type(self.algorithm)
-        why = holds_for_any_rows(self.algorithm)
         if kind.__module__.startswith("dpmesh."):
             return self.plan.assumptions
+        reason = holds_for_any_rows(self.algorithm)
         claim = f"{kind.__name__} is no algorithm of dpmesh; it says that its sensitivity holds"
-        return (f"{claim} for any rows since {why}", *self.plan.assumptions)
+        return (f"{claim} for any rows since {reason}", *self.plan.assumptions)
 
     def party_of(self, public_key: bytes) -> int:
         """Return the number of the party with this public key.
@@ -299,76 +354,70 @@ class Contract:
 
     @property
     def _learned(self) -> Any:
-        """The made-up problem for the algorithm, centred if there is a first stage."""
-        staged = "first_stage" in self.settings.content
-        if staged:
-            return self.made_up.centred(np.zeros(self.tables.features))
-        return self.made_up
+        """The dummy problem as the algorithm sees it: centred after a first stage."""
+        if "first_stage" in self.settings.content:
+            return self.dummy_problem.centred(np.zeros(self.tables.features))
+        return self.dummy_problem
 
     @property
-    def smallest(self) -> int:
+    def smallest_party(self) -> int:
         """The number of the party with the fewest records."""
         return int(self.records.argmin())
 
     @cached_property
-    def made_up(self) -> Any:
-        """The problem of the party with the fewest records, which are all 0: nobody's."""
-        shape = self.records[self.smallest], self.tables.features
+    def dummy_problem(self) -> Any:
+        """The problem of the party with the fewest records, with zeros in place of its records."""
+        shape = self.records[self.smallest_party], self.tables.features
+        features: Any = np.zeros(shape, self.terms.numbers)
         if self.tables.network is None and "first_stage" not in self.settings.content:
-            features: Any = sparse.csr_array(shape, dtype=self.terms.numbers)
-        else:
-            features = np.zeros(shape, self.terms.numbers)
+            features = sparse.csr_array(shape, dtype=self.terms.numbers)
         problem = self.settings.call(
             "problem",
             self.problem_of,
-            records=self._made_up_records(features),
+            records=self._dummy_records(features),
             partition=[np.arange(shape[0])],
         )
-        return problem.as_node(self.smallest, self.records)
+        return problem.as_node(self.smallest_party, self.records)
 
     @cached_property
-    def made_up_column(self) -> Any:
-        """The same problem with one feature alone, on which rounds are played in no time.
+    def dummy_column(self) -> Any:
+        """The dummy problem with one feature only, so that the rounds of a dry run are fast.
 
-        It is the whole problem where the algorithm knows the number of its parameters.
+        It is the whole dummy problem where the algorithm is made for a number of features.
         """
         maker, arguments = self.tables.problem
         is_fixed = self.tables.network is not None or "first_stage" in self.settings.content
         if is_fixed or maker is not LinearProblem or self.planned.sums is not None:
-            return self.made_up
-        shape = self.records[self.smallest], 1
-        records = self._made_up_records(sparse.csr_array(shape, dtype=self.terms.numbers))
+            return self.dummy_problem
+        shape = self.records[self.smallest_party], 1
+        records = self._dummy_records(sparse.csr_array(shape, dtype=self.terms.numbers))
         problem = LinearProblem(records, (np.arange(shape[0]),), **arguments)
-        return problem.as_node(self.smallest, self.records)
+        return problem.as_node(self.smallest_party, self.records)
 
-    def _made_up_records(self, features: Any) -> Dataset:
-        """Return records with labels that every loss takes."""
+    def _dummy_records(self, features: Any) -> Dataset:
+        """Return records with these features, and a label that the problem's loss accepts."""
         _, arguments = self.tables.problem
-        signs = self.tables.network is None and not arguments.get("classes")
-        label = int(signs and arguments.get("loss") not in REGRESSION)
+        has_classes = self.tables.network is not None or arguments.get("classes")
+        label = 0
+        if not has_classes and arguments.get("loss") not in REGRESSION:
+            label = 1  # a binary loss has the labels -1 and 1
         return Dataset(features, np.full(features.shape[0], label, np.int64), "nobody's")
 
 
-_TABLES = (
-    *(("contract", True), ("problem", True), ("algorithm", True)),
-    *(("topology", False), ("questions", False), ("first_stage", False)),
-)
-
-
 def read_contract(path: str | Path, module: str | None = None) -> Contract:
-    """Return the contract in a TOML file.
+    """Read a contract from a TOML file, and check it as a whole.
 
     Parameters
     ----------
     path
         The file.
     module
-        A module of your own, whose algorithms the file can name.
+        A Python module of yours, whose algorithms the file names.
 
     Raises
     ------
     ValueError
-        If something in it does not fit; the text names the line.
+        If the contract is refused, see `Contract`; the text names the key or the line.
     OSError
         If it cannot be read.
     """

@@ -182,7 +182,7 @@ class RowChannel(NodeChannel):
         super().__init__(schedule, node, problem, key, state)
         self.rows: RowsByPosition = {}
         """Rows that arrived in the current round, and those that the node itself sent."""
-        self.at = BEFORE
+        self.position = BEFORE
         """The position that it waits at."""
         self.drawn: dict[str, DrawnRows] = {}
         """The correlated noise of the rows that the node sent in round t, before a restart."""
@@ -220,9 +220,9 @@ class RowChannel(NodeChannel):
         """
         self._arrived = arrived
         packet = Packet(None)
-        while self.at < position:
+        while self.position < position:
             packet = next(self._packets)
-        if self.at != position:
+        if self.position != position:
             raise RuntimeError(
                 f"round {position.round} ends before its exchange {position.exchange}"
             )
@@ -240,9 +240,9 @@ class RowChannel(NodeChannel):
                     packet = steps.send(arrived)
                     yield packet
                     arrived = self._received(packet)
-                    self.at = Position(t, self.at.exchange + 1)
+                    self.position = Position(t, self.position.exchange + 1)
             t += 1
-        self.at = self.schedule.end
+        self.position = self.schedule.end
         yield Packet(None)
 
     def _begin(self, t: int) -> Any:
@@ -251,7 +251,7 @@ class RowChannel(NodeChannel):
         Its streams are keyed by the contract, the records, the versions, the state and the messages
         that arrived: under other inputs the same round draws other coins and other noise.
         """
-        self.at = Position(t)
+        self.position = Position(t)
         self.received = None
         self.rows = {position: rows for position, rows in self.rows.items() if position.round >= t}
         contract = self.schedule.contract
@@ -270,7 +270,7 @@ class RowChannel(NodeChannel):
         key = self.key
         if self._context is not None:
             positions = (
-                position for position in sorted(self.rows) if position.round == self.at.round
+                position for position in sorted(self.rows) if position.round == self.position.round
             )
             rows = [part for position in positions for part in _flat(self.rows[position])]
             shape = f"{values.dtype}{values.shape}".encode()
@@ -279,12 +279,12 @@ class RowChannel(NodeChannel):
 
     def _received(self, packet: Packet) -> Released | None:
         """Return what this node receives, shape (1, dim), or by token (models, dim)."""
-        arrived = self.rows.get(self.at, {})
+        arrived = self.rows.get(self.position, {})
         if packet.sender is not None:
             return arrived.get(packet.sender)
-        neighbours = self.schedule.mixed_by(self.at, self.node)
+        neighbours = self.schedule.mixed_by(self.position, self.node)
         missing = {party for party in neighbours if arrived.get(party) is None}
-        parties, weights = self.schedule.mixing(self.at.round, self.node, missing)
+        parties, weights = self.schedule.mixing(self.position.round, self.node, missing)
         order = np.arange(len(parties)), np.array([0, len(parties)])
         mixing = sparse.csr_array((weights, *order), shape=(1, len(parties)))
         rows = np.concatenate([arrived[party] for party in parties])
@@ -294,7 +294,7 @@ class RowChannel(NodeChannel):
         self, t: int, message: Message, values: Sensitive, releases: tuple[Release, ...]
     ) -> Packet:
         """Release rows, or take those of this round that the node sent before it restarted."""
-        earlier = self.rows.get(self.at, {})
+        earlier = self.rows.get(self.position, {})
         if self.node not in earlier:
             return super().release_rows(t, message, values, releases)
         self.earlier_messages(message, len(values))

@@ -1,8 +1,8 @@
-"""SQLite files of one party: only its owner reads them, and one process holds them at a time.
+"""SQLite files of one party, which only its owner can read and one process at a time can open.
 
-Among them are marks, outside of a folder, of what it promised and released last. A folder that was
-restored from an older copy on the same machine differs from its mark. The mark also holds what must
-not be restored with a folder: the number with which a node asks the others.
+There are two: the database in the party's folder, and a small file outside of it with marks. A mark
+repeats what the folder has charged and released last. A folder that was restored from an older copy
+on the same machine differs from its marks, which refuse it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dpmesh._validate import fail
 from dpmesh.deploy.wire import Sent
 
 DISK = OSError, sqlite3.Error
-"""What a disk that is full, damaged or read-only raises."""
+"""Errors of a disk that is full, damaged or read-only."""
 _TABLES = """
 create table if not exists marks (
     contract blob primary key, plan text, records text, seeded integer,
@@ -31,12 +31,14 @@ create table if not exists left (contract blob primary key);
 
 
 def connect(path: str | Path) -> sqlite3.Connection:
-    """Open a file and keep it until the connection is closed; a commit is then on the disk.
+    """Open a database that no other process can open until the connection is closed.
+
+    Once a commit returns, it is on the disk. Erased values are overwritten.
 
     Raises
     ------
     ValueError
-        If another process holds it.
+        If another process has opened it.
     """
     connection = sqlite3.connect(
         path, timeout=0, isolation_level="IMMEDIATE", check_same_thread=False
@@ -45,7 +47,7 @@ def connect(path: str | Path) -> sqlite3.Connection:
         connection.execute("pragma locking_mode = exclusive")
         connection.execute("pragma synchronous = full")
         connection.execute("pragma secure_delete = on")
-        connection.execute("pragma journal_size_limit = 0")  # or it keeps what was erased
+        connection.execute("pragma journal_size_limit = 0")  # a journal would keep erased values
         connection.execute("begin exclusive").connection.commit()
     except sqlite3.Error as error:
         connection.close()
@@ -55,27 +57,53 @@ def connect(path: str | Path) -> sqlite3.Connection:
     return connection
 
 
-class Joined(NamedTuple):
-    """A folder's entry of a contract that it joined: plan, digest of the records, kind of noise."""
+class JoinedContract(NamedTuple):
+    """The terms under which a folder joined a contract.
+
+    Attributes
+    ----------
+    plan
+        The privacy plan that was charged, as JSON.
+    records
+        Digest of the party's records.
+    seeded
+        True for a rehearsal, whose noise is NOT private.
+    """
 
     plan: str
     records: str
     seeded: bool
 
 
+class Mark(NamedTuple):
+    """The mark of a joined contract.
+
+    Attributes
+    ----------
+    joined
+        The terms under which the folder joined it.
+    last
+        The last release that left the folder under it.
+    """
+
+    joined: JoinedContract
+    last: Sent
+
+
 class PrivateFile:
-    """Tables in a file, held by this process until they are closed.
+    """A database of one party. All changes are durable when their method returns.
 
     Parameters
     ----------
     path
-        The file, which only its owner can read; None to keep them in memory, where they outlive no
-        process.
+        The file, which is made with mode 0600; None for a database in memory.
     tables
-        Statements that make those which are missing.
+        SQL statements that make missing tables.
 
     Raises
     ------
+    ValueError
+        If another process has opened the file.
     sqlite3.DatabaseError
         If the file is damaged.
     """
@@ -83,7 +111,8 @@ class PrivateFile:
     def __init__(self, path: Path | None, tables: str) -> None:
         if path is not None and not path.exists():
             path.touch(0o600)
-        self._file, self._lock = connect(path or ":memory:"), RLock()
+        self._file = connect(path or ":memory:")
+        self._lock = RLock()
         ((health,),) = self._file.execute("pragma quick_check(1)").fetchall()
         if health != "ok":
             self._file.close()
@@ -91,7 +120,7 @@ class PrivateFile:
         self._file.executescript(f"begin; {tables} commit;")
 
     def close(self) -> None:
-        """Let another process open it."""
+        """Close the file, so that another process can open it."""
         self._file.close()
 
     @contextmanager
@@ -102,22 +131,25 @@ class PrivateFile:
             yield
 
     def _read(self, query: str, *values: Any) -> list[Any]:
+        """Return the rows of a query."""
         with self._lock:
             return self._file.execute(query, values).fetchall()
 
-    def change(self, change: str, *values: Any) -> None:
-        """Make a change in a transaction of its own."""
+    def change(self, statement: str, *values: Any) -> None:
+        """Execute one statement in a transaction of its own."""
         with self.transaction():
-            self._file.execute(change, values)
+            self._file.execute(statement, values)
 
 
 class Marks(PrivateFile):
-    """The marks of one folder.
+    """The marks of one folder, in a file outside of it that no backup of the folder restores.
+
+    The file holds no secrets but the random numbers of `start_number`.
 
     Parameters
     ----------
     path
-        The file; None for memory.
+        The file; None for marks in memory, which end with the process.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -125,41 +157,44 @@ class Marks(PrivateFile):
             path.parent.mkdir(parents=True, exist_ok=True)
         super().__init__(path, _TABLES)
 
-    def all(self) -> dict[bytes, tuple[Joined, Sent]]:
-        """Return what was joined, and what was released last, by the contracts' hashes."""
+    def by_contract(self) -> dict[bytes, Mark]:
+        """Return all marks, by the hashes of their contracts."""
         rows = self._read("select * from marks")
-        return {row[0]: (Joined(*row[1:4]), Sent.of(*row[4:])) for row in rows}
+        return {row[0]: Mark(JoinedContract(*row[1:4]), Sent.of(*row[4:])) for row in rows}
 
-    def put(self, contract: bytes, joined: Joined, last: Sent) -> None:
-        """Mark a contract that the folder has."""
-        values = contract, *joined, last.incarnation, *last.at
+    def write(self, contract: bytes, joined: JoinedContract, last: Sent) -> None:
+        """Write the mark of a contract that the folder has joined."""
+        values = contract, *joined, last.incarnation, *last.position
         self.change("insert or replace into marks values (?, ?, ?, ?, ?, ?, ?)", *values)
 
-    def move(self, contract: bytes, last: Sent) -> None:
-        """Mark what was released last."""
+    def advance(self, contract: bytes, last: Sent) -> None:
+        """Write the last release into the mark of a contract."""
         change = "update marks set incarnation = ?, round = ?, exchange = ? where contract = ?"
-        self.change(change, last.incarnation, *last.at, contract)
-
-    def leave(self, contract: bytes) -> None:
-        """Mark a contract as left, before the folder is changed."""
-        self.change("insert or ignore into left values (?)", contract)
+        self.change(change, last.incarnation, *last.position, contract)
 
     def forget(self, contract: bytes) -> None:
-        """Erase the mark of a contract that was never signed."""
+        """Erase the mark of a contract under which the folder signed nothing."""
         with self.transaction():
             for table in ("marks", "fresh"):
                 self._file.execute(f"delete from {table} where contract = ?", (contract,))
 
-    def left(self) -> set[bytes]:
-        """Return the contracts that were left."""
+    def leave(self, contract: bytes) -> None:
+        """Mark a contract as left, which no restored folder can join again."""
+        self.change("insert or ignore into left values (?)", contract)
+
+    def left_contracts(self) -> set[bytes]:
+        """Return the hashes of the contracts that were left."""
         return {contract for (contract,) in self._read("select contract from left")}
 
-    def fresh(self, contract: bytes) -> bytes:
-        """Return the number with which a node asks others, the same until it is confirmed."""
+    def start_number(self, contract: bytes) -> bytes:
+        """Return the random number, 16 bytes, with which a node asks others to confirm its start.
+
+        It stays the same until `erase_start_number`.
+        """
         self.change("insert or ignore into fresh values (?, ?)", contract, token_bytes(16))
         ((number,),) = self._read("select number from fresh where contract = ?", contract)
         return bytes(number)
 
-    def confirmed(self, contract: bytes) -> None:
-        """Erase the number of `fresh`, so that the next start asks with a new one."""
+    def erase_start_number(self, contract: bytes) -> None:
+        """Erase the number of a confirmed start, so that the next start has another one."""
         self.change("delete from fresh where contract = ?", contract)

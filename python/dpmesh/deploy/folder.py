@@ -1,7 +1,8 @@
-"""A party's folder: its keys, its budget, and for each contract its state, ledger and answers.
+"""A party's folder: its secret keys, its privacy budget, and the state of each contract it joined.
 
-It belongs to one data set. Two contracts in one folder share its budget. Never restore it from a
-backup, and never copy it.
+A folder belongs to one data set. All contracts in it share its budget. It must never be copied, nor
+restored from a backup: an older copy does not know what was released since, and its node would
+release the same steps again.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from tempfile import TemporaryDirectory
 from dpmesh._epsilons import ROUNDING, rounded_up
 from dpmesh._files import sync, writable_folder
 from dpmesh._validate import fail, positive, probability
-from dpmesh.deploy.files import Joined, Marks, PrivateFile
+from dpmesh.deploy.files import JoinedContract, Marks, PrivateFile
 from dpmesh.deploy.signing import SigningKey
-from dpmesh.deploy.steps import ERASED, FINISHED, LEFT, Agreement, Known, Steps
+from dpmesh.deploy.steps import ERASE_SECRETS, FINISHED, LEFT, Agreement, KnownContract, Steps
 from dpmesh.deploy.wire import BEFORE, Position, Sent
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
@@ -41,28 +42,33 @@ create table heard (
     primary key (contract, party)
 );
 """
-_LATER = """
+_ADDED_TABLES = """
 create table if not exists secrets (contract blob primary key, secrets blob);
 create table if not exists events (contract blob, event text, primary key (contract, event));
 create table if not exists signatures (
     contract blob, party integer, message blob, primary key (contract, party)
 );
 """
-"""Secrets of runs that are not over, and what folders of an earlier version did not do."""
-_LATE = "joined after a release"
+"""Tables that folders of earlier versions lack."""
+_AFTER_RELEASE = "joined after a release"
+"""Event of a contract that was joined after a release: it may be chosen by what was released."""
 _SHARED = "others hold its records"
+"""Event of a contract in which other parties may have the same records."""
 _LOST = "joined by a lost folder"
+"""Event of a contract that a lost folder had joined, which may have released anything under it."""
 _UNSIGNED = "signed nothing"
-"""A contract that was joined, under which no word of this folder has left it yet."""
+"""Event of a contract under which no signature has left this folder; it is erased by the first."""
 _OUTSIDE = "outside of contracts"
-"""In the place of the records' digest, of what was released outside of contracts."""
+"""Digest of the records of a release outside of contracts, which is stored like a contract."""
 WRITTEN = "wrote"
-"""How an event begins that says where the result of a run was written."""
-DATABASE, SIGNING, NOISE = "node.db", "signing.pem", "noise.key"
+"""First word of the event with the path of a run's result."""
+DATABASE = "node.db"
+SIGNING = "signing.pem"
+NOISE = "noise.key"
 
 
 def check_owner_only(path: Path) -> None:
-    """Refuse a file that other users can read or write, as ssh does; Windows has no such modes.
+    """Refuse a file that other users can read or write; Windows has no such modes.
 
     Raises
     ------
@@ -75,9 +81,11 @@ def check_owner_only(path: Path) -> None:
 
 
 class Folder(Steps):
-    """A party's folder, held by this process until it is closed.
+    """A party's folder, which no other process can open until it is closed.
 
-    Use `create` once, then `open`.
+    `Folder.create` makes it once, `Folder.open` opens it. A `Node` runs on it, and the commands
+    ``dpmesh contract`` print or change it. What is charged, stored or left is durable when a method
+    returns. The signing key and the key of the noise never leave the folder; nor do states.
 
     Examples
     --------
@@ -94,18 +102,24 @@ class Folder(Steps):
     def __init__(self, path: Path, marks: Path | None = None) -> None:
         for name in (SIGNING, NOISE, DATABASE):
             check_owner_only(path / name)
-        self.signing, self.key = SigningKey.load(path / SIGNING), Key.load(path / NOISE)
-        super().__init__(path / DATABASE, _LATER)
-        mark = None if marks is None else marks / f"{self.signing.public.hex()}.db"
+        self.signing = SigningKey.load(path / SIGNING)
+        """The party's signing key, whose public half is in its contracts."""
+        self.key = Key.load(path / NOISE)
+        """The secret key of all noise of the party."""
+        super().__init__(path / DATABASE, _ADDED_TABLES)
+        marks_file = None
+        if marks is not None:
+            marks_file = marks / f"{self.signing.public.hex()}.db"
         try:
-            self.marks = Marks(mark)
+            self.marks = Marks(marks_file)
         except ValueError as error:
             self._file.close()
             raise ValueError(f"{path}: a copy of this folder is in use ({error})") from None
         ((epsilon, delta),) = self._read("select epsilon, delta from party")
         self.budget = Budget(epsilon, delta=delta)
-        for contract in self.marks.left() & self._joined().keys():
-            self._leave(contract)  # if it was killed before the folder was changed
+        """The most that all contracts of the folder may cost together."""
+        for contract in self.marks.left_contracts() & self._joined_contracts().keys():
+            self._leave(contract)  # the process may have been killed before it changed the folder
 
     @classmethod
     def create(
@@ -117,23 +131,25 @@ class Folder(Steps):
         lost: Iterable[Agreement] = (),
         marks: Path | None = None,
     ) -> Folder:
-        """Make the folder of a party that has none.
+        """Make a new folder, with new keys, and open it.
 
         Parameters
         ----------
         path
-            Its path.
+            Path of the folder.
         epsilon, delta
-            The most that the party's records may cost, over all contracts.
+            Privacy budget of the party's records, over all contracts.
         lost
-            Contracts that the party joined with a folder that is lost: each is charged in whole.
+            Contracts that the party joined in a folder that is lost: each is charged in whole.
         marks
             As in `open`.
 
         Raises
         ------
         FileExistsError
-            If there is one.
+            If the path has a folder already.
+        OverBudget
+            If the lost contracts exceed the budget.
         """
         positive("epsilon", epsilon)
         probability("delta", delta, one=False)
@@ -143,8 +159,8 @@ class Folder(Steps):
                 f"{path}: there is a party's folder; contract status shows its key"
             )
         parent = writable_folder(path.absolute().parent)
-        with TemporaryDirectory(dir=parent, prefix=f".{path.name}.") as place:  # whole, or not
-            new = Path(place) / path.name
+        with TemporaryDirectory(dir=parent, prefix=f".{path.name}.") as parent_of_new:
+            new = Path(parent_of_new) / path.name  # renamed once it is complete
             new.mkdir(0o700)
             file = PrivateFile(new / DATABASE, _TABLES)
             file.change("insert into party values (?, ?, 0)", epsilon, delta)
@@ -170,18 +186,17 @@ class Folder(Steps):
         Parameters
         ----------
         path
-            Its path.
+            Path of the folder.
         marks
-            A folder outside of it, for marks of what it joined and answered last: they show when
-            this folder was restored from an older copy on the same machine. With None they end
-            with this process.
+            A folder outside of it for its `Marks`, which show if this folder was restored from an
+            older copy on the same machine. None keeps them in memory, until this process ends.
 
         Raises
         ------
         FileNotFoundError
-            If there is none.
+            If the path has no folder of a party.
         ValueError
-            If another process holds it, or a copy of it with the same marks, or if other users can
+            If another process has opened it, or a copy with the same marks, or if other users can
             read its keys.
         """
         if not (Path(path) / DATABASE).exists():
@@ -190,12 +205,12 @@ class Folder(Steps):
         return cls(Path(path), marks)
 
     def close(self) -> None:
-        """Release the lock of the folder, so that another process can open it."""
+        """Close the folder, so that another process can open it."""
         super().close()
         self.marks.close()
 
     def join(self, contract: Agreement, records: str, *, seeded: bool) -> None:
-        """Reserve the epsilon and delta of a contract's whole plan, unless they are reserved.
+        """Join a contract: charge its whole plan to the budget, unless it is charged already.
 
         Parameters
         ----------
@@ -209,277 +224,325 @@ class Folder(Steps):
         Raises
         ------
         OverBudget
-            If the plan does not fit in what the contracts joined before leave of the budget.
+            If the plan exceeds what earlier contracts left of the budget.
         ValueError
-            If the party joined this contract with other records or keys, or left it; or if the
-            folder is older than its marks, since it was restored from a copy.
+            If the party joined this contract with other records, or left it; or if the folder is
+            older than its marks.
         """
         self._join(contract, records, seeded=seeded)
 
     def spend(self, release: Agreement) -> None:
-        """Charge, once, what is released of these records outside of contracts.
+        """Charge a release of these records outside of contracts, once, before it is published.
 
-        All that is charged later was chosen after a release.
+        Parameters
+        ----------
+        release
+            The plan of the release, under a hash that stands for it alone.
 
         Raises
         ------
         OverBudget
             If the budget has no room for it: then nothing may be published.
         ValueError
-            If another plan was charged under its name, or this folder was restored.
+            If another plan was charged under the same hash, or the folder is older than its marks.
         """
         self._join(release, _OUTSIDE)
 
     def _join(
-        self, contract: Agreement, records: str, event: str | None = None, *, seeded: bool = False
+        self, contract: Agreement, records: str, event: str = _UNSIGNED, *, seeded: bool = False
     ) -> None:
+        """Charge a contract, or compare it with what was charged under its hash.
+
+        Parameters
+        ----------
+        contract
+            The contract, or a release outside of contracts.
+        records
+            A digest of the party's records.
+        event
+            The event of a contract that is charged for the first time.
+        seeded
+            True for a rehearsal.
+        """
         self._check_marks()
         if self.has_left(contract):
             fail("contract", "one that this folder has not left: that is for ever", "a left one")
-        joined = Joined(json.dumps(contract.plan.as_dict()), records, seeded)
+        joined = JoinedContract(json.dumps(contract.plan.as_dict()), records, seeded)
         with self.transaction():
-            stored = self._joined().get(contract.hash)
+            stored = self._joined_contracts().get(contract.hash)
             if stored is None:
-                late = self._has_released()
-                self._require(contract.plan, late)
-                events = (event or _UNSIGNED, _LATE if late else None)
-                self._note(contract.hash, *filter(None, events))
-                row = contract.hash, *joined, 0, 0
-                self._file.execute("insert into contracts values (?, ?, ?, ?, ?, ?)", row)
-            elif stored.records != records:
-                expected = "those with which the contract was joined, in their order"
-                fail("records", expected, "others")
-            elif stored.seeded != seeded:
-                fail("rehearsal", "the same as when the contract was joined", seeded)
-            elif stored.plan != joined.plan and self._costs_more(contract.plan, stored):
-                fail("plan", "no more than what was charged under this hash", "another plan")
-            if contract.copies > 1:  # also if an earlier version joined it
-                self._note(contract.hash, _SHARED)
-        self.marks.put(contract.hash, stored or joined, self.last_sent(contract.hash))
+                self._charge(contract, joined, event)
+            else:
+                self._compare(contract, joined, stored)
+            if contract.copies > 1:  # folders of an earlier version may lack the event
+                self._add_events(contract.hash, _SHARED)
+        self.marks.write(contract.hash, stored or joined, self.last_sent(contract.hash))
 
-    def _costs_more(self, plan: Plan, stored: Joined) -> bool:
+    def _charge(self, contract: Agreement, joined: JoinedContract, event: str) -> None:
+        """Charge a contract, within a transaction, if the budget has room for it."""
+        is_after_release = self._has_released()
+        self._require(contract.plan, is_after_release)
+        self._add_events(contract.hash, event)
+        if is_after_release:
+            self._add_events(contract.hash, _AFTER_RELEASE)
+        row = contract.hash, *joined, 0, 0
+        self._file.execute("insert into contracts values (?, ?, ?, ?, ?, ?)", row)
+
+    def _compare(self, contract: Agreement, joined: JoinedContract, stored: JoinedContract) -> None:
+        """Fail unless a contract is the one that was charged, with the same records."""
+        if stored.records != joined.records:
+            expected = "those with which the contract was joined, in their order"
+            fail("records", expected, "others")
+        if stored.seeded != joined.seeded:
+            fail("rehearsal", "the same as when the contract was joined", joined.seeded)
+        if stored.plan != joined.plan and self._costs_more(contract.plan, stored):
+            fail("plan", "no more than what was charged under this hash", "another plan")
+
+    def _costs_more(self, plan: Plan, stored: JoinedContract) -> bool:
         """Return True if a plan costs more than the one that was charged, beyond rounding.
 
-        A contract names versions and modules, but not all that its plan is computed by.
+        Two plans of one contract differ if another package computed them, such as another NumPy.
         """
         if stored.records == _OUTSIDE:
             return True
         charged = Plan.from_dict(json.loads(stored.plan))
-        cost, before = (
-            total_cost([one_plan], self.budget.delta).epsilon for one_plan in (plan, charged)
-        )
-        return cost > before * (1 + 1e-9) or len(plan.releases) > len(charged.releases)
+        epsilon = total_cost([plan], self.budget.delta).epsilon
+        charged_epsilon = total_cost([charged], self.budget.delta).epsilon
+        has_more_releases = len(plan.releases) > len(charged.releases)
+        return epsilon > charged_epsilon * (1 + 1e-9) or has_more_releases
 
     def has_joined(self, contract: Agreement) -> bool:
-        """Return True if this folder has reserved the cost of a contract."""
-        return contract.hash in self._joined()
+        """Return True if this folder was charged for a contract."""
+        return contract.hash in self._joined_contracts()
 
-    def _joined(self) -> dict[bytes, Joined]:
+    def _joined_contracts(self) -> dict[bytes, JoinedContract]:
+        """Return the terms of all joined contracts and other releases, by hash."""
         rows = self._read("select hash, plan, records, seeded from contracts")
-        return {contract: Joined(*joined) for contract, *joined in rows}
+        return {contract: JoinedContract(*joined) for contract, *joined in rows}
 
-    def _require(self, plan: Plan, late: bool) -> None:
-        cost = self._cost([*self._plans(), plan], late)
+    def _require(self, plan: Plan, is_after_release: bool) -> None:
+        """Fail unless the budget has room for one more plan."""
+        cost = self._cost([*self._plans(), plan], is_after_release)
         if not cost <= self.budget.epsilon * (1 + ROUNDING):
             excess = f"this costs epsilon {rounded_up(cost)} with what was charged before"
-            chosen = ", as it is chosen after a release" if late else ""
+            chosen = ""
+            if is_after_release:
+                chosen = ", as it is chosen after a release"
             raise OverBudget(f"{excess}{chosen}, more than the budget of {self.budget}")
 
     def cost(self) -> float:
         """Return the epsilon of all that was charged so far, each contract in whole.
 
-        Once something was charged after a release, filters count: see `adaptive_cost`.
+        Contracts that were chosen after a release are composed adaptively, by `adaptive_cost`.
         """
-        return self._cost(self._plans(), late=False)
+        return self._cost(self._plans(), is_after_release=False)
 
-    def _cost(self, plans: list[Plan], late: bool) -> float:
+    def _cost(self, plans: list[Plan], is_after_release: bool) -> float:
+        """Return the epsilon of plans; adaptively composed if one was chosen after a release."""
         if not plans:
             return 0.0
-        if late or self._events(_LATE):
+        if is_after_release or self._contracts_with_event(_AFTER_RELEASE):
             return adaptive_cost(plans, self.budget)
         return total_cost(plans, self.budget.delta).epsilon
 
     def _plans(self) -> list[Plan]:
-        """Return the plans of all contracts, each once more for each time that it was restored."""
-        times = [
-            (agreement.plan, 1 + self.incarnation(agreement.hash)) for agreement in self.contracts()
-        ]
-        return [replanned for plan, count in times for replanned in made_again(*count * [plan])]
+        """Return the plans of all contracts, each once more for each time it was restored."""
+        plans: list[Plan] = []
+        for agreement in self.contracts():
+            count = 1 + self.incarnation(agreement.hash)
+            plans += made_again(*count * [agreement.plan])
+        return plans
 
-    def contracts(self) -> list[Known]:
-        """Return the contracts that were joined, in that order."""
+    def contracts(self) -> list[KnownContract]:
+        """Return the joined contracts and other charged releases, in the order of their charge."""
         rows = self._read("select hash, plan from contracts order by rowid")
-        return [Known(contract, Plan.from_dict(json.loads(plan))) for contract, plan in rows]
+        return [
+            KnownContract(contract, Plan.from_dict(json.loads(plan))) for contract, plan in rows
+        ]
 
     def _has_released(self) -> bool:
-        """Return True if a release was charged here, or may have been made by another copy."""
-        elsewhere = self._events(_SHARED) | self._events(_LOST)
+        """Return True if these records were released, by this folder or perhaps elsewhere."""
+        shared_or_lost = self._contracts_with_event(_SHARED) | self._contracts_with_event(_LOST)
         charged = "select 1 from steps where charged != '[]'"
-        again = "select 1 from contracts where incarnation > 0 or records = ?"
-        return bool(elsewhere or self._read(f"{charged} union {again}", _OUTSIDE))
+        restored_or_outside = "select 1 from contracts where incarnation > 0 or records = ?"
+        released = self._read(f"{charged} union {restored_or_outside}", _OUTSIDE)
+        return bool(shared_or_lost or released)
 
     def _is_outside(self, contract: Agreement) -> bool:
-        stored = self._joined().get(contract.hash)
+        """Return True if a hash stands for a release outside of contracts."""
+        stored = self._joined_contracts().get(contract.hash)
         return stored is not None and stored.records == _OUTSIDE
 
     def leave(self, contract: Agreement) -> bool:
-        """Leave a contract for ever. It stays charged in whole: a choice to leave returns nothing.
+        """Leave a contract for ever: the folder computes no step of it any more.
 
-        A contract under which this folder has signed no word is undone, as if it had never been
-        joined. Its marks must show that the folder was not restored.
+        The contract stays charged in whole, unless this folder has signed nothing under it: then it
+        is forgotten, and its cost is free again.
 
         Returns
         -------
-        Whether it was undone: then its cost is free again.
+        True if the contract is forgotten.
 
         Raises
         ------
         ValueError
-            If it is a release outside of contracts, or the folder was restored.
+            If it is a release outside of contracts, or the folder is older than its marks.
         """
         if self._is_outside(contract):
             fail("contract", "a contract", "what dpmesh fit, stats or ranges released")
-        if self._is_unsigned(contract):
-            self._undo(contract.hash)
+        if self._has_signed_nothing(contract):
+            self._forget(contract.hash)
             return True
         self.marks.leave(contract.hash)
         self._leave(contract.hash)
         return False
 
-    def _is_unsigned(self, contract: Agreement) -> bool:
+    def _has_signed_nothing(self, contract: Agreement) -> bool:
         """Return True if nothing left this folder under a contract, by its table and its marks."""
         self._check_marks()
+        if contract.hash not in self._contracts_with_event(_UNSIGNED):
+            return False
+        mark = self.marks.by_contract().get(contract.hash)
         never_sent = Sent(0, BEFORE)
-        _, marked = self.marks.all().get(contract.hash, (None, None))
-        has_signed = contract.hash not in self._events(_UNSIGNED)
-        return not has_signed and marked == never_sent and self.last(contract) is None
+        return mark is not None and mark.last == never_sent and self.last_step(contract) is None
 
-    def _undo(self, contract: bytes) -> None:
-        """Forget a contract: first its mark, as no mark may know what the folder does not."""
+    def _forget(self, contract: bytes) -> None:
+        """Erase a contract.
+
+        Its mark goes first: a mark of a contract that the folder does not have would refuse the
+        folder as restored.
+        """
         self.marks.forget(contract)
         with self.transaction():
             for table in ("secrets", "events"):
                 self._file.execute(f"delete from {table} where contract = ?", (contract,))
             self._file.execute("delete from contracts where hash = ?", (contract,))
 
-    def signs(self, contract: Agreement) -> None:
-        """Note that a word of this folder leaves it under a contract, before it does."""
-        if contract.hash in self._events(_UNSIGNED):
-            query = "delete from events where contract = ? and event = ?"
-            self.change(query, contract.hash, _UNSIGNED)
+    def note_signature(self, contract: Agreement) -> None:
+        """Note that a signature under a contract is about to leave this folder."""
+        if contract.hash in self._contracts_with_event(_UNSIGNED):
+            statement = "delete from events where contract = ? and event = ?"
+            self.change(statement, contract.hash, _UNSIGNED)
 
     def _leave(self, contract: bytes) -> None:
+        """Note that a contract was left, and erase the secrets of its run."""
         with self.transaction():
-            self._note(contract, LEFT)
-            self._file.execute(ERASED, (contract,))
+            self._add_events(contract, LEFT)
+            self._file.execute(ERASE_SECRETS, (contract,))
 
     def spent(self, contract: Agreement) -> Cost | None:
-        """Return what one contract cost so far, at the budget's delta; None if nothing.
+        """Return the cost of a contract's releases so far, at the budget's delta; None without any.
 
-        A release outside of contracts, which is stored like one, counts in whole.
+        A release outside of contracts counts in whole.
         """
         if self._is_outside(contract):
             return self.reserved(contract)
         ledger = self.ledger(contract)
-        again = self.incarnation(contract.hash)
-        plans = [*again * [contract.plan], *([ledger] if ledger.releases else [])]
-        if plans:
-            return total_cost(made_again(*plans), self.budget.delta)
-        return None
+        plans = self.incarnation(contract.hash) * [contract.plan]
+        if ledger.releases:
+            plans.append(ledger)
+        if not plans:
+            return None
+        return total_cost(made_again(*plans), self.budget.delta)
 
     def reserved(self, contract: Agreement, delta: float | None = None) -> Cost:
-        """Return what a contract that was joined may cost in all, by default at the budget's delta.
+        """Return the cost that was charged for a joined contract, by default at the budget's delta.
 
-        Each time the folder was restored, the contract is charged in whole once more.
+        It is that of its whole plan, once more for each time the folder was restored.
         """
-        charged = 1 + self.incarnation(contract.hash)
-        plans = made_again(*charged * [contract.plan])
-        return total_cost(plans, self.budget.delta if delta is None else delta)
+        times = 1 + self.incarnation(contract.hash)
+        plans = made_again(*times * [contract.plan])
+        if delta is None:
+            delta = self.budget.delta
+        return total_cost(plans, delta)
 
     def incarnation(self, contract: bytes) -> int:
         """Return the number of times this folder was restored since it joined a contract."""
-        ((again,),) = self._read("select incarnation from contracts where hash = ?", contract)
-        return int(again)
+        ((times,),) = self._read("select incarnation from contracts where hash = ?", contract)
+        return int(times)
 
     def is_seeded(self, contract: Agreement) -> bool:
-        """Return True if the noise of a contract is that of a rehearsal."""
-        return bool(self._joined()[contract.hash].seeded)
+        """Return True if a contract was joined for a rehearsal, whose noise is NOT private."""
+        return bool(self._joined_contracts()[contract.hash].seeded)
 
     def last_sent(self, contract: bytes) -> Sent:
-        """Return what this folder knows to have released last."""
+        """Return the position of the last release of this folder under a contract."""
         query = "select round, exchange from steps where contract = ? and row is not null"
         rows = self._read(f"{query} order by round desc, exchange desc limit 1", contract)
-        return Sent(self.incarnation(contract), Position(*rows[0]) if rows else BEFORE)
+        position = BEFORE
+        if rows:
+            position = Position(*rows[0])
+        return Sent(self.incarnation(contract), position)
 
-    def mark(self, contract: Agreement) -> None:
-        """Mark the last answer outside of the folder."""
-        self.marks.move(contract.hash, self.last_sent(contract.hash))
+    def update_mark(self, contract: Agreement) -> None:
+        """Write the last release under a contract into its mark, outside of the folder."""
+        self.marks.advance(contract.hash, self.last_sent(contract.hash))
 
     def _check_marks(self) -> None:
-        """Fail if this folder has forgotten a contract or an answer that a mark knows of."""
-        stored = self._joined()
-        for contract, (_, marked) in self.marks.all().items():
-            if contract not in stored or self.last_sent(contract) < marked:
+        """Fail if the folder lacks a contract or a release that its marks have."""
+        joined = self._joined_contracts()
+        for contract, mark in self.marks.by_contract().items():
+            if contract not in joined or self.last_sent(contract) < mark.last:
                 got = "an older copy. Use --restored, or dpmesh contract restored, to charge again"
                 fail("folder", "the one that answered last on this machine", got)
 
-    def restored(self) -> None:
-        """Charge every contract in whole once more: this folder is a copy of an older one.
+    def charge_again(self) -> None:
+        """Charge every contract in whole once more: the folder was restored from an older copy.
 
-        Contracts that it has forgotten and its marks know of are charged, too. A folder is restored
-        after releases, so that filters count from now on.
+        Contracts that only its marks have are charged, too. All of them count as chosen after a
+        release. The folder may be over its budget afterwards: see `is_over_budget`.
         """
-        marked = self.marks.all()
+        marks = self.marks.by_contract()
         with self.transaction():
-            stored = self._joined()
-            for contract in marked.keys() | stored.keys():
-                self._note(contract, _LATE)
-            for contract in self.marks.left():
-                self._note(contract, LEFT)
+            for contract in marks.keys() | self._joined_contracts().keys():
+                self._add_events(contract, _AFTER_RELEASE)
+            for contract in self.marks.left_contracts():
+                self._add_events(contract, LEFT)
             insert = "insert or ignore into contracts values (?, ?, ?, ?, ?, 0)"
             later = "update contracts set incarnation = max(incarnation, ?) where hash = ?"
-            for contract, (joined, last) in marked.items():
-                self._file.execute(insert, (contract, *joined, last.incarnation))
-                self._file.execute(later, (last.incarnation, contract))
+            for contract, mark in marks.items():
+                self._file.execute(insert, (contract, *mark.joined, mark.last.incarnation))
+                self._file.execute(later, (mark.last.incarnation, contract))
             self._file.execute("update contracts set incarnation = incarnation + 1")
-            over = not self.cost() <= self.budget.epsilon * (1 + ROUNDING)
-            self._file.execute("update party set over = ?", (over,))
-        for contract, joined in self._joined().items():
-            self.marks.put(contract, joined, self.last_sent(contract))
+            is_over = not self.cost() <= self.budget.epsilon * (1 + ROUNDING)
+            self._file.execute("update party set over = ?", (is_over,))
+        for contract, joined in self._joined_contracts().items():
+            self.marks.write(contract, joined, self.last_sent(contract))
 
     @property
     def is_over_budget(self) -> bool:
-        """True if the contracts exceed the budget, as they may once the folder was restored."""
-        ((over,),) = self._read("select over from party")
-        return bool(over)
+        """True if a restored folder exceeds its budget: it then releases nothing any more."""
+        ((is_over,),) = self._read("select over from party")
+        return bool(is_over)
 
     def state_of(self, contract: Agreement) -> str:
-        """Return in words how far a contract has come, and how many releases it made."""
-        last = self.last(contract)
-        count = sum(self.attempts(contract).values())
-        releases = f"{count} releases so far"
-        finished = self._begins(contract, FINISHED)
+        """Return the state of a contract as a text, with the number of its releases."""
         if self._is_outside(contract):
             return "released by dpmesh fit, stats or ranges"
+        count = sum(self.charged_steps(contract).values())
+        releases = f"{count} releases so far"
         if self.has_left(contract):
             return f"left; {releases}"
+        finished = self._last_event(contract, FINISHED)
         if finished:
-            return f"{finished}; {self._begins(contract, WRITTEN) or 'wrote no model'}; {releases}"
+            output = self._last_event(contract, WRITTEN) or "wrote no model"
+            return f"{finished}; {output}; {releases}"
         if self.has_stopped(contract):
             return f"stopped: a step failed after it was charged, see the node's log; {releases}"
+        last = self.last_step(contract)
         if last is None:
             return "joined; waits for the first question of its router"
-        return f"waits for its router after round {last.at.round}; {releases}"
+        return f"waits for its router after round {last.position.round}; {releases}"
 
-    def wrote(self, contract: Agreement, path: Path) -> None:
-        """Record the path to which the result of a contract was written."""
+    def note_output(self, contract: Agreement, path: Path) -> None:
+        """Note the path of the file to which the result of a contract was written."""
         with self.transaction():
-            self._note(contract.hash, f"{WRITTEN} {path.absolute()}")
+            self._add_events(contract.hash, f"{WRITTEN} {path.absolute()}")
 
-    def _begins(self, contract: Agreement, word: str) -> str:
-        """Return the last event of a contract that begins with a word; empty if there is none."""
+    def _last_event(self, contract: Agreement, first_word: str) -> str:
+        """Return the last event of a contract with this first word; empty if there is none."""
         query = "select event from events where contract = ? and event like ? order by rowid desc"
-        events = self._read(query, contract.hash, f"{word} %")
+        events = self._read(query, contract.hash, f"{first_word} %")
         if events:
             return str(events[0][0])
         return ""

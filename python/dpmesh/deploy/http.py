@@ -71,7 +71,14 @@ WAITS = "Dpmesh-Waits"
 """Header of a response without a question: the numbers of the parties that the router waits for."""
 MOST_NAMED = 16
 """Most parties in that header."""
-NOT_SIGNED, OVER = 401, 410
+QUESTION = 200
+"""Status of a response whose body is the next question."""
+NO_QUESTION = 204
+"""Status of a response without a question: the party is to post again."""
+NOT_SIGNED = 401
+"""Status of a post without a valid signature, or whose number was used before."""
+OVER = 410
+"""Status once the run is over for a party; the body shows who ended it."""
 
 
 def server_tls(certificate: str | Path, key: str | Path | None = None) -> ssl.SSLContext:
@@ -325,7 +332,7 @@ class RouterServer:
             headers[NUMBER] = str(self._numbers[party])
         else:
             reply = await self._reply(request, party)
-        if reply.status == 204:
+        if reply.status == NO_QUESTION:
             headers[WAITS] = waits_for(self.router)
         response = web.Response(status=reply.status, body=reply.message, headers=headers)
         if reply.status == 400:
@@ -375,7 +382,7 @@ class RouterServer:
             while monotonic() < end:
                 message = router.request(party)
                 if message is not None:
-                    return _Reply(200, message)
+                    return _Reply(QUESTION, message)
                 if router.done or router.failure or party in router.gone:
                     self._told.add(party)
                     return _Reply(OVER, router.ended)
@@ -383,7 +390,7 @@ class RouterServer:
         except Exception:
             _log.exception("the router fails at what %s sent", router.contract.parties[party].name)
             return _Reply(500)
-        return _Reply(204)
+        return _Reply(NO_QUESTION)
 
 
 def waits_for(router: Router) -> str:

@@ -1,4 +1,7 @@
-"""A node's side of the posts to a router over HTTP/1.1; see `dpmesh.deploy.http`."""
+"""A node's side of HTTP/1.1: it posts signed answers to a router, and gets questions in return.
+
+The format of a post, and what the router checks of it, is in `dpmesh.deploy.http`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
@@ -29,30 +32,34 @@ with needed_by("a router or a node over HTTP"):
 _log = logging.getLogger("dpmesh")
 
 RETRY = 1.0
-"""Seconds before a node tries again what failed: to reach a router, or to answer it."""
+"""Seconds between two attempts to reach a router, or to answer a question that it repeats."""
 PATIENCE = 3600.0
-"""Seconds for which a node tries to reach a router, unless its caller sets another."""
+"""Default of the seconds for which a node tries to reach its router."""
 MINUTE = 60.0
-"""Seconds between two lines that say for whom a node waits."""
+"""Seconds between two log lines that name the parties for which the router waits."""
 _CERTIFICATE_ADVICE = {
     9: " (check the clocks of this machine and of the router)",
     10: " (make a new one for the router, or check the clock of this machine)",
 }
-"""What to do about a wrong certificate, by OpenSSL's code of what is wrong."""
-_ENDS = ("stopped", "restored", "over budget")
-"""A node's own refusals after which it answers nothing any more."""
+"""Advice about a wrong certificate, by OpenSSL's error code: not yet valid, and expired."""
+_FINAL_REFUSALS = ("stopped", "restored", "over budget")
+"""A node's own refusals after which it answers no further question."""
+_NUMBER_DIGITS = 40
+"""Digits that are read of a router's number, which has 128 bits."""
 
 
 @dataclass
 class Contact:
-    """A node's contact with its router, which other threads may read.
+    """Public state of a node's connection to its router, for metrics in another thread.
+
+    `run_node` keeps it up to date.
 
     Parameters
     ----------
     problem
-        Why the router gives no questions; empty while it does, or says for whom it waits.
+        The reason why the router sends no questions; empty if it sends some, or says that it waits.
     waits_for
-        Names of the parties for which it waits, by its word.
+        Names of the parties for which the router waits, as it claims.
     """
 
     problem: str = ""
@@ -60,46 +67,50 @@ class Contact:
 
 
 class LeftOutError(RuntimeError):
-    """A party's part of a run ended before its last step; the text says where and why."""
+    """A node ended before the last step of its run; the text says in which round, and why."""
+
+
+def _ignore(_: Node) -> None:
+    """Show no progress."""
 
 
 def run_node(
     node: Node,
     url: str,
     tls: ssl.SSLContext | None = None,
-    progress: Callable[[Any], object] = id,
+    progress: Callable[[Node], object] = _ignore,
     *,
     patience: float = PATIENCE,
     insecure: bool = False,
     contact: Contact | None = None,
 ) -> None:
-    """Answer a router until its run is over; keep trying while it cannot be reached.
+    """Answer a router's questions until the run is over, and reconnect as often as needed.
 
-    A node that has answered its last question tries for `http.FAREWELL` seconds. No word of the
-    router ends another, but for the signatures of most parties under the end of the run.
+    The router cannot end the run for a node early: it takes the signatures of most parties. A node
+    that has answered its last question tries to reach the router for `http.FAREWELL` more seconds.
 
     Parameters
     ----------
     node
         The node.
     url
-        Where the router is, such as ``https://router.example:8443``. Nothing else is dialled.
+        Address of the router, such as ``https://router.example:8443``, the only one that is dialed.
     tls
-        As `node_tls` returns it; by default the system's authorities are trusted.
+        TLS settings of `node_tls`; by default the system's certificate authorities are trusted.
     progress
-        Called after each answer.
+        Called with the node after each answer.
     patience
-        Seconds for which any other node tries to reach a router, from its first failure on.
+        Seconds after the first failure for which the node tries to reach the router.
     insecure
-        Whether plain HTTP is allowed off the loopback address.
+        True to allow plain HTTP to other machines.
     contact
-        Is kept up to date with how the router answers.
+        Updated with the state of the connection after each response.
 
     Raises
     ------
     LeftOutError
-        If the node has stopped, if others show that the run is over without it, or if its patience
-        is over. Nothing is lost.
+        If the node has stopped, if most parties signed that the run is over without it, or if its
+        patience is over. The folder keeps all that was done: the node can be started again.
     ValueError
         If the url is not allowed, or the router's certificate is wrong.
     """
@@ -117,14 +128,14 @@ def wait_for_router(
     patience: float = PATIENCE,
     insecure: bool = False,
 ) -> None:
-    """Wait until a router can be reached that has this contract, before a party joins it.
+    """Wait until a router with this contract can be reached, before a party joins the contract.
 
-    Nothing is charged, and the router gets no word of the party but empty posts.
+    The party posts signed, empty messages. Its folder is charged nothing.
 
     Parameters
     ----------
     contract, signing
-        The contract, and the party's key.
+        The contract, and the party's signing key.
     url, tls, patience, insecure
         As of `run_node`.
 
@@ -138,11 +149,11 @@ def wait_for_router(
     """
     address = _checked_address(url, insecure=insecure)
     posts = _Posts(contract, contract.party_of(signing.public), signing, address)
-    asyncio.run(_reached(posts, tls or http.node_tls(), patience))
+    asyncio.run(_wait_until_reached(posts, tls or http.node_tls(), patience))
 
 
 def _checked_address(url: str, *, insecure: bool) -> URL:
-    """Return the address of a router; fail if it may not be dialled."""
+    """Return the address of a router; fail if it may not be dialed."""
     try:
         address = URL(url)
     except ValueError:
@@ -155,40 +166,41 @@ def _checked_address(url: str, *, insecure: bool) -> URL:
     return address
 
 
-async def _reached(posts: _Posts, tls: ssl.SSLContext, patience: float) -> None:
-    """Post nothing until the router takes it."""
-    since = monotonic()
-    problem = ""
-    refusals = 0
-    async with _session(tls, posts.longest) as session:
+async def _wait_until_reached(posts: _Posts, tls: ssl.SSLContext, patience: float) -> None:
+    """Post empty messages until the router accepts one; see `wait_for_router`."""
+    start = monotonic()
+    last_symptom = ""
+    refused_posts = 0
+    async with _session(tls, posts.longest_question) as session:
         while True:
-            reply = await posts.sent(session, b"")
-            if reply.status in (200, 204, http.OVER):
+            response = await posts.send(session, b"")
+            if response.is_accepted or response.status == http.OVER:
                 return
-            symptom = reply.problem or f"refuses with status {reply.status}"
-            refusals += reply.status == http.NOT_SIGNED
-            if refusals > 1:  # the first may be of a router that has just been restarted
+            symptom = response.symptom
+            if response.status == http.NOT_SIGNED and not response.is_displaced:
+                refused_posts += 1
+            if refused_posts > 1:  # a router that was restarted in between refuses one post
                 expected = f"one at {posts.url} that has contract {posts.contract.hash.hex()}"
                 fail(
                     "router", expected, "one with another contract (compare dpmesh contract check)"
                 )
-            waited = monotonic() - since
+            waited = monotonic() - start
             if waited >= patience:
                 tried = f"the router at {posts.url} {symptom}; for {waited:.0f} seconds now"
                 raise LeftOutError(f"{tried}. Nothing was charged")
-            if symptom != problem:
+            if symptom != last_symptom:
                 text = "the router at %s %s; trying for %g seconds, with nothing charged so far"
                 _log.warning(text, posts.url, symptom, patience)
-            problem = symptom
+            last_symptom = symptom
             await sleep(RETRY)
 
 
-def _session(tls: ssl.SSLContext, longest: int) -> aiohttp.ClientSession:
-    """Return a client that follows nobody, keeps no cookies, and bounds what it reads."""
+def _session(tls: ssl.SSLContext, longest_question: int) -> aiohttp.ClientSession:
+    """Return an HTTP client without cookies, proxies and decompression, with bounded headers."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=tls, limit=1),
         cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=http.seconds_for(longest)),
+        timeout=aiohttp.ClientTimeout(total=http.seconds_for(longest_question)),
         auto_decompress=False,
         trust_env=False,
         max_headers=http.MOST_HEADERS,
@@ -197,51 +209,74 @@ def _session(tls: ssl.SSLContext, longest: int) -> aiohttp.ClientSession:
     )
 
 
-class _Reply(NamedTuple):
-    """A router's response to a post.
+class _Response(NamedTuple):
+    """A router's response to a post, or the reason why there is none.
 
     Attributes
     ----------
     status
-        Its status; 0 if there is no response.
+        HTTP status; 0 without a response.
     message
-        Its body.
-    waits
-        For whom the router waits, by its own word.
+        The body: a question, or at the end of a run the last messages of the other parties.
+    waits_for
+        Numbers of the parties for which the router waits, separated by commas.
     problem
-        What went wrong; empty if a router answered.
+        Reason why there is no response that a router can send; empty if there is one.
+    is_displaced
+        True if another node posted under this party's key since this node's last post.
     """
 
     status: int = 0
     message: bytes = b""
-    waits: str = ""
+    waits_for: str = ""
     problem: str = ""
+    is_displaced: bool = False
+
+    @property
+    def is_accepted(self) -> bool:
+        """True if the router accepted the post, and answered with a question or with none."""
+        return self.status in (http.QUESTION, http.NO_QUESTION)
+
+    @property
+    def symptom(self) -> str:
+        """Description of a failed post, to follow on "the router"."""
+        if self.problem:
+            return self.problem
+        if self.is_displaced:
+            return (
+                f"refuses with status {self.status}: another node uses this party's key. Run one "
+                "node for each party, and end the other one"
+            )
+        return f"refuses with status {self.status}; has it the same contract?"
 
 
 class _Posts:
-    """The signed posts of one party to one router.
+    """The signed, numbered posts of one party to one router.
 
     Parameters
     ----------
-    contract, number, signing
-        The contract, the party's number in it, and its key.
+    contract, party, signing
+        The contract, the party's number in it, and its signing key.
     url
-        The router's address.
+        Address of the router.
     """
 
-    def __init__(self, contract: Contract, number: int, signing: SigningKey, url: URL) -> None:
-        self.contract, self.url = contract, url
-        self.longest = longest_question(contract)
-        self._party, self._signing = number, signing
-        self._number: int | None = None
-        """Number of the last post; None before the router has said from where to count."""
+    def __init__(self, contract: Contract, party: int, signing: SigningKey, url: URL) -> None:
+        self.contract = contract
+        self.url = url
+        self.longest_question = longest_question(contract)
+        """The most bytes that are read of a response."""
+        self._party = party
+        self._signing = signing
+        self._last_number: int | None = None
+        """Number of the last post; None if the router must first say from which number to count."""
 
-    def begin_anew(self) -> None:
-        """Ask the router with the next post from where to count."""
-        self._number = None
+    def forget_number(self) -> None:
+        """Have the next post ask the router again from which number to count."""
+        self._last_number = None
 
-    async def sent(self, session: aiohttp.ClientSession, body: bytes) -> _Reply:
-        """Post a body; return the response, or what went wrong.
+    async def send(self, session: aiohttp.ClientSession, body: bytes) -> _Response:
+        """Post a body; return the response, or the reason why there is none.
 
         Raises
         ------
@@ -249,15 +284,15 @@ class _Posts:
             If the router's certificate is wrong.
         """
         try:
-            if self._number is None:
-                self._number = 0
-                await self._post(session, b"")  # the response says from where to count
+            if self._last_number is None:
+                self._last_number = 0
+                await self._post(session, b"")  # refused, with the number from which to count
             return await self._post(session, body)
         except aiohttp.ClientConnectorCertificateError as error:
             expected = f"one for {self.url.host} that this node trusts (--certificate)"
-            got = getattr(error.certificate_error, "verify_message", "another")
+            reason = getattr(error.certificate_error, "verify_message", "another")
             code = getattr(error.certificate_error, "verify_code", 0)
-            fail("certificate", expected, f"{got}{_CERTIFICATE_ADVICE.get(code, '')}")
+            fail("certificate", expected, f"{reason}{_CERTIFICATE_ADVICE.get(code, '')}")
         except asyncio.TimeoutError:
             problem = "does not answer in time"
         except aiohttp.ClientConnectorSSLError:
@@ -270,154 +305,229 @@ class _Posts:
                 problem += " (is its address https://?)"
         except (aiohttp.ClientError, ValueError):
             problem = "answers what no router does"
-        self._number = None
-        return _Reply(problem=problem)
+        self.forget_number()
+        return _Response(problem=problem)
 
-    async def _post(self, session: aiohttp.ClientSession, message: bytes) -> _Reply:
-        """Post a message, signed; fail if the response is none of a router's."""
-        assert self._number is not None
-        self._number += 1
-        body = sha256(message).hexdigest()
-        fields = http.fields_of(self.contract, self._party, self._number, len(message), body)
+    async def _post(self, session: aiohttp.ClientSession, message: bytes) -> _Response:
+        """Sign and post a message under the next number; return the response.
+
+        A refused post brings the router's number, from which this party counts on. If that is a
+        little larger than the last number of this node, another node has used the party's key.
+
+        Raises
+        ------
+        ValueError
+            If no router can have sent the response.
+        """
+        assert self._last_number is not None
+        number = self._last_number + 1
+        self._last_number = number
+        body_hash = sha256(message).hexdigest()
+        fields = http.fields_of(self.contract, self._party, number, len(message), body_hash)
         headers = {
-            http.NUMBER: str(self._number),
-            http.BODY: body,
+            http.NUMBER: str(number),
+            http.BODY: body_hash,
             http.SIGNATURE: self._signing.sign(*fields).hex(),
             hdrs.ACCEPT_ENCODING: "identity",
         }
         url = self.url / str(self._party)
-        async with session.post(url, data=message, headers=headers, allow_redirects=False) as got:
-            sound = got.version == aiohttp.HttpVersion11
-            sound = sound and hdrs.CONTENT_ENCODING not in got.headers
-            sound = sound and (got.content_length or 0) <= self.longest
-            read = bytearray()
-            while sound and (part := await got.content.readany()):
-                read += part
-                sound = len(read) <= self.longest
-            if not sound:
+        async with session.post(
+            url, data=message, headers=headers, allow_redirects=False
+        ) as received:
+            body = await self._bounded_body(received)
+            is_displaced = False
+            if received.status == http.NOT_SIGNED:
+                digits = received.headers.get(http.NUMBER, "0")[:_NUMBER_DIGITS]
+                self._last_number = int(digits)
+                is_displaced = number <= self._last_number < number + http.WINDOW
+            return _Response(
+                received.status,
+                body,
+                waits_for=received.headers.get(http.WAITS, ""),
+                is_displaced=is_displaced,
+            )
+
+    async def _bounded_body(self, received: aiohttp.ClientResponse) -> bytes:
+        """Return the body of a response, at most as long as a question can be.
+
+        Raises
+        ------
+        ValueError
+            If it is longer, compressed, or of another version of HTTP.
+        """
+        if received.version != aiohttp.HttpVersion11:
+            raise ValueError
+        if hdrs.CONTENT_ENCODING in received.headers:
+            raise ValueError
+        if (received.content_length or 0) > self.longest_question:
+            raise ValueError
+        body = bytearray()
+        while part := await received.content.readany():
+            body += part
+            if len(body) > self.longest_question:
                 raise ValueError
-            if got.status == http.NOT_SIGNED:
-                self._number = int(got.headers.get(http.NUMBER, "0")[:40])
-            return _Reply(got.status, bytes(read), got.headers.get(http.WAITS, ""))
+        return bytes(body)
 
 
 class _Dialogue:
-    """A node's side of the posts to one router."""
+    """The exchange of a node with its router, from the first post to the end of the run.
+
+    Parameters
+    ----------
+    node, url, tls, patience, contact
+        As of `run_node`, of which all are required here.
+    """
 
     def __init__(
         self, node: Node, url: URL, tls: ssl.SSLContext, patience: float, contact: Contact
     ) -> None:
-        self.node, self.url, self._tls, self._patience = node, url, tls, patience
+        self._node = node
+        self._url = url
+        self._tls = tls
+        self._patience = patience
         self._contact = contact
         self._posts = _Posts(node.contract, node.number, node.folder.signing, url)
-        self._problem, self._since = "", 0.0
-        self._waits_since = self._waits_said = monotonic()
+        self._question = b""
+        """The last question."""
+        self._answer = b""
+        """The answer that is posted next; empty if there was no question."""
+        self._problem = ""
+        """Description of the last failure; empty after a post that the router accepted."""
+        self._failing_since = 0.0
+        """Time of the first failure since the router accepted a post."""
+        self._waiting_since = monotonic()
+        """Time since which the router has had no question for this node."""
+        self._last_notice = self._waiting_since
+        """Time of the last log line about that wait."""
 
-    async def run(self, progress: Callable[[Any], object]) -> None:
-        """Post answers until the run is over."""
-        async with _session(self._tls, self._posts.longest) as session:
-            answer = question = b""
+    async def run(self, progress: Callable[[Node], object]) -> None:
+        """Post answers until the run is over; see `run_node`."""
+        async with _session(self._tls, self._posts.longest_question) as session:
             while True:
                 start = monotonic()
-                reply = await self._posts.sent(session, answer)
-                status, message = reply.status, reply.message
-                self._contact.waits_for = ()
-                if reply.problem:
-                    self._fails(reply.problem)
-                else:
-                    self._note_waiting(status, reply.waits)
-                if self._is_over(status, refused(answer), message):
+                response = await self._posts.send(session, self._answer)
+                self._note_waiting(response)
+                if self._is_over(response):
                     return
-                if status in (200, 204):
-                    self._problem = ""
-                    repeated = message == question
-                    question = message
-                    self._contact.problem = ""
-                    answer = b""
-                    if message:
-                        answer = self.node.answer(message)
-                        progress(self.node)
-                    if message and not repeated and not refused(answer):
-                        continue
-                pause = RETRY if message else RETRY - (monotonic() - start)
+                if response.is_accepted and self._take(response.message, progress):
+                    continue
+                pause = RETRY
+                if not response.message:
+                    pause -= monotonic() - start  # the router may have held the post
                 await sleep(max(0.0, pause))
 
-    def _note_waiting(self, status: int, waits: str) -> None:
-        """Log once a minute for whom this node waits, by the router's word."""
-        now = monotonic()
-        if status != 204:
-            self._waits_since = self._waits_said = now
+    def _take(self, question: bytes, progress: Callable[[Node], object]) -> bool:
+        """Answer a question, if the response has one.
+
+        Returns
+        -------
+        True if the answer is to be posted at once. A refusal waits, and so does the answer to a
+        repeated question: a router might else repeat it as fast as the network allows.
+        """
+        self._problem = ""
+        self._contact.problem = ""
+        is_repeated = question == self._question
+        self._question = question
+        self._answer = b""
+        if not question:
+            return False
+        self._answer = self._node.answer(question)
+        progress(self._node)
+        return not is_repeated and refused(self._answer) is None
+
+    def _note_waiting(self, response: _Response) -> None:
+        """Note the parties for which the router waits, and log their names once a minute."""
+        self._contact.waits_for = ()
+        if response.problem:
             return
-        parties = self.node.contract.parties
-        numbers = [int(entry) for entry in waits.split(",") if entry.isdecimal()]
+        now = monotonic()
+        if response.status != http.NO_QUESTION:
+            self._waiting_since = now
+            self._last_notice = now
+            return
+        parties = self._node.contract.parties
+        numbers = [int(text) for text in response.waits_for.split(",") if text.isdecimal()]
         names = [parties[number].name for number in numbers if number < len(parties)]
         self._contact.waits_for = tuple(names)
-        if now - self._waits_said >= MINUTE:
-            self._waits_said = now
-            seconds = f"{now - self._waits_since:.0f} seconds"
+        if now - self._last_notice >= MINUTE:
+            self._last_notice = now
+            seconds = f"{now - self._waiting_since:.0f} seconds"
             text = "%s: waiting for %s now, by the router's word for %s"
-            _log.warning(text, self._where_now(), seconds, _listed(names))
+            listed = ", ".join(names) or "nobody that it names"
+            _log.warning(text, self._current_round(), seconds, listed)
 
-    def _where_now(self) -> str:
-        """Return the round that the node is in."""
-        if self.node.at is None:
+    def _current_round(self) -> str:
+        """Return the round that the node is in, as a text."""
+        if self._node.last_position is None:
             return "before round 0"
-        return f"round {self.node.rounds} of {self.node.contract.terms.rounds}"
+        return f"round {self._node.rounds} of {self._node.contract.terms.rounds}"
 
-    def _fails(self, symptom: str) -> None:
-        """Note what went wrong, and since when."""
-        symptom = f"the router at {self.url} {symptom}"
-        before = self._problem
-        self._since = self._since if before else monotonic()
-        if symptom != before:
-            _log.warning("%s; trying for %g seconds", symptom, self._limit)
-        self._problem = self._contact.problem = symptom
-        self._posts.begin_anew()
+    def _note_failure(self, symptom: str) -> None:
+        """Note that a post failed, and log each symptom once in a row."""
+        problem = f"the router at {self._url} {symptom}"
+        if not self._problem:
+            self._failing_since = monotonic()
+        if problem != self._problem:
+            _log.warning("%s; trying for %g seconds", problem, self._seconds_to_try)
+        self._problem = problem
+        self._contact.problem = problem
+        self._posts.forget_number()
 
     @property
-    def _limit(self) -> float:
-        if self.node.is_done:
+    def _seconds_to_try(self) -> float:
+        """Seconds after the first failure for which the node tries to reach the router."""
+        if self._node.is_done:
             return http.FAREWELL
         return self._patience
 
-    def _is_over(self, status: int, reason: str | None, message: bytes) -> bool:
-        """Return True if a response ends the node's part of the run; raise if it ends early.
+    def _is_over(self, response: _Response) -> bool:
+        """Return True if a response ends this node's part of the run after its last step.
 
-        No word of the router ends it before its last step: patience, a refusal of its own, or the
-        signatures of so many others that no other end can have as many do.
+        Raises
+        ------
+        LeftOutError
+            If it ends earlier: after a final refusal of this node, by the signatures of most
+            parties, or because the patience is over. The router's word alone ends nothing.
         """
-        node = self.node
-        if status in (200, 204, http.OVER) and reason in _ENDS:
-            raise LeftOutError(f"{self._where()}: {reason}; the log says why")
-        if status == http.OVER and node.is_done:
-            return True
-        if status == http.OVER and node.is_over(message):
-            raise LeftOutError(f"the run is over, as others have signed, without {self._where()}")
-        if status == http.OVER:
-            self._fails(f"says that the run is over without {node.name}")
-        elif status not in (0, 200, 204):
-            symptom = f"refuses with status {status}; has it the same contract?"
-            if status == http.NOT_SIGNED:
-                symptom += " Or does another node use this party's key?"
-            self._fails(symptom)
-        waited = monotonic() - self._since
-        if status in (200, 204) or waited < self._limit:
+        node = self._node
+        reason = refused(self._answer)
+        has_ended = response.status == http.OVER
+        if (response.is_accepted or has_ended) and reason in _FINAL_REFUSALS:
+            raise LeftOutError(f"{self._last_round()}: {reason}; the log says why")
+        if response.is_accepted:
             return False
-        if node.is_done:
+        if has_ended and node.is_done:
+            return True
+        if has_ended and node.is_over(response.message):
+            end = "the run is over, as others have signed, without"
+            raise LeftOutError(f"{end} {self._last_round()}")
+        if has_ended:
+            self._note_failure(f"says that the run is over without {node.name}")
+        else:
+            self._note_failure(response.symptom)
+        return self._is_patience_over()
+
+    def _is_patience_over(self) -> bool:
+        """Return True if a node that is done has tried for long enough to say so to its router.
+
+        Raises
+        ------
+        LeftOutError
+            If a node that is not done has tried for its patience.
+        """
+        waited = monotonic() - self._failing_since
+        if waited < self._seconds_to_try:
+            return False
+        if self._node.is_done:
             return True
         tried = f"{self._problem}; for {waited:.0f} seconds now"
-        raise LeftOutError(f"{tried}: the run may be over without {self._where()}; else restart it")
-
-    def _where(self) -> str:
-        """Return the party's name, and where in the run it ends."""
-        position = self.node.at
-        rounds = self.node.contract.terms.rounds
-        where = (
-            "before round 0" if position is None else f"after round {self.node.rounds} of {rounds}"
+        raise LeftOutError(
+            f"{tried}: the run may be over without {self._last_round()}; else restart it"
         )
-        return f"{self.node.name}, which ends {where}"
 
-
-def _listed(names: list[str]) -> str:
-    """Return names as a text."""
-    return ", ".join(names) or "nobody that it names"
+    def _last_round(self) -> str:
+        """Return the party's name, and the round after which it ends."""
+        where = "before round 0"
+        if self._node.last_position is not None:
+            where = f"after round {self._node.rounds} of {self._node.contract.terms.rounds}"
+        return f"{self._node.name}, which ends {where}"

@@ -80,7 +80,7 @@ class Member(Outcome):
         It may have no noise, and must not leave the party.
         """
         state = self.start
-        last = self.folder.last(self.contract)
+        last = self.folder.last_step(self.contract)
         if last is not None and last.state is not None:
             state = self.state(last.state)
         return self.contract.algorithm.parameters(state)

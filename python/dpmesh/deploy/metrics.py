@@ -116,7 +116,7 @@ class NodeMetrics:
 
     def __init__(self, node: Node, contact: Contact, port: int) -> None:
         self._node = node
-        self._at = node.at
+        self._last_position = node.last_position
         self._counted = -COUNT
         self._gauges = _Gauges(node.contract, node.name, port, lambda: contact.problem)
         self.address = self._gauges.address
@@ -129,8 +129,8 @@ class NodeMetrics:
         """Take over what the node has done; the epsilon at most once in `COUNT` seconds."""
         node = self._node
         now = monotonic()
-        if node.at != self._at:
-            self._at, self._gauges.progressed = node.at, now
+        if node.last_position != self._last_position:
+            self._last_position, self._gauges.progressed = node.last_position, now
         self._gauges.set(round=node.rounds, done=node.is_done)
         if node.is_done or now - self._counted > COUNT:
             self._counted = now
@@ -157,7 +157,7 @@ class RouterMetrics:
 
     def __init__(self, router: Router, port: int) -> None:
         self._router = router
-        self._at = router.at
+        self._last_position = router.open_position
         self._updated = -UPDATE
         self._problem = ""
         self._gauges = _Gauges(router.contract, "router", port, lambda: self._problem)
@@ -173,13 +173,15 @@ class RouterMetrics:
         if now - self._updated < UPDATE:
             return
         self._updated = now
-        if router.at != self._at:
-            self._at, self._gauges.progressed = router.at, now
+        if router.open_position != self._last_position:
+            self._last_position, self._gauges.progressed = router.open_position, now
         waits = router.waits_for
         self._problem = f"waiting for {', '.join(waits)}" if waits and router.is_paused else ""
         planned = router.contract.planned
         self._gauges.set(
-            round=0 if router.at is None else planned.rounds_before(router.at.round),
+            round=0
+            if router.open_position is None
+            else planned.rounds_before(router.open_position.round),
             done=router.done,
             bytes=router.bytes,
             parties_missing=len(router.missing),

@@ -28,7 +28,7 @@ from dpmesh.deploy.node_rows import Rows
 from dpmesh.deploy.node_sums import Sums
 from dpmesh.deploy.row import Heard
 from dpmesh.deploy.signing import digest
-from dpmesh.deploy.steps import Stored
+from dpmesh.deploy.steps import StoredStep
 from dpmesh.deploy.sums import DEAL, RELAY
 from dpmesh.deploy.wire import (
     FRESH,
@@ -117,7 +117,7 @@ class Node(Member):
         The folder notes first that a signature of this party may have left it.
         """
         if not self._has_signed:
-            self.folder.signs(self.contract)
+            self.folder.note_signature(self.contract)
             self._has_signed = True
         kind = kind_of(message)
         if isinstance(self.travel, Sums) and kind == DEAL:
@@ -140,7 +140,7 @@ class Node(Member):
         It asks until enough others have confirmed its start.
         """
         signature = self._signature()
-        last = self.folder.last(self.contract)
+        last = self.folder.last_step(self.contract)
         if self._confirmed and last is None:
             return signature
         question = b""
@@ -148,7 +148,7 @@ class Node(Member):
             question = self._question()
         reached = None
         if last is not None:
-            reached = Reached(last.at, self.travel.header_of(last))
+            reached = Reached(last.position, self.travel.header_of(last))
         return Here(signature, question, reached).as_bytes()
 
     def _recalled(self, since: int | None) -> bytes:
@@ -170,21 +170,21 @@ class Node(Member):
         contract = self.contract
         folder = self.folder
         travel = self.travel
-        position = ask.at
+        position = ask.position
         step = folder.step(contract, position)
-        if step is not None and step.row is not None:
+        if step is not None and step.answer is not None:
             if folder.has_stopped(contract):
-                folder.mark(contract)  # which may be what failed
+                folder.update_mark(contract)  # which may be what failed
             if travel.witness is not None:
                 travel.witness.compare(ask, step)
-            return travel.answer_of(step, step.row)
+            return travel.answer_of(step, step.answer)
         if folder.has_stopped(contract):
             raise RefusedError("stopped")
         is_confirmed = self._confirmed or not travel.releases(ask) or self._confirm(ask)
         if not is_confirmed and not travel.may_withhold(ask):
             return self._question()
         if step is None:
-            word = travel.declined(ask, folder.last(contract))
+            word = travel.declined(ask, folder.last_step(contract))
             if word is not None:
                 return word
             self._begin(ask, withheld=not is_confirmed)
@@ -202,14 +202,14 @@ class Node(Member):
         contract = self.contract
         folder = self.folder
         travel = self.travel
-        last = folder.last(contract)
-        if last is not None and last.row is None and not self.schedule.gossips:
-            self._finished(last.at)  # a turn, or an attempt, in which it was killed
-            last = folder.last(contract)
-        if (last is not None and last.row is None) or not travel.follows(last, ask.at):
+        last = folder.last_step(contract)
+        if last is not None and last.answer is None and not self.schedule.gossips:
+            self._finished(last.position)  # a turn, or an attempt, in which it was killed
+            last = folder.last_step(contract)
+        if (last is not None and last.answer is None) or not travel.follows(last, ask.position):
             raise RefusedError("not the next round")
         messages = travel.checked(ask, last)
-        charged = travel.charged(ask.at)
+        charged = travel.charged(ask.position)
         if travel.witness is not None:
             travel.witness.compare_mixed(messages, last)
         group = None
@@ -218,11 +218,11 @@ class Node(Member):
         with folder.transaction():
             if travel.witness is not None:
                 travel.witness.hear(messages)
-            folder.begin(contract, ask.at, messages, charged, withheld=withheld)
+            folder.charge_step(contract, ask.position, messages, charged, withheld=withheld)
             if last is None:
-                folder.keep_signatures(contract, self._signatures(ask))
+                folder.store_signatures(contract, self._signatures(ask))
             if last is None and group is not None and self._secrets is not None:
-                folder.keep_secrets(contract, self._secrets.as_bytes(*group.keys))
+                folder.store_secrets(contract, self._secrets.as_bytes(*group.keys))
         self._group = group
 
     def _signatures(self, ask: Ask) -> dict[int, bytes]:
@@ -245,7 +245,7 @@ class Node(Member):
         """Return this node's question after its start, if others have a later release of it."""
         folder = self.folder
         contract = self.contract.hash
-        return Fresh(self.number, folder.last_sent(contract), folder.marks.fresh(contract))
+        return Fresh(self.number, folder.last_sent(contract), folder.marks.start_number(contract))
 
     def _question(self) -> bytes:
         """Return this node's question to the others after its start, as a message."""
@@ -278,9 +278,9 @@ class Node(Member):
     def _confirm(self, ask: Ask) -> bool:
         """Return True if enough parties confirm this node's last step before its start."""
         reports = self._reports(ask)
-        self._confirmed = self.travel.is_confirmed(ask, reports, self._fresh().last.at)
+        self._confirmed = self.travel.is_confirmed(ask, reports, self._fresh().last.position)
         if self._confirmed:
-            self.folder.marks.confirmed(self.contract.hash)
+            self.folder.marks.erase_start_number(self.contract.hash)
         return self._confirmed
 
     def _finished(self, position: Position) -> bytes:
@@ -298,11 +298,11 @@ class Node(Member):
             if channel.published is not None:
                 released = channel.published.tobytes()
             with self.folder.transaction():
-                self.folder.finish(self.contract, position, channel.kept, message, released)
+                self.folder.finish_step(self.contract, position, channel.kept, message, released)
                 if self.schedule.is_closing(position):
                     rounds = self.contract.planned.rounds_before(position.round)
-                    self.folder.end(self.contract, rounds)
-            self.folder.mark(self.contract)
+                    self.folder.finish_run(self.contract, rounds)
+            self.folder.update_mark(self.contract)
             self._channel = channel
         except DISK:
             raise  # the next start computes the step again, from what it has stored
@@ -313,14 +313,14 @@ class Node(Member):
             raise RefusedError("stopped") from None
         return self.travel.answer_of(step, message)
 
-    def _computed(self, step: Stored) -> tuple[Any, bytes]:
+    def _computed(self, step: StoredStep) -> tuple[Any, bytes]:
         """Return the node's rounds, gone on to a step, and its message there, signed."""
-        channel = self._channel or self._resumed(step.at)
+        channel = self._channel or self._resumed(step.position)
         self._channel = None
         return channel, self.travel.go_on(channel, step)
 
     def _resumed(self, until: Position) -> Any:
         """Return the node's rounds from the folder, whose last state is not computed again."""
-        steps = self.folder.steps(self.contract)
+        steps = self.folder.steps_since_state(self.contract)
         base = next((step for step in reversed(steps) if step.state is not None), None)
-        return self.travel.resumed(base, [step for step in steps if step.at < until])
+        return self.travel.resumed(base, [step for step in steps if step.position < until])

@@ -19,7 +19,7 @@ from dpmesh.deploy.exchange import RowChannel, state_from_bytes
 from dpmesh.deploy.member import Member
 from dpmesh.deploy.row import Place, Row, check_length, compressor_at, mixed_rows
 from dpmesh.deploy.signing import KEY_BYTES, digest, pack, unpack
-from dpmesh.deploy.steps import Stored
+from dpmesh.deploy.steps import StoredStep
 from dpmesh.deploy.wire import (
     FRESH,
     HEARD,
@@ -74,11 +74,11 @@ class Rows:
         """
         return self._schedule.gossips and WITHHOLD in ask.attached
 
-    def declined(self, ask: Ask, last: Stored | None) -> bytes | None:
+    def declined(self, ask: Ask, last: StoredStep | None) -> bytes | None:
         """Return None: a node over budget refuses, as no other waits for its row."""
         return None
 
-    def answer_of(self, step: Stored, message: bytes) -> bytes:
+    def answer_of(self, step: StoredStep, message: bytes) -> bytes:
         """Return the answer to a step: its signed row, or a signed row without values if withheld.
 
         Parameters
@@ -102,7 +102,7 @@ class Rows:
         rows = [folder.later_row(self._contract, question) for question in questions]
         return pack(*(row for row in rows if row))
 
-    def header_of(self, step: Stored) -> bytes:
+    def header_of(self, step: StoredStep) -> bytes:
         """Return nothing: rows have no header."""
         return b""
 
@@ -140,18 +140,18 @@ class Rows:
         confirmers = self._schedule.confirming(self._schedule.after(last), self._number)
         return len(reports.keys() & confirmers.parties) >= confirmers.needed
 
-    def follows(self, last: Stored | None, position: Position) -> bool:
+    def follows(self, last: StoredStep | None, position: Position) -> bool:
         """Return True if a position is the next one or, by token, a later one of this node."""
         schedule = self._schedule
         last_position = None
         if last is not None:
-            last_position = last.at
+            last_position = last.position
         if schedule.gossips:
             return position == schedule.after(last_position)
         sends = self._number in schedule.senders(position) or position == schedule.end
         return sends and (last_position is None or last_position < position)
 
-    def checked(self, ask: Ask, last: Stored | None) -> tuple[bytes, ...]:
+    def checked(self, ask: Ask, last: StoredStep | None) -> tuple[bytes, ...]:
         """Return the rows of a question in the order of their places, once each of them passes.
 
         Public numbers alone decide, before private data are touched. A row that does not pass
@@ -177,7 +177,7 @@ class Rows:
                     signers.add(signature.party)
                     self.partners.hear(signature.party, signature.key[KEY_BYTES:])
             elif message != WITHHOLD and kind not in (FRESH, HEARD):
-                row = self._sound(message, ask.at, last)
+                row = self._sound(message, ask.position, last)
                 if row is None:
                     continue
                 if row.place in rows:
@@ -194,13 +194,13 @@ class Rows:
         """Return the refusal of a row, which names its party."""
         return RefusedError(f"bad row of {self._contract.parties[row.party].name}")
 
-    def _sound(self, message: bytes, position: Position, last: Stored | None) -> Row | None:
+    def _sound(self, message: bytes, position: Position, last: StoredStep | None) -> Row | None:
         """Return a row that passes all checks; None for an old one; refuse another."""
         try:
             row = Row.read(message, self._contract)
         except ValueError:
             raise RefusedError("malformed") from None
-        if not self._schedule.gossips and last is not None and row.at <= last.at:
+        if not self._schedule.gossips and last is not None and row.position <= last.position:
             return None  # the router did not get the last answer, and sends an old model again
         with suppress(ValueError):
             row.values(self._contract)
@@ -208,13 +208,17 @@ class Rows:
                 return row
         raise self._bad_row(row)
 
-    def _is_expected(self, row: Row, last: Stored | None, position: Position) -> bool:
+    def _is_expected(self, row: Row, last: StoredStep | None, position: Position) -> bool:
         """Return True if a row is a neighbour's last one, or an earlier token holder's."""
         schedule = self._schedule
         if schedule.gossips:
-            is_of_last_position = last is not None and row.at == last.at
-            return is_of_last_position and row.party in schedule.delivered_to(row.at, self._number)
-        return row.at < position and row.party in schedule.mixed_by(row.at, self._number)
+            is_of_last_position = last is not None and row.position == last.position
+            return is_of_last_position and row.party in schedule.delivered_to(
+                row.position, self._number
+            )
+        return row.position < position and row.party in schedule.mixed_by(
+            row.position, self._number
+        )
 
     def charged(self, position: Position) -> tuple[Release, ...]:
         """Return the releases that a step is charged, from public numbers alone.
@@ -238,19 +242,19 @@ class Rows:
             raise RefusedError("over budget")
         return tuple(planned.charged(release) for release in releases)
 
-    def go_on(self, channel: RowChannel, step: Stored) -> bytes:
+    def go_on(self, channel: RowChannel, step: StoredStep) -> bytes:
         """Run a node's rounds up to a stored, charged step; return the row that it sends, signed.
 
         The row leaves the node only after it is stored, so that a killed process sends the same
         row again. Partners share secrets in the first row of a round.
         """
-        position = step.at
+        position = step.position
         is_end = position == self._schedule.end
-        self._read(channel, step.rows)
+        self._read(channel, step.received)
         if self._contract.planned.has_partners and position.exchange == 0 and not is_end:
-            channel.share(self._seeds(position, step.rows))  # before the row's noise is drawn
-        packet = channel.go_to(position, step.rows)
-        row = self._packed(packet, position, mixed_rows(self._contract, step.rows))
+            channel.share(self._seeds(position, step.received))  # before the row's noise is drawn
+        packet = channel.go_to(position, step.received)
+        row = self._packed(packet, position, mixed_rows(self._contract, step.received))
         message = row.signed(self._node.folder.signing)
         if not is_end:
             self._read(channel, (message,))
@@ -279,11 +283,11 @@ class Rows:
         if before is None:
             return None
         step = self._node.folder.step(self._contract, before)
-        if step is None or step.row is None:
+        if step is None or step.answer is None:
             return None
-        return Row.read(step.row, self._contract, stored=True)
+        return Row.read(step.answer, self._contract, stored=True)
 
-    def resumed(self, base: Stored | None, steps: list[Stored]) -> RowChannel:
+    def resumed(self, base: StoredStep | None, steps: list[StoredStep]) -> RowChannel:
         """Return the channel of the node's rounds after a start: no row is drawn twice.
 
         Parameters
@@ -296,15 +300,15 @@ class Rows:
         if base is None or base.state is None:
             channel = self.rounds_from(self._node.start)
         else:
-            channel = self.rounds_from(self._node.state(base.state), base.at.round)
+            channel = self.rounds_from(self._node.state(base.state), base.position.round)
             pattern = DrawnRows(rows=0, earlier=())
             _, memory, in_round = unpack(base.state)
             channel.noise.recall(state_from_bytes(memory, pattern))
             channel.drawn = state_from_bytes(in_round, pattern)
         for step in steps:
-            if step.row is not None:
-                self._read(channel, (*step.rows, step.row))
-                channel.go_to(step.at, step.rows)
+            if step.answer is not None:
+                self._read(channel, (*step.received, step.answer))
+                channel.go_to(step.position, step.received)
         return channel
 
     def rounds_from(self, state: object, t: int = 0) -> RowChannel:
@@ -324,7 +328,7 @@ class Rows:
         """Give a channel the values of stored rows."""
         for message in messages:
             row = Row.read(message, self._contract, stored=True)
-            channel.rows.setdefault(row.at, {})[row.party] = row.values(self._contract)
+            channel.rows.setdefault(row.position, {})[row.party] = row.values(self._contract)
 
     def _packed(self, packet: Packet, position: Position, mixed: bytes) -> Row:
         """Return a released packet as a row; fail if it is longer than the contract allows."""

@@ -18,7 +18,7 @@ from dpmesh.deploy.exchange import SumChannel
 from dpmesh.deploy.member import Member
 from dpmesh.deploy.row import progress
 from dpmesh.deploy.signing import pack, unpack
-from dpmesh.deploy.steps import Stored
+from dpmesh.deploy.steps import StoredStep
 from dpmesh.deploy.sums import (
     HEADER,
     PARTS,
@@ -93,7 +93,7 @@ class Sums:
         """Return False: a sum needs all parts, so none may stay with its node."""
         return False
 
-    def answer_of(self, step: Stored, message: bytes) -> bytes:
+    def answer_of(self, step: StoredStep, message: bytes) -> bytes:
         """Return what leaves the node of a step: its message."""
         return message
 
@@ -103,9 +103,9 @@ class Sums:
         An attempt in which it was killed counts: it is charged, and its headers are stored.
         """
         position = BEFORE
-        last = self._node.folder.last(self._contract)
+        last = self._node.folder.last_step(self._contract)
         if last is not None:
-            position = last.at
+            position = last.position
         return b"".join(numbers(position.round + 1, position.exchange, *self.spent))
 
     def dealt(self, message: bytes) -> bytes:
@@ -152,7 +152,7 @@ class Sums:
         """Return the headers of all steps, and of all totals that this node has taken."""
         contract = self._contract
         headers = list[Header]()
-        for message in self._node.folder.arrived_after(contract, -1, -1):
+        for message in self._node.folder.received_after(contract, -1, -1):
             kind = kind_of(message)
             if kind == HEADER:
                 headers.append(Header.read(message, contract))
@@ -160,14 +160,14 @@ class Sums:
                 headers.append(Total.read(message, contract).header)
         return headers
 
-    def header_of(self, step: Stored) -> bytes:
+    def header_of(self, step: StoredStep) -> bytes:
         """Return the header of a stored attempt at a sum for all.
 
         Of an early end these are the words of those who have spent their attempts.
         """
-        if self._schedule.is_early(step.at):
-            return pack(*spent_words(step.rows, step.at.round, self._contract).values())
-        headers = [message for message in step.rows if kind_of(message) == HEADER]
+        if self._schedule.is_early(step.position):
+            return pack(*spent_words(step.received, step.position.round, self._contract).values())
+        headers = [message for message in step.received if kind_of(message) == HEADER]
         if headers and self._contract.has_one_model:
             return headers[0]
         return b""
@@ -175,10 +175,10 @@ class Sums:
     def totals_since(self, step: int) -> tuple[bytes, ...]:
         """Return accepted totals from a step on, ascending: as many as one answer has room for."""
         totals: dict[int, bytes] = {}
-        for message in self._node.folder.arrived_after(self._contract, step, MOST_RECALLED):
+        for message in self._node.folder.received_after(self._contract, step, MOST_RECALLED):
             if kind_of(message) != TOTAL:
                 continue
-            position = Total.read(message, self._contract).header.at
+            position = Total.read(message, self._contract).header.position
             if position.round >= step:
                 totals[position.round] = message
             if sum(map(len, totals.values())) > LONGEST_RECALLED:
@@ -190,7 +190,7 @@ class Sums:
         """Number of sums of each kind that this node was charged for."""
         planned = self._contract.planned
         spent = [0] * len(planned.attempts)
-        for step, count in self._node.folder.attempts(self._contract).items():
+        for step, count in self._node.folder.charged_steps(self._contract).items():
             spent[planned.kind_at(step)] += count
         return tuple(spent)
 
@@ -222,8 +222,8 @@ class Sums:
             progress(report, contract) for by, report in reports.items() if by in cohort
         ]
         self._known = max((position for position, _ in self._progress), default=BEFORE)
-        self._spent_at_reports = self._spent_before(ask.at)
-        self._ahead = self._ahead_of(ask.at, self._spent_at_reports)
+        self._spent_at_reports = self._spent_before(ask.position)
+        self._ahead = self._ahead_of(ask.position, self._spent_at_reports)
         return True
 
     def _ahead_of(self, position: Position, spent: tuple[int, ...]) -> tuple[int, ...]:
@@ -257,31 +257,31 @@ class Sums:
         with suppress(ValueError):
             headers = _headers_in(ask.attached, self._contract)
             count = 0
-            if not self._schedule.is_closing(ask.at):
+            if not self._schedule.is_closing(ask.position):
                 receivers = self._contract.planned.sums_at(0).receivers
                 count = sum(self._number in senders for senders in receivers)
-            dealers = {header.dealer for header in headers if header.at == ask.at}
+            dealers = {header.dealer for header in headers if header.position == ask.position}
             if len(dealers) == len(headers) == count:
                 return headers
         raise RefusedError("malformed")
 
-    def follows(self, last: Stored | None, position: Position) -> bool:
+    def follows(self, last: StoredStep | None, position: Position) -> bool:
         """Return True if an attempt is after the last one, and the run is not over."""
         before = BEFORE
         if last is not None:
-            before = last.at
+            before = last.position
         if self._schedule.is_closing(before):
             next_one = Position(before.round, before.exchange + 1)
             return position == next_one and not self._schedule.is_last(before)
         return before < position <= self._schedule.end and position >= self._known
 
-    def declined(self, ask: Ask, last: Stored | None) -> bytes | None:
+    def declined(self, ask: Ask, last: StoredStep | None) -> bytes | None:
         """Return this node's word that it adds to no sum like the one asked for; None if it may.
 
         It is true for ever, and stands in the place of a refusal, so that all can see why a run
         ends early.
         """
-        position, contract = ask.at, self._contract
+        position, contract = ask.position, self._contract
         is_open = self.follows(last, position) and not self._schedule.is_closing(position)
         if not is_open or not contract.has_one_model or not self._has_spent(position):
             return None
@@ -321,7 +321,7 @@ class Sums:
             self._warned.add(key or text)
             _log.warning("%s", text)
 
-    def checked(self, ask: Ask, last: Stored | None) -> tuple[bytes, ...]:
+    def checked(self, ask: Ask, last: StoredStep | None) -> tuple[bytes, ...]:
         """Return the totals and headers of a question; refuse what does not pass."""
         contract = self._contract
         headers = self._headers(ask)
@@ -334,27 +334,27 @@ class Sums:
                 total = Total.read(message, contract)
             except ValueError:
                 raise RefusedError("malformed") from None
-            if total.header.at.round < step:
+            if total.header.position.round < step:
                 continue  # the router did not get the last answer
-            if total.header.at.round > step or not self._may_open(total, last):
+            if total.header.position.round > step or not self._may_open(total, last):
                 raise RefusedError("not the next round")
             group = self._node.group(ask.attached)
             if last is not None and not total.header.sealed:
-                group.learn(_headers_in(last.rows, contract))
+                group.learn(_headers_in(last.received, contract))
             try:
                 step = step + 1
                 transcript = group.opened(total, transcript)[1]
             except ValueError:
                 raise self._bad_total() from None
             totals.append(message)
-        if ask.at.round != step:
+        if ask.position.round != step:
             raise RefusedError("not the next round")
         self._check_cohorts(headers)
         for header in headers:
             group = self._node.group(ask.attached)
             try:
                 if last is not None and not header.sealed:
-                    group.learn(_headers_in(last.rows, contract))
+                    group.learn(_headers_in(last.received, contract))
                 group.agreement(header, transcript)
             except ValueError:
                 raise RefusedError("bad key") from None
@@ -366,9 +366,9 @@ class Sums:
 
     def _reasons(self, ask: Ask) -> list[bytes]:
         """Return the words after which a run ends early; refuse to end it without enough."""
-        if not self._schedule.is_early(ask.at):
+        if not self._schedule.is_early(ask.position):
             return []
-        words = spent_words(ask.attached, ask.at.round, self._contract)
+        words = spent_words(ask.attached, ask.position.round, self._contract)
         if len(words) < needed_words(self._contract):
             raise RefusedError("not the next round")
         return [*words.values()]
@@ -380,7 +380,7 @@ class Sums:
 
     def _is_enough(self, header: Header) -> bool:
         """Return True if the shares of noise of a cohort's honest parties are enough."""
-        sums = self._contract.planned.sums_at(header.at.round)
+        sums = self._contract.planned.sums_at(header.position.round)
         return sums.is_cohort(header.cohort, header.dealer)
 
     def _bad_total(self) -> RefusedError:
@@ -389,7 +389,7 @@ class Sums:
             self._node.folder.stop(self._contract)
         return RefusedError("bad total")
 
-    def _may_open(self, total: Total, last: Stored | None) -> bool:
+    def _may_open(self, total: Total, last: StoredStep | None) -> bool:
         """Return True if a total is of the last attempt that this node answered, or a later one.
 
         Of sums over neighbours it must be this node's own, of which it has answered no header.
@@ -398,17 +398,17 @@ class Sums:
         for_all = self._contract.has_one_model
         if not self._is_enough(header) or not (for_all or header.dealer == self._number):
             return False
-        if last is None or header.at > last.at:
+        if last is None or header.position > last.position:
             return True
-        if last.at != header.at:
+        if last.position != header.position:
             return False
         if not for_all:
             return True
         return header.common in [answered.common for answered in self._headers_of(last)]
 
-    def _headers_of(self, step: Stored) -> list[Header]:
+    def _headers_of(self, step: StoredStep) -> list[Header]:
         """Return the headers that were stored with a step."""
-        return _headers_in(step.rows, self._contract)
+        return _headers_in(step.received, self._contract)
 
     def charged(self, position: Position) -> tuple[Release, ...]:
         """Return what an attempt is charged; refuse it over budget."""
@@ -422,14 +422,14 @@ class Sums:
             self._warn_of_an_early_end(position, len(planned) - self.spent[kind] - 1)
         return (planned[self._own_spent[kind]],)
 
-    def _reached(self, last: Stored | None) -> tuple[int, bytes]:
+    def _reached(self, last: StoredStep | None) -> tuple[int, bytes]:
         """Return the step that this node is in, and the transcript of all steps before it."""
         step = 0
         if last is not None and last.state is not None:
-            step = last.at.round
+            step = last.position.round
         return step, self._node.transcript_at(last)
 
-    def go_on(self, channel: SumChannel, step: Stored) -> bytes:
+    def go_on(self, channel: SumChannel, step: StoredStep) -> bytes:
         """Take the totals of a stored, charged step, and begin its attempt.
 
         Noise is drawn from a key of this party for the agreements of the attempt: other agreements,
@@ -439,16 +439,16 @@ class Sums:
         -------
         The node's parts under masks; at the end its signed seal.
         """
-        for message in step.rows:
+        for message in step.received:
             if kind_of(message) != TOTAL:
                 continue
             total = Total.read(message, self._contract)
-            if total.header.at.round == channel.step:
+            if total.header.position.round == channel.step:
                 opened, transcript = self._node.group().opened(total, channel.transcript)
                 channel.take(opened[None], transcript)
-        headers = _headers_in(step.rows, self._contract)
+        headers = _headers_in(step.received, self._contract)
         if not headers:
-            seal = Seal(step.at, self._number, channel.transcript)
+            seal = Seal(step.position, self._number, channel.transcript)
             return seal.signed(self._contract, self._node.folder.signing)
         group = self._node.group()
         before = channel.transcript
@@ -467,7 +467,7 @@ class Sums:
             parts.append(group.part(header, before, noisy).as_bytes(self._contract))
         return pack(PARTS, *parts)
 
-    def resumed(self, base: Stored | None, steps: list[Stored]) -> SumChannel:
+    def resumed(self, base: StoredStep | None, steps: list[StoredStep]) -> SumChannel:
         """Return the channel of the node's rounds, at the state that the step `base` stored.
 
         None of the later `steps` stored a state, so they are not needed.

@@ -1,14 +1,17 @@
-"""Outcome of a contract's run at a party: its progress, and a signed model or signed answers.
+"""Progress of a party in a contract's run, and its result: a signed model, or signed answers.
 
-What a party signs of them shows where they came from, and who has the same.
+The result carries its provenance: contract, party, number of rounds, signature, and *seals*. A seal
+is a party's signature of the totals that it accepted. A result with enough seals is the same at
+all these parties.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -19,7 +22,7 @@ from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.row import Row
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import SigningKey, digest, is_signed, unpack
-from dpmesh.deploy.steps import Stored
+from dpmesh.deploy.steps import StoredStep
 from dpmesh.deploy.sums import Seal
 from dpmesh.deploy.wire import BEFORE, Position
 from dpmesh.privacy.report import Report, report
@@ -27,15 +30,20 @@ from dpmesh.statistics.ask import PUBLIC, Statistics
 from dpmesh.tables.models import Model
 
 NAME = "provenance"
-_KINDS = {"contract": str, "party": str, "rounds": int, "seals": list, "signature": str}
+"""Key of the provenance in a result."""
+_TYPES = {"contract": str, "party": str, "rounds": int, "seals": list, "signature": str}
+"""Types of the entries of a provenance."""
 
-Made: TypeAlias = "Model | dict[str, Any]"
-"""What parties made: a model, or answers to questions in plain types."""
-MadeT = TypeVar("MadeT", Model, dict[str, Any])
+Result: TypeAlias = "Model | dict[str, Any]"
+"""Result of a run: a model, or the answers to questions in plain types."""
+ResultT = TypeVar("ResultT", Model, dict[str, Any])
 
 
 class Outcome:
-    """A party's progress in a run, and the results that it may publish.
+    """A party's progress in a run, and the result that it may publish, read from its folder.
+
+    The base of a `Node`; the commands use it after the run. `model`, `statistics` and `released`
+    are made of released values alone, and may be published at the epsilon of the contract.
 
     Parameters
     ----------
@@ -49,8 +57,10 @@ class Outcome:
     """
 
     def __init__(self, contract: Contract, folder: Folder) -> None:
-        self.contract, self.folder = contract, folder
+        self.contract = contract
+        self.folder = folder
         self.number = contract.party_of(folder.signing.public)
+        """The party's number: its place in the contract."""
         self.schedule = Schedule(contract)
 
     @property
@@ -59,84 +69,84 @@ class Outcome:
         return self.contract.parties[self.number].name
 
     @property
-    def at(self) -> Position | None:
-        """The position that it answered last; None before the first."""
-        position = self.folder.last_sent(self.contract.hash).at
+    def last_position(self) -> Position | None:
+        """Position of the party's last answer; None before the first."""
+        position = self.folder.last_sent(self.contract.hash).position
         if position == BEFORE:
             return None
         return position
 
     @property
     def rounds(self) -> int:
-        """Number of whole rounds before the position that it answered last; 0 before the first."""
-        if self.at is None:
+        """Number of whole rounds before the party's last answer."""
+        if self.last_position is None:
             return 0
-        return self.contract.planned.rounds_before(self.at.round)
+        return self.contract.planned.rounds_before(self.last_position.round)
 
     @property
     def is_done(self) -> bool:
-        """True once it has answered the last question of the contract."""
-        return self.schedule.is_last(self.at)
+        """True once the party has answered the last question of its run."""
+        return self.schedule.is_last(self.last_position)
 
     @property
     def ended_early(self) -> bool:
-        """True if all parties ended the run before its last round, as attempts were spent."""
-        return self.at is not None and self.schedule.is_early(self.at)
+        """True if all parties ended the run before its last round, having spent their attempts."""
+        return self.last_position is not None and self.schedule.is_early(self.last_position)
 
     @property
     def is_sealed(self) -> bool:
-        """True if the other parties have the same model.
+        """True if the result is complete: for a model of all parties, sealed by enough of them.
 
-        Where one sum is for all, so many parties signed the same totals that no two models can have
-        as many. Where models differ, each is its own: then whether its last round reached it from
-        anybody.
+        Where each party has a model of its own, it is complete once the run is over, if rows of
+        other parties arrived in the last round.
         """
         if self.contract.has_one_model:
-            return len(self.seals) >= self.contract.sealing
-        last = self.folder.last(self.contract)
-        schedule = self.schedule
-        if not self.is_done or last is None or not schedule.gossips:
-            return self.is_done
-        before = schedule.before(schedule.end)
-        if before is None:
+            return len(self.seals) >= self.contract.seals_needed
+        if not self.is_done:
+            return False
+        last = self.folder.last_step(self.contract)
+        if last is None or not self.schedule.gossips:
             return True
-        return bool(last.rows) or not schedule.mixed_by(before, self.number)
+        position_before = self.schedule.before(self.schedule.end)
+        if position_before is None:
+            return True
+        has_neighbours = bool(self.schedule.mixed_by(position_before, self.number))
+        return bool(last.received) or not has_neighbours
 
     @property
     def seals(self) -> tuple[bytes, ...]:
-        """Signed confirmations, one per party, that it accepted the same totals.
+        """Seals of parties that accepted the same totals as this one, one message of each.
 
-        There are none where models differ.
+        There are none before the end of a run, and none where models differ.
         """
-        last = self.folder.last(self.contract)
-        by_party = dict[int, bytes]()
-        if last is None or last.row is None or not self.contract.has_one_model:
+        last = self.folder.last_step(self.contract)
+        if last is None or last.answer is None or not self.contract.has_one_model:
             return ()
-        if not self.schedule.is_closing(last.at):
+        if not self.schedule.is_closing(last.position):
             return ()
-        for message in (last.row, *last.rows):
-            with suppress(ValueError):
+        message_by_party: dict[int, bytes] = {}
+        for message in (last.answer, *last.received):
+            with suppress(ValueError):  # totals, and seals of another end
                 seal = Seal.read(message, self.contract)
                 if seal.transcript == self.transcript:
-                    by_party.setdefault(seal.party, message)
-        return tuple(by_party.values())
+                    message_by_party.setdefault(seal.party, message)
+        return tuple(message_by_party.values())
 
     @property
     def transcript(self) -> bytes:
-        """The hash of all totals that this party accepted, and of what was agreed on for each."""
-        return self.transcript_at(self.folder.last(self.contract))
+        """The hash of all totals that this party has accepted, each with its agreement."""
+        return self.transcript_at(self.folder.last_step(self.contract))
 
-    def transcript_at(self, last: Stored | None) -> bytes:
-        """Return the transcript as of a stored step."""
-        stored = None if last is None else last.state
-        if stored is None:
+    def transcript_at(self, step: StoredStep | None) -> bytes:
+        """Return the transcript as of a stored step; before the first step, the contract's hash."""
+        if step is None or step.state is None:
             return self.contract.hash
-        return self.state_and_transcript(stored)[1]
+        return self.state_and_transcript(step.state)[1]
 
     def state_and_transcript(self, stored: bytes) -> tuple[bytes, bytes]:
-        """Return a node's state and its transcript from the bytes that the folder kept of a step.
+        """Return the algorithm's state and the transcript, as bytes, of a step's stored state.
 
-        Nodes of sums store the transcript first.
+        A run of sums stores the transcript first. Without sums the second value has no meaning.
         """
         first, second = unpack(stored)[:2]
         if self.contract.planned.sums is None:
@@ -144,39 +154,44 @@ class Outcome:
         return (second, first)
 
     def is_over(self, proof: bytes) -> bool:
-        """Return True if enough parties prove that they ended the run without this one."""
-        ended: dict[int, set[int]] = {}
+        """Return True if enough parties signed that the run is over, perhaps without this one.
+
+        Parameters
+        ----------
+        proof
+            The last messages of parties that ended, packed: rows, or seals of sums.
+        """
+        kind = Row if self.contract.planned.sums is None else Seal
+        parties_by_round: dict[int, set[int]] = {}
         with suppress(ValueError):
             for message in unpack(proof):
-                last = (Row if self.contract.planned.sums is None else Seal).read(
-                    message, self.contract
-                )
-                if self.schedule.is_closing(last.at):
-                    ended.setdefault(last.at.round, set()).add(last.party)
-        return max(map(len, ended.values()), default=0) >= self.contract.sealing
+                last = kind.read(message, self.contract)
+                if self.schedule.is_closing(last.position):
+                    parties_by_round.setdefault(last.position.round, set()).add(last.party)
+        most = max(map(len, parties_by_round.values()), default=0)
+        return most >= self.contract.seals_needed
 
     @property
     def released(self) -> Any:
-        """The model that follows from released rows alone, shape (1, dim); None at the start.
+        """The model that follows from releases alone, shape (1, dim); None before the first.
 
         It may be published, at the epsilon of the contract.
         """
         stored = self.folder.released(self.contract)
-        kind = self.contract.terms.numbers
-        if stored:
-            return np.frombuffer(stored, kind).reshape(1, -1)
-        return None
+        if not stored:
+            return None
+        return np.frombuffer(stored, self.contract.terms.numbers).reshape(1, -1)
 
     def model(self) -> Model:
-        """Return the released model, which predicts, with what it cost and who signed it.
+        """Return the released model, which predicts, with its epsilon and its signed provenance.
 
         Raises
         ------
         ValueError
-            If nothing was released, or this is a network of records that are no tables.
+            If nothing was released, or the contract has no ranges, so that it predicts no table.
         """
         weights = self.released
-        outline = self.contract.made_up.outline
+        outline = self.contract.dummy_problem.outline
         if weights is None:
             fail("weights", "a run with at least one released model", "none")
         if outline is None:
@@ -185,14 +200,15 @@ class Outcome:
         return self._signed(released_model)
 
     def statistics(self) -> Statistics:
-        """Return the answers to the contract's questions, with what they cost and who signed them.
+        """Return the answers to the contract's questions, with epsilon and signed provenance.
 
         Raises
         ------
         ValueError
-            If nothing was released, or the parties ask no questions.
+            If nothing was released, or the contract asks no questions.
         """
-        contract, total = self.contract, self.released
+        contract = self.contract
+        total = self.released
         if contract.tables.questions is None or total is None:
             fail("questions", "a contract with [questions] whose run is over", "another")
         privacy = self._privacy()
@@ -210,20 +226,21 @@ class Outcome:
         return replace(released_answers, origin=self._signed(released_answers.as_dict())[NAME])
 
     def _privacy(self) -> Report:
-        """Return what was released cost: in whole once more for each time it was restored."""
-        contract, folder = self.contract, self.folder
+        """Return the privacy report; a restored folder counts the plan once more each time."""
+        contract = self.contract
+        folder = self.folder
         delta = max(party.delta for party in contract.parties)
         seeded = folder.is_seeded(contract)
         privacy = report(contract.plan, delta, seeded=seeded, nodes=contract.nodes)
-        restored = folder.incarnation(contract.hash)
-        if restored:
-            epsilon = folder.reserved(contract, delta).epsilon
-            releases = privacy.releases
-            privacy = replace(privacy, epsilon=epsilon, releases=(1 + restored) * releases)
-        return privacy
+        times_restored = folder.incarnation(contract.hash)
+        if times_restored == 0:
+            return privacy
+        epsilon = folder.reserved(contract, delta).epsilon
+        releases = (1 + times_restored) * privacy.releases
+        return replace(privacy, epsilon=epsilon, releases=releases)
 
-    def _signed(self, result: MadeT) -> MadeT:
-        """Return what came of the run, signed, with the seals of all who have the same."""
+    def _signed(self, result: ResultT) -> ResultT:
+        """Return a result with this party's signed provenance, and the seals of the others."""
         return signed(
             result,
             self.contract,
@@ -235,16 +252,16 @@ class Outcome:
 
 
 class Origin(NamedTuple):
-    """Where a model, or answers, came from.
+    """Verified provenance of a result.
 
     Attributes
     ----------
     party
-        Who wrote and signed it.
+        Name of the party that signed it.
     rounds
-        How many rounds it is made of.
+        Number of rounds that it is made of.
     sealed_by
-        Who signed the totals that it is made of; nobody where the parties' models differ.
+        Names of the parties that signed its totals; none where each party has a model of its own.
     """
 
     party: str
@@ -253,26 +270,26 @@ class Origin(NamedTuple):
 
 
 def signed(
-    result: MadeT,
+    result: ResultT,
     contract: Contract,
     key: SigningKey,
     *,
     party: str,
     rounds: int,
     seals: tuple[bytes, ...],
-) -> MadeT:
-    """Return a model, or answers, with their signed origin.
+) -> ResultT:
+    """Return a result with its provenance, signed by a party.
 
     Parameters
     ----------
     result, contract
-        A model or answers, and the contract under which they were made.
+        The result, and the contract of its run.
     key, party
-        The party's key, and its name.
+        The party's signing key, and its name.
     rounds
         Number of rounds that the result is made of.
     seals
-        Messages that parties signed at the end.
+        Signed messages of all parties that accepted the same totals.
     """
     unsigned: dict[str, object] = {
         "contract": contract.hash.hex(),
@@ -285,62 +302,89 @@ def signed(
     return _with(result, unsigned | {"signature": signature.hex()})
 
 
-def verified(result: Made, contract: Contract) -> Origin:
-    """Return where a model, or answers, came from, as a party's signature shows.
+def verified(result: Result, contract: Contract) -> Origin:
+    """Return the provenance of a result, once its signature and its seals are checked.
 
     Raises
     ------
     ValueError
-        If it comes from another contract or version, or its party or others did not sign it.
+        If the result comes from another contract or version of dpmesh, if its party or the parties
+        of its seals did not sign it, or if too few parties sealed it.
     """
-    about: Any = _about(result) if isinstance(result, (Model, dict)) else {}
-    origin = about.get(NAME)
-    is_origin = isinstance(origin, dict) and {k: type(v) for k, v in origin.items()} == _KINDS
-    if not is_origin or not all(isinstance(seal, str) for seal in origin["seals"]):
-        fail("model", "one that dpmesh node wrote", "another")
-    if origin["contract"] != contract.hash.hex():
-        got = f"that of {origin['contract']}"
+    provenance = _checked_provenance(result)
+    if provenance["contract"] != contract.hash.hex():
+        got = f"that of {provenance['contract']}"
         fail("model", f"that of contract {contract.hash.hex()} under this version of dpmesh", got)
-    parties = {party.name: party.public_key for party in contract.parties}
-    signature = bytes.fromhex(origin["signature"])
-    key = parties.get(origin["party"], b"")
+    keys = {party.name: party.public_key for party in contract.parties}
+    signature = bytes.fromhex(provenance["signature"])
+    key = keys.get(provenance["party"], b"")
     if not is_signed(key, signature, *_fields(result)):
-        fail("model", f"as {origin['party']} signed it", "another, or one that was changed")
-    seals = [Seal.read(bytes.fromhex(seal), contract) for seal in origin["seals"]]
-    schedule = Schedule(contract)
-    planned = contract.planned
-    ended = [
-        seal
-        for seal in seals
-        if schedule.is_closing(seal.at) and planned.rounds_before(seal.at.round) == origin["rounds"]
-    ]
-    signers = {seal.party for seal in ended}
-    ends = {(seal.at.round, seal.transcript) for seal in seals}
-    if len(ends) > 1 or len(ended) < len(seals):
-        fail("model", "one whose parties signed the same totals", "one of which they differ")
-    if contract.has_one_model and len(signers) < contract.sealing:
-        fail("model", f"one that {contract.sealing} parties sealed", f"one that {len(signers)} did")
+        expected = f"as {provenance['party']} signed it"
+        fail("model", expected, "another, or one that was changed")
+    seals = [Seal.read(bytes.fromhex(seal), contract) for seal in provenance["seals"]]
+    signers = _signers_of_one_end(seals, provenance["rounds"], contract)
+    needed = contract.seals_needed
+    if contract.has_one_model and len(signers) < needed:
+        fail("model", f"one that {needed} parties sealed", f"one that {len(signers)} did")
     names = tuple(contract.parties[party].name for party in sorted(signers))
-    return Origin(origin["party"], origin["rounds"], names)
+    return Origin(provenance["party"], provenance["rounds"], names)
 
 
-def _about(result: Made) -> dict[str, Any]:
+def _checked_provenance(result: Result) -> dict[str, Any]:
+    """Return the provenance in a result; fail if it has none, or one with other entries."""
+    about: dict[str, Any] = {}
+    if isinstance(result, (Model, dict)):
+        about = _about(result)
+    provenance = about.get(NAME)
+    if not _is_provenance(provenance):
+        fail("model", "one that dpmesh node wrote", "another")
+    return dict(provenance)
+
+
+def _is_provenance(provenance: Any) -> TypeGuard[dict[str, Any]]:
+    """Return True if a value has the entries of a provenance, with their types."""
+    if not isinstance(provenance, dict):
+        return False
+    types = {name: type(entry) for name, entry in provenance.items()}
+    return types == _TYPES and all(isinstance(seal, str) for seal in provenance["seals"])
+
+
+def _signers_of_one_end(seals: Sequence[Seal], rounds: int, contract: Contract) -> set[int]:
+    """Return the parties of seals; fail unless all signed the same totals after `rounds` rounds."""
+    schedule = Schedule(contract)
+    signers: set[int] = set()
+    ends: set[tuple[int, bytes]] = set()
+    for seal in seals:
+        rounds_before = contract.planned.rounds_before(seal.position.round)
+        if not schedule.is_closing(seal.position) or rounds_before != rounds:
+            fail("model", "one whose parties signed the same totals", "one of which they differ")
+        signers.add(seal.party)
+        ends.add((seal.position.round, seal.transcript))
+    if len(ends) > 1:
+        fail("model", "one whose parties signed the same totals", "one of which they differ")
+    return signers
+
+
+def _about(result: Result) -> dict[str, Any]:
+    """Return the part of a result that holds its provenance, as a copy for a model."""
     if isinstance(result, Model):
         return dict(result.about)
     return result
 
 
-def _with(result: MadeT, origin: dict[str, Any]) -> MadeT:
-    about = {**_about(result), NAME: origin}
+def _with(result: ResultT, provenance: dict[str, Any]) -> ResultT:
+    """Return a result with another provenance."""
+    about = {**_about(result), NAME: provenance}
     if isinstance(result, Model):
         return replace(result, about=about)
     return about
 
 
-def _fields(result: Made) -> tuple[bytes, ...]:
-    """Return what a party signs: all that the file holds but the signature."""
-    about = {**_about(result), NAME: {**_about(result)[NAME], "signature": None}}
+def _fields(result: Result) -> tuple[bytes, ...]:
+    """Return the fields that a party signs: the whole result but for the signature itself."""
+    about = _about(result)
+    unsigned = {**about, NAME: {**about[NAME], "signature": None}}
     if not isinstance(result, Model):
-        return b"dpmesh answers 1", json.dumps(about, sort_keys=True).encode()
-    text = json.dumps([result.as_dict(), about], sort_keys=True)
+        return b"dpmesh answers 1", json.dumps(unsigned, sort_keys=True).encode()
+    text = json.dumps([result.as_dict(), unsigned], sort_keys=True)
     return b"dpmesh model 1", text.encode(), digest(result.params.tobytes())

@@ -83,7 +83,7 @@ class Router(Attendance):
     @property
     def done(self) -> bool:
         """True once the run is over for all parties that are not late."""
-        return self.schedule.is_last(self.at) and not self.waited
+        return self.schedule.is_last(self.open_position) and not self.waited
 
     @property
     def failure(self) -> str:
@@ -138,7 +138,7 @@ class Router(Attendance):
 
         A party is asked what others that started want to know only if the run has no question.
         """
-        if self.at is None:
+        if self.open_position is None:
             return self._question_before_the_start(party)
         question = self.travel.question_between(party)
         if question is not None:
@@ -206,7 +206,7 @@ class Router(Attendance):
         self.late.discard(signed.party)
         self.present.add(signed.party)
         self.signatures[signed.party] = answer
-        if self.at is None:
+        if self.open_position is None:
             self._start(self.everybody - self.present - set(self.gone))
         else:
             self.travel.settle()  # a quorum may be there again
@@ -220,12 +220,16 @@ class Router(Attendance):
             self.signatures.setdefault(signed.party, message)
         if recalled.totals:
             self.travel.recall(party, recalled.totals)
-        if self.at is None:
+        if self.open_position is None:
             self._start(self.everybody - self.present - set(self.gone))
 
     def _start(self, absent: set[int] | frozenset[int]) -> None:
         """Open the first position once all have signed, and nobody is absent."""
-        if self.at is None and len(self.signatures) == self.contract.nodes and not absent:
+        if (
+            self.open_position is None
+            and len(self.signatures) == self.contract.nodes
+            and not absent
+        ):
             self.travel.start()
 
     def close(self) -> bool:
@@ -237,13 +241,13 @@ class Router(Attendance):
         -------
         Whether the run goes on. It pauses below the quorum, and for signatures: see `waits_for`.
         """
-        if self.at is None:
+        if self.open_position is None:
             return self._start_without_absent()
         late = self._missing_their_deadline()
         if not late:
             return self.travel.give_up()
         for name in self.names(late):
-            _log.warning("%s is missing in round %d", name, self.at.round)
+            _log.warning("%s is missing in round %d", name, self.open_position.round)
         self.late |= late
         self.wait_anew()
         self.travel.settle()
@@ -293,7 +297,7 @@ class Router(Attendance):
     @property
     def waited(self) -> set[int]:
         """For whom the open position waits."""
-        if self.at is None:
+        if self.open_position is None:
             return {*self.everybody} - (self.present & self.signatures.keys()) - set(self.gone)
         return self.travel.waited
 
@@ -306,7 +310,7 @@ class Router(Attendance):
 
     def _silent(self, party: int) -> set[int]:
         """Return those without whose word a party does not go on."""
-        if self.at is None or self.travel.question_between(party) is not None:
+        if self.open_position is None or self.travel.question_between(party) is not None:
             return set()
         holding_up = self.travel.holding_up(party)
         if holding_up:
@@ -321,9 +325,13 @@ class Router(Attendance):
         self.travel.refused(party, reason)
         if reason in GONE:
             self.gone[party] = reason
-        elif reason == "not the next round" and not self.schedule.gossips and self.at is not None:
-            self.in_time[self.at].add(party)  # before the router was restarted
-        if self.at is None:
+        elif (
+            reason == "not the next round"
+            and not self.schedule.gossips
+            and self.open_position is not None
+        ):
+            self.in_time[self.open_position].add(party)  # before the router was restarted
+        if self.open_position is None:
             self._start(self.everybody - self.present - set(self.gone))
         else:
             self.travel.settle()

@@ -81,7 +81,7 @@ class RowRouting:
     def waited(self) -> set[int]:
         """Senders that the open position waits for: neither answered, nor late or gone."""
         router = self._router
-        position = router.at
+        position = router.open_position
         assert position is not None
         if position == self._schedule.end:
             senders = {*range(self._contract.nodes)}
@@ -116,8 +116,12 @@ class RowRouting:
     def settle(self) -> None:
         """Open positions up to the first one that waits for a party, while a quorum is there."""
         router = self._router
-        while router.at not in (None, self._schedule.end) and not self.waited and router.enough:
-            router.move(self._schedule.after(router.at))
+        while (
+            router.open_position not in (None, self._schedule.end)
+            and not self.waited
+            and router.enough
+        ):
+            router.move(self._schedule.after(router.open_position))
 
     def next(self, party: int) -> Position | None:
         """Return the position that a party is to answer next, if any.
@@ -125,7 +129,7 @@ class RowRouting:
         In gossip it is the one after its last answer, up to the open one. By token it is the open
         one, if the party holds the token or the run is over.
         """
-        position = self._router.at
+        position = self._router.open_position
         assert position is not None
         last = self._router.answered[party]
         if last == self._schedule.end:
@@ -148,7 +152,7 @@ class RowRouting:
         question = self._router.fresh[party]
         start = self._starts.get(party)
         if start is None or start.question != question:
-            following = min(self._schedule.after(question.last.at), self._schedule.end)
+            following = min(self._schedule.after(question.last.position), self._schedule.end)
             start = _Start(question, self._schedule.confirming(following, party))
             self._starts[party] = start
         return start.confirmers
@@ -195,7 +199,7 @@ class RowRouting:
         else:
             places = self._places_of_models(party, last)
         sound = places - self._refused_rows[party]
-        rows = (self._rows[place.at][place.party] for place in sorted(sound))
+        rows = (self._rows[place.position][place.party] for place in sorted(sound))
         return (*signatures, *router.confirmation(party, confirmers), *rows)
 
     def _places_to_mix(self, party: int, last: Position | None) -> set[Place]:
@@ -218,7 +222,7 @@ class RowRouting:
         places = {place for place in self._newest.values() if place.party != party}
         if last is None:
             return places
-        return {place for place in places if last < place.at}
+        return {place for place in places if last < place.position}
 
     def _take_row(self, _: int, answer: bytes) -> None:
         """Take a party's row, and open the next position if no other is awaited.
@@ -228,25 +232,29 @@ class RowRouting:
         """
         row = Row.read(answer, self._contract)
         router = self._router
-        if router.at is None or row.party in router.gone or row.at != self.next(row.party):
+        if (
+            router.open_position is None
+            or row.party in router.gone
+            or row.position != self.next(row.party)
+        ):
             return
-        is_end = row.at == self._schedule.end
+        is_end = row.position == self._schedule.end
         is_withheld = row.is_withheld and self._schedule.gossips and not is_end
         values: Released | None = None
         if not is_end and not is_withheld:
             values = row.values(self._contract)
-        router.came(row.party, row.at)
-        if row.at == router.at:
+        router.came(row.party, row.position)
+        if row.position == router.open_position:
             if is_withheld:
-                self._withheld.setdefault(row.at, set()).add(row.party)
+                self._withheld.setdefault(row.position, set()).add(row.party)
             else:
                 self._keep(row.place, answer, values)
         self.settle()
 
     def _keep(self, place: Place, message: bytes, values: Released | None) -> None:
         """Keep a row of the open position for its receivers, and drop those that are used up."""
-        self._router.in_time[place.at].add(place.party)
-        self._rows.setdefault(place.at, {})[place.party] = message
+        self._router.in_time[place.position].add(place.party)
+        self._rows.setdefault(place.position, {})[place.party] = message
         if values is not None and not self._schedule.gossips:
             models = np.flatnonzero(~np.isnan(values[:, 0])).tolist()
             self._newest |= dict.fromkeys(models, place)
@@ -266,7 +274,7 @@ class RowRouting:
         """
         router = self._router
         if not self._schedule.gossips:
-            used = {place.at for place in self._newest.values()} | {router.at}
+            used = {place.position for place in self._newest.values()} | {router.open_position}
             return [position for position in self._rows if position not in used]
         answered = [last for party, last in router.answered.items() if party not in router.gone]
         return [

@@ -148,12 +148,14 @@ class SumRouting:
     @property
     def _ends(self) -> bool:
         """True once all rounds are over."""
-        return self._router.at is not None and self._schedule.is_closing(self._router.at)
+        return self._router.open_position is not None and self._schedule.is_closing(
+            self._router.open_position
+        )
 
     @property
     def waited(self) -> set[int]:
         """For whom the open position waits."""
-        router, position = self._router, self._router.at
+        router, position = self._router, self._router.open_position
         assert position is not None
         if self._ends:
             return {*router.everybody - router.in_time[position] - router.out}
@@ -179,21 +181,23 @@ class SumRouting:
             return
         if router.late:
             self._stride = STRIDE
-        early = [step for step in reached if self._schedule.is_early(step.at)]
-        last = max(early or reached, key=lambda step: step.at)
-        self._first_step = last.at.round
+        early = [step for step in reached if self._schedule.is_early(step.position)]
+        last = max(early or reached, key=lambda step: step.position)
+        self._first_step = last.position.round
         self._lagging = {*router.everybody}
         if early:
-            for message in spent_words(unpack(last.header), last.at.round, self._contract).values():
+            for message in spent_words(
+                unpack(last.header), last.position.round, self._contract
+            ).values():
                 self._keep_word(message)
-        if self._schedule.is_closing(last.at):
-            self.open(self._schedule.closing(last.at.round))  # seals are collected anew
+        if self._schedule.is_closing(last.position):
+            self.open(self._schedule.closing(last.position.round))  # seals are collected anew
         else:
-            self.open(last.at, Header.read(last.header, self._contract))
+            self.open(last.position, Header.read(last.header, self._contract))
 
     def check_reached(self, reached: Reached) -> None:
         """Fail unless a party says something that it may have reached."""
-        position = reached.at
+        position = reached.position
         if position > self._schedule.end or position.round < 0:
             fail("message", "a position of the contract's run", position)
         if self._schedule.is_early(position):
@@ -203,7 +207,7 @@ class SumRouting:
             ):
                 fail("message", "the words after which a run ends early", f"{len(words)} of them")
             return
-        if reached.header and Header.read(reached.header, self._contract).at != position:
+        if reached.header and Header.read(reached.header, self._contract).position != position:
             fail("header", f"that of the attempt {position}", "another")
         if self._for_all and position.round < self._schedule.end.round and not reached.header:
             fail("message", "the header of an attempt", "none")
@@ -245,11 +249,11 @@ class SumRouting:
     def settle(self) -> None:
         """Begin the next sum once one is whole or all have signed; else try again without it."""
         router = self._router
-        if router.at is None or self._schedule.is_last(router.at):
+        if router.open_position is None or self._schedule.is_last(router.open_position):
             return
         if self._ends:
             if not self.waited:
-                self.open(Position(router.at.round, router.at.exchange + 1))
+                self.open(Position(router.open_position.round, router.open_position.exchange + 1))
             return
         if router.spent and not router.is_quorum(self._may_add_again):
             self._end_early()
@@ -265,8 +269,8 @@ class SumRouting:
         complete = [] if self.lacking else self._whole()
         if complete:
             self._take_totals(complete)
-            self.open(Position(router.at.round + 1))
-        elif self._has_reserve(router.at.round) or self.lacking:
+            self.open(Position(router.open_position.round + 1))
+        elif self._has_reserve(router.open_position.round) or self.lacking:
             self._try_again()
         else:
             self._ask_those_apart_again()
@@ -320,7 +324,7 @@ class SumRouting:
 
     def _try_again(self) -> None:
         """Begin another attempt, if a quorum is there."""
-        position = self._router.at
+        position = self._router.open_position
         if position is not None and self._router.enough:
             self._count_costs()
             self._warn_of_an_early_end(position.round)
@@ -331,7 +335,7 @@ class SumRouting:
 
         A party may take a total, and be lost together with the router that made it.
         """
-        router, position = self._router, self._router.at
+        router, position = self._router, self._router.open_position
         if position is None or not self._for_all or not router.enough:
             return None
         there = router.everybody - router.out
@@ -354,8 +358,8 @@ class SumRouting:
             for earlier_step, totals in self._totals.items()
             if earlier_step < step
         }
-        reached = [self._position(party) for party in there]
-        last = max((at.exchange for at in reached if at.round == step), default=0)
+        reached = [self._progress_of(party) for party in there]
+        last = max((position.exchange for position in reached if position.round == step), default=0)
         text = "round %d is added up again: only missing parties know its total"
         _log.warning(text, self._contract.planned.rounds_before(step))
         self._warn_of_an_early_end(step)
@@ -386,7 +390,7 @@ class SumRouting:
 
     def _end_early(self) -> bool:
         """Have all parties sign the totals so far; or end the run without, if they would not."""
-        router, position = self._router, self._router.at
+        router, position = self._router, self._router.open_position
         assert position is not None
         spent = self._words_at(position.round)
         if len(spent) < needed_words(self._contract):
@@ -403,10 +407,10 @@ class SumRouting:
     def _take_spent(self, _: int, answer: bytes) -> None:
         """Go on without a party that has spent its attempts at sums like the open one."""
         router = self._router
-        if router.at is None or self._ends or not self._for_all:
+        if router.open_position is None or self._ends or not self._for_all:
             return
         party = self._keep_word(answer)
-        if party in self._words_at(router.at.round):
+        if party in self._words_at(router.open_position.round):
             router.spent.add(party)
             self.settle()
 
@@ -503,7 +507,7 @@ class SumRouting:
 
     def _take_totals(self, groups: list[list[Part]]) -> None:
         """Add up the parts of each sum of a round."""
-        position = self._router.at
+        position = self._router.open_position
         assert position is not None
         totals = [Total(parts[0].header, *added(parts, self._contract)) for parts in groups]
         self._totals[position.round] = totals
@@ -538,7 +542,7 @@ class SumRouting:
 
     def next(self, party: int) -> Position | None:
         """Return the position that a party is to answer next, if any."""
-        position = self._router.at
+        position = self._router.open_position
         assert position is not None
         if self._router.now() < self._paused.get(party, 0.0):
             return None
@@ -549,26 +553,26 @@ class SumRouting:
             return position
         return None
 
-    def _position(self, party: int) -> Position:
+    def _progress_of(self, party: int) -> Position:
         """Return how far a party got, as this router knows it."""
         before = self._router.answered[party]
         if before is not None:
             return before
         if self._for_all and party in self._router.reached:
-            return self._router.reached[party].at
+            return self._router.reached[party].position
         return Position(0)
 
     def _since(self, party: int) -> int:
         """Return the step from which on a party needs totals."""
-        return self._position(party).round
+        return self._progress_of(party).round
 
     def _has_ended(self, party: int) -> bool:
         """Return True if a party has signed the end, and so erased its secrets."""
-        return self._schedule.is_closing(self._position(party))
+        return self._schedule.is_closing(self._progress_of(party))
 
     def _missed(self, party: int) -> list[int]:
         """Return the steps whose totals a party needs, and which this router cannot give it yet."""
-        position = self._router.at
+        position = self._router.open_position
         assert position is not None
         missed = []
         for step in range(self._since(party), position.round):
@@ -661,7 +665,7 @@ class SumRouting:
         """Take totals that a party had accepted before this router started."""
         for message in totals:
             total = Total.read(message, self._contract)
-            step = total.header.at.round
+            step = total.header.position.round
             if self._for_all and step not in self._totals and step < self._since(party):
                 self._totals[step] = [replace(total, header=total.header.common)]
                 self._dealers.add(total.header.dealer)
@@ -683,7 +687,7 @@ class SumRouting:
 
     def attached(self, party: int) -> tuple[bytes, ...]:
         """Return what goes with a party's question: signatures, totals that it misses, headers."""
-        router, contract, position = self._router, self._contract, self._router.at
+        router, contract, position = self._router, self._contract, self._router.open_position
         assert position is not None
         is_new = router.answered[party] is None
         signed = tuple(router.signatures.values()) if is_new else ()
@@ -724,7 +728,7 @@ class SumRouting:
         return replace(header, sealed=self._deals[header.dealer][party])
 
     def _take_parts(self, party: int, answer: bytes) -> None:
-        position = self._router.at
+        position = self._router.open_position
         _, *messages = unpack(answer)
         try:
             parts = [Part.read(message, self._contract) for message in messages]
@@ -733,7 +737,7 @@ class SumRouting:
             raise
         if (
             position is None
-            or {part.header.at for part in parts} != {position}
+            or {part.header.position for part in parts} != {position}
             or self.next(party) is None
         ):
             return
@@ -757,9 +761,9 @@ class SumRouting:
 
     def _leave_out(self, party: int) -> None:
         """Go on without a party whose answer to the open attempt is none."""
-        if self._router.at is None or self.next(party) is None or self._ends:
+        if self._router.open_position is None or self.next(party) is None or self._ends:
             return
-        if not self._has_reserve(self._router.at.round):
+        if not self._has_reserve(self._router.open_position.round):
             self._ask_again_later(party, FITS_NO_OTHER)
             return
         self._refused.add(party)
@@ -780,7 +784,7 @@ class SumRouting:
 
     def _take_seal(self, party: int, answer: bytes) -> None:
         seal = Seal.read(answer, self._contract)
-        position = self._router.at
+        position = self._router.open_position
         if position is not None and self._ends and seal[:2] == (position, party):
             self.ended[party] = answer
             self._router.came(party, position)
@@ -797,7 +801,7 @@ class SumRouting:
             self._refuses_total(party)
         elif reason in TAKES_NO_PART or reason.startswith("not signed by"):
             self._router.answered[party] = None  # it may need older totals, or signatures
-            position = self._router.at
+            position = self._router.open_position
             if position is None or self._ends:
                 return
             if self._has_reserve(position.round):
@@ -813,7 +817,7 @@ class SumRouting:
             for step in doubtful:
                 del self._totals[step], self._recalled_from[step]
             return
-        position = self._router.at
+        position = self._router.open_position
         if position is None or position.round - 1 not in self._totals:
             return
         if position.round - 1 < self._since(party):
@@ -863,7 +867,7 @@ class SumRouting:
         self._suspected_at = step
         self._attempts_cost[suspect] += 1
         self._warn_of_an_early_end(step)
-        self.open(Position(step, doubted.header.at.exchange + self._stride))
+        self.open(Position(step, doubted.header.position.exchange + self._stride))
 
     def _acquit(self) -> None:
         """Take back what the suspect has cost: no total without it has opened."""
@@ -884,4 +888,4 @@ class SumRouting:
         rounds = self._contract.planned.rounds_before(step)
         _log.warning(text, rounds, names or "a neighbor", self._pause)
         self._paused = dict.fromkeys(self._router.everybody, self._router.now() + self._pause)
-        self.open(totals[0].header.at, totals[0].header if self._for_all else None)
+        self.open(totals[0].header.position, totals[0].header if self._for_all else None)

@@ -37,13 +37,13 @@ class Place(NamedTuple):
 
     Attributes
     ----------
-    at
+    position
         The position at which it was sent.
     party
         The party that sent it.
     """
 
-    at: Position
+    position: Position
     party: int
 
 
@@ -55,7 +55,7 @@ class Row:
     ----------
     contract
         The contract's hash.
-    at
+    position
         Its position in the run.
     party
         Its party's number.
@@ -75,7 +75,7 @@ class Row:
     """
 
     contract: bytes
-    at: Position
+    position: Position
     party: int
     incarnation: int
     dtype: str
@@ -92,7 +92,7 @@ class Row:
     @property
     def place(self) -> Place:
         """The row's position and party."""
-        return Place(self.at, self.party)
+        return Place(self.position, self.party)
 
     @property
     def is_withheld(self) -> bool:
@@ -106,12 +106,12 @@ class Row:
     @property
     def sent(self) -> Sent:
         """Progress of the party with this row."""
-        return Sent(self.incarnation, self.at)
+        return Sent(self.incarnation, self.position)
 
     @property
     def _fields(self) -> tuple[bytes, ...]:
         """All fields but the signature, in their order."""
-        place = numbers(*self.at, self.party, self.incarnation, *self.shape)
+        place = numbers(*self.position, self.party, self.incarnation, *self.shape)
         contents = self.dtype.encode(), self.codes, self.mixed, self.processes
         return ROW, self.contract, *place, *contents
 
@@ -190,7 +190,7 @@ class Row:
             return None
         if self.shape != (models, contract.dim // models) or self.dtype != contract.terms.numbers:
             fail("row", "the type and length of the contract's rows", f"{self.dtype} {self.shape}")
-        compressor = compressor_at(contract, self.at)
+        compressor = compressor_at(contract, self.position)
         if compressor is not None:
             values = compressor.decode([self.codes], self.shape[1], self.dtype)
         else:
@@ -212,7 +212,7 @@ def mixed_rows(contract: Contract, messages: Iterable[bytes]) -> bytes:
     """Return places and hashes of the rows that a node mixed, as the field `Row.mixed`."""
     entries = (place_and_hash(contract, message) for message in messages)
     return b"".join(
-        b"".join(numbers(*place.at, place.party)) + row_hash for place, row_hash in entries
+        b"".join(numbers(*place.position, place.party)) + row_hash for place, row_hash in entries
     )
 
 

@@ -1,4 +1,9 @@
-"""Steps of the contracts in a party's folder: received messages, charges and answers."""
+"""The steps of each contract in a party's folder: received messages, charges and answers.
+
+A step is stored twice. `Steps.charge_step` stores what arrived and what the step is charged, before
+any noise is drawn. `Steps.finish_step` adds the node's answer and its state, before the answer
+leaves the node.
+"""
 
 from __future__ import annotations
 
@@ -15,229 +20,305 @@ from dpmesh.deploy.wire import WITHHOLD, Fresh, Position, RefusedError
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 
-LEFT, FINISHED = "left", "finished"
-"""The event of a contract that was left, and how that of a run begins that is over."""
-ERASED = "update secrets set secrets = x'' where contract = ?"
-_HEARD = """
+LEFT = "left"
+"""Event of a contract that the party left."""
+FINISHED = "finished"
+"""First word of the event of a run that is over."""
+ERASE_SECRETS = "update secrets set secrets = x'' where contract = ?"
+"""SQL statement that erases the secrets of a run. Its row stays, so that no new ones are made."""
+_STORE_RECEIVED_ROW = """
 insert into heard values (?, ?, ?, ?, ?, ?) on conflict (contract, party) do update set
 (incarnation, round, exchange, row) =
 (excluded.incarnation, excluded.round, excluded.exchange, excluded.row)
 where (excluded.incarnation, excluded.round, excluded.exchange) > (incarnation, round, exchange)
 """
+"""SQL statement that stores a party's row unless a later one of that party is stored."""
+_STEP = "contract = ? and round = ? and exchange = ?"
+"""SQL condition of one step."""
 
 
-class Known(NamedTuple):
-    """A contract as a folder that joined it knows it."""
+class KnownContract(NamedTuple):
+    """A contract of which a folder stores the hash and the plan, but not the file.
+
+    Attributes
+    ----------
+    hash
+        The contract's hash.
+    plan
+        The privacy plan that was charged.
+    copies
+        Number of parties that may have the same record.
+    """
 
     hash: bytes
     plan: Plan
     copies: int = 1
 
 
-Agreement: TypeAlias = Contract | Known
-"""What a folder needs the hash, the plan and the copies of."""
+Agreement: TypeAlias = Contract | KnownContract
+"""Any object with the hash, the plan and the copies of a contract, as a folder needs them."""
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A step of a node: what arrived before it, what it was charged, and what it answered.
+class StoredStep:
+    """A step of a node as its folder stores it.
 
     Parameters
     ----------
-    at
-        Where in the run.
-    rows
-        The rows that arrived, as signed.
+    position
+        Round and exchange of the step.
+    received
+        The signed messages that arrived before the step, which are its inputs.
     state
-        The state before its round; None before the step is computed, and once a later is.
-    row
-        The row that the node computed; None before the step is computed.
+        The algorithm's state before the round of the step; None while the step is not computed,
+        and once a later step is.
+    answer
+        The node's answer, a signed message; None while the step is not computed.
     withheld
-        Whether that row stays with the node: then the answer says only that the step is done.
+        True if the answer stays with the node, which then sends a row without values.
     """
 
-    at: Position
-    rows: tuple[bytes, ...]
+    position: Position
+    received: tuple[bytes, ...]
     state: bytes | None
-    row: bytes | None
+    answer: bytes | None
     withheld: bool = False
 
 
 class Steps(PrivateFile):
-    """The steps of all contracts, in the file of a folder."""
+    """The steps of all contracts of one party, part of its `Folder`.
 
-    def _events(self, event: str) -> set[bytes]:
+    Nodes call it. Methods that are said to run within a transaction are durable once the caller's
+    transaction ends; all others are durable when they return. States and secrets must not leave
+    the party; charges, answers and received messages are public.
+    """
+
+    def _contracts_with_event(self, event: str) -> set[bytes]:
+        """Return the hashes of the contracts that have an event."""
         rows = self._read("select contract from events where event = ?", event)
         return {contract for (contract,) in rows}
 
-    def _note(self, contract: bytes, *events: str) -> None:
+    def _add_events(self, contract: bytes, *events: str) -> None:
+        """Add events to a contract, each once, within a transaction."""
         for event in events:
             self._file.execute("insert or ignore into events values (?, ?)", (contract, event))
 
     def has_left(self, contract: Agreement) -> bool:
         """Return True if the party left a contract."""
-        return contract.hash in self._events(LEFT)
+        return contract.hash in self._contracts_with_event(LEFT)
 
-    def steps(self, contract: Agreement) -> list[Stored]:
-        """Return the steps from the round on whose state is kept, in their order."""
+    def steps_since_state(self, contract: Agreement) -> list[StoredStep]:
+        """Return the steps from the round of the stored state on, in their order."""
         since = "select round from steps where contract = ? and state is not null"
         where = f"where contract = ? and round >= coalesce(({since}), 0) order by round, exchange"
         return self._steps(where, contract.hash, contract.hash)
 
-    def last(self, contract: Agreement) -> Stored | None:
-        """Return the last step; None before the first."""
+    def last_step(self, contract: Agreement) -> StoredStep | None:
+        """Return the last step of a contract; None before the first."""
         where = "where contract = ? order by round desc, exchange desc limit 1"
         return next(iter(self._steps(where, contract.hash)), None)
 
-    def step(self, contract: Agreement, position: Position) -> Stored | None:
-        """Return the step at a position; None if there is none."""
-        where = "where contract = ? and round = ? and exchange = ?"
-        return next(iter(self._steps(where, contract.hash, *position)), None)
+    def step(self, contract: Agreement, position: Position) -> StoredStep | None:
+        """Return the step of a contract at a position; None if there is none."""
+        return next(iter(self._steps(f"where {_STEP}", contract.hash, *position)), None)
 
-    def _steps(self, where: str, *values: Any) -> list[Stored]:
+    def _steps(self, where: str, *values: Any) -> list[StoredStep]:
+        """Return the steps that an SQL condition selects."""
         query = f"select round, exchange, rows, state, row from steps {where}"
-        return [_stored(*columns) for columns in self._read(query, *values)]
+        return [_step_of(*columns) for columns in self._read(query, *values)]
 
-    def begin(
+    def charge_step(
         self,
         contract: Agreement,
         position: Position,
-        rows: tuple[bytes, ...],
+        received: tuple[bytes, ...],
         charged: tuple[Release, ...],
         *,
         withheld: bool = False,
     ) -> None:
-        """Store what arrived before a step, and charge it; refuse if the contract was left.
+        """Store a step's received messages and charge its releases, within a transaction.
 
-        The row of a step that is `withheld` never leaves the node.
+        Parameters
+        ----------
+        contract, position
+            The contract, and the position of the step.
+        received
+            The signed messages that arrived before the step.
+        charged
+            The releases of the step, as they are charged.
+        withheld
+            True if the answer will stay with the node.
+
+        Raises
+        ------
+        RefusedError
+            If the party left the contract.
         """
         if self.has_left(contract):
             raise RefusedError("stopped")
         planned = contract.plan.releases
         charges = list[dict[str, Any]]()
         for release in charged:
-            is_joint = release.mechanism.is_joint  # not stored with each row
-            charges.append({"planned": planned.index(release)} if is_joint else release.as_dict())
+            if release.mechanism.is_joint:  # its correlations are too long to store in each step
+                charges.append({"planned": planned.index(release)})
+            else:
+                charges.append(release.as_dict())
         if withheld:
-            rows = (*rows, WITHHOLD)
-        values = contract.hash, *position, pack(*rows), json.dumps(charges)
+            received = (*received, WITHHOLD)
+        values = contract.hash, *position, pack(*received), json.dumps(charges)
         query = "insert into steps values (?, ?, ?, ?, ?, null, null, null)"
         self._file.execute(query, values)
 
     def withhold(self, contract: Agreement, position: Position) -> None:
-        """Keep the row of a step at the node, before it is computed."""
+        """Decide that the answer of a charged step stays with the node, before it is computed."""
         step = self.step(contract, position)
         if step is None or step.withheld:
             return
-        where = "where contract = ? and round = ? and exchange = ? and row is null"
-        arrived = pack(*step.rows, WITHHOLD)
-        self.change(f"update steps set rows = ? {where}", arrived, contract.hash, *position)
+        received = pack(*step.received, WITHHOLD)
+        change = f"update steps set rows = ? where {_STEP} and row is null"
+        self.change(change, received, contract.hash, *position)
 
-    def keep_signatures(self, contract: Agreement, signatures: Mapping[int, bytes]) -> None:
-        """Store the parties' signatures under a contract, within the transaction of its start."""
+    def finish_step(
+        self, contract: Agreement, position: Position, state: bytes, answer: bytes, released: bytes
+    ) -> None:
+        """Store the state and the answer of a charged step, within a transaction.
+
+        States of earlier steps are erased.
+
+        Parameters
+        ----------
+        contract, position
+            The contract, and the position of the step.
+        state
+            The algorithm's state, which the next start of the node goes on from.
+        answer
+            The signed message that leaves the node afterwards.
+        released
+            The model that follows from all releases so far, as bytes.
+        """
+        key = contract.hash, *position
+        change = f"update steps set state = ?, row = ?, released = ? where {_STEP}"
+        self._file.execute(change, (state, answer, released, *key))
+        earlier = "where contract = ? and (round, exchange) < (?, ?)"
+        self._file.execute(f"update steps set state = null, released = null {earlier}", key)
+
+    def finish_run(self, contract: Agreement, rounds: int) -> None:
+        """Note that a run is over, and erase its secrets for ever, within a transaction."""
+        self._add_events(contract.hash, f"{FINISHED} after {rounds} rounds")
+        self._file.execute(ERASE_SECRETS, (contract.hash,))
+
+    def store_signatures(self, contract: Agreement, signatures: Mapping[int, bytes]) -> None:
+        """Store the parties' signatures under a contract, within a transaction."""
         query = "insert or replace into signatures values (?, ?, ?)"
         for party, message in signatures.items():
             self._file.execute(query, (contract.hash, party, message))
 
     def signatures(self, contract: Agreement) -> tuple[bytes, ...]:
-        """Return the parties' signatures with which a contract's run began, in their order."""
+        """Return the parties' signatures with which a contract's run began, by party."""
         query = "select message from signatures where contract = ? order by party"
         return tuple(bytes(message) for (message,) in self._read(query, contract.hash))
 
-    def arrived_after(self, contract: Agreement, step: int, most: int) -> list[bytes]:
-        """Return what arrived for the steps after one, in their order, of so many at most."""
-        where = "where contract = ? and round > ? order by round, exchange limit ?"
-        steps = self._steps(where, contract.hash, step, most)
-        return [message for stored in steps for message in stored.rows]
+    def received_after(self, contract: Agreement, t: int, most: int) -> list[bytes]:
+        """Return the messages that arrived before steps of later rounds than t, in their order.
 
-    def finish(
-        self, contract: Agreement, position: Position, state: bytes, row: bytes, released: bytes
-    ) -> None:
-        """Store the state and the answer of a step; states of earlier ones are erased.
-
-        `released` is the model that follows from what was released so far.
+        Parameters
+        ----------
+        contract
+            The contract.
+        t
+            Number of the round; of sums, number of the sum.
+        most
+            The most steps to read, from the first one on; -1 for all.
         """
-        key = contract.hash, *position
-        where = "where contract = ? and round = ? and exchange = ?"
-        change = f"update steps set state = ?, row = ?, released = ? {where}"
-        self._file.execute(change, (state, row, released, *key))
-        earlier = "where contract = ? and (round, exchange) < (?, ?)"
-        self._file.execute(f"update steps set state = null, released = null {earlier}", key)
+        where = "where contract = ? and round > ? order by round, exchange limit ?"
+        steps = self._steps(where, contract.hash, t, most)
+        return [message for step in steps for message in step.received]
 
-    def attempts(self, contract: Agreement) -> dict[int, int]:
-        """Return how many steps of each round of a contract were charged for."""
+    def charged_steps(self, contract: Agreement) -> dict[int, int]:
+        """Return the number of charged steps of a contract, by round; of sums, by sum."""
         query = "select round, count(*) from steps where contract = ? and charged != '[]'"
         return dict(self._read(f"{query} group by round", contract.hash))
 
-    def hear(self, contract: Agreement, row: Row, message: bytes) -> None:
-        """Store a row of a party, if it is the latest of the party's."""
-        self._file.execute(_HEARD, (contract.hash, row.party, row.incarnation, *row.at, message))
+    def ledger(self, contract: Agreement) -> Plan:
+        """Return all releases that were charged under a contract so far, as a plan."""
+        query = "select charged from steps where contract = ? order by round, exchange"
+        releases: list[Release] = []
+        for (text,) in self._read(query, contract.hash):
+            for charge in json.loads(text):
+                if "planned" in charge:
+                    releases.append(contract.plan.releases[charge["planned"]])
+                else:
+                    releases.append(Release.from_dict(charge))
+        return contract.plan.with_releases(releases)
+
+    def store_received_row(self, contract: Agreement, row: Row, message: bytes) -> None:
+        """Store another party's row, if it is the latest one of that party, in a transaction."""
+        values = contract.hash, row.party, row.incarnation, *row.position, message
+        self._file.execute(_STORE_RECEIVED_ROW, values)
 
     def later_row(self, contract: Agreement, question: Fresh) -> bytes:
-        """Return a later row of the party who asks than it knows of; empty if there is none."""
+        """Return a row that the asking party sent later than the last one it knows of.
+
+        It is a signed message; empty if this party has received none.
+        """
         later = "(incarnation, round, exchange) > (?, ?, ?)"
         query = f"select row from heard where contract = ? and party = ? and {later}"
         last = question.last
-        rows = self._read(query, contract.hash, question.party, last.incarnation, *last.at)
+        rows = self._read(query, contract.hash, question.party, last.incarnation, *last.position)
         if rows:
             return bytes(rows[0][0])
         return b""
 
     def released(self, contract: Agreement) -> bytes:
-        """Return the model that follows from what was released; empty before the first step."""
+        """Return the model that follows from the releases so far; empty before the first step."""
         query = "select released from steps where contract = ? and released is not null"
         rows = self._read(query, contract.hash)
         if rows:
             return bytes(rows[0][0])
         return b""
 
-    def ledger(self, contract: Agreement) -> Plan:
-        """Return what a contract was charged so far."""
-        query = "select charged from steps where contract = ? order by round, exchange"
-        rows = self._read(query, contract.hash)
-        releases = [
-            contract.plan.releases[charge["planned"]]
-            if "planned" in charge
-            else Release.from_dict(charge)
-            for (text,) in rows
-            for charge in json.loads(text)
-        ]
-        return contract.plan.with_releases(releases)
-
     def stop(self, contract: Agreement) -> None:
-        """Never compute a step of this contract again."""
+        """Compute no step of a contract any more: one failed after it was charged."""
         self.change("update contracts set stopped = 1 where hash = ?", contract.hash)
 
     def has_stopped(self, contract: Agreement) -> bool:
-        """Return True if a step failed after it was charged."""
+        """Return True if a step of a contract failed after it was charged."""
         ((stopped,),) = self._read("select stopped from contracts where hash = ?", contract.hash)
         return bool(stopped)
 
-    def secrets(self, contract: Agreement, new: Callable[[], bytes]) -> bytes:
-        """Return the secrets of a contract's run, which are made once; empty if it is over."""
+    def secrets(self, contract: Agreement, generate: Callable[[], bytes]) -> bytes:
+        """Return the secrets of a contract's run, made once; empty if the run is over.
+
+        Parameters
+        ----------
+        contract
+            The contract.
+        generate
+            Returns new secrets as bytes.
+        """
         with self.transaction():
             rows = self._read("select secrets from secrets where contract = ?", contract.hash)
             if not rows:
-                row = (contract.hash, new())
+                row = (contract.hash, generate())
                 self._file.execute("insert into secrets values (?, ?)", row)
                 return row[1]
         return bytes(rows[0][0])
 
-    def keep_secrets(self, contract: Agreement, secrets: bytes) -> None:
-        """Store the secrets of a run anew, within a transaction."""
+    def store_secrets(self, contract: Agreement, secrets: bytes) -> None:
+        """Replace the secrets of a run, within a transaction."""
         query = "update secrets set secrets = ? where contract = ?"
         self._file.execute(query, (secrets, contract.hash))
 
-    def end(self, contract: Agreement, rounds: int) -> None:
-        """Note within a transaction that a run is over, and erase its secrets for ever."""
-        self._note(contract.hash, f"{FINISHED} after {rounds} rounds")
-        self._file.execute(ERASED, (contract.hash,))
 
-
-def _stored(
-    round_: int, exchange: int, arrived: bytes, state: bytes | None, row: bytes | None
-) -> Stored:
+def _step_of(
+    round_: int, exchange: int, received: bytes, state: bytes | None, answer: bytes | None
+) -> StoredStep:
     """Return a step from its columns in the file."""
-    messages = unpack(arrived)
-    rows = tuple(message for message in messages if message != WITHHOLD)
-    return Stored(Position(round_, exchange), rows, state, row, withheld=WITHHOLD in messages)
+    messages = unpack(received)
+    return StoredStep(
+        Position(round_, exchange),
+        tuple(message for message in messages if message != WITHHOLD),
+        state,
+        answer,
+        withheld=WITHHOLD in messages,
+    )

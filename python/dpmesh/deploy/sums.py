@@ -114,7 +114,7 @@ class Header:
 
     Parameters
     ----------
-    at
+    position
         The round, and the attempt in it.
     cohort
         The numbers of the parties that take part, ascending.
@@ -127,7 +127,7 @@ class Header:
         transcript does not accept the sum.
     """
 
-    at: Position
+    position: Position
     cohort: tuple[int, ...]
     dealer: int
     sealed: bytes = b""
@@ -141,7 +141,7 @@ class Header:
     def as_bytes(self, contract: Contract) -> bytes:
         """Return the header as a message."""
         members = np.isin(np.arange(contract.nodes), self.cohort)
-        place = b"".join(numbers(*self.at, self.dealer))
+        place = b"".join(numbers(*self.position, self.dealer))
         return pack(HEADER, place, bits_of(members), self.sealed, self.transcript)
 
     @classmethod
@@ -213,7 +213,7 @@ class Part:
         """Return the part as a message, which leaves out the cohort if all parties are in it."""
         header = self.header
         members = np.isin(np.arange(contract.nodes), header.cohort)
-        place = b"".join((*numbers(*header.at, header.dealer), self.agreement))
+        place = b"".join((*numbers(*header.position, header.dealer), self.agreement))
         cohort_bits = b""
         if not members.all():
             cohort_bits = bits_of(members)
@@ -227,7 +227,7 @@ class Part:
             fail("message", "a part", "another message")
         cohort_bits = members or bits_of(np.ones(contract.nodes))
         header = Header.read(pack(HEADER, place[:12], cohort_bits, b"", b""), contract)
-        sums = contract.planned.sums_at(header.at.round)
+        sums = contract.planned.sums_at(header.position.round)
         if len(body) != sums.message_bytes + TAG_BYTES:
             fail("message", "a part of the length of its sum", "another message")
         packed = body[:-TAG_BYTES]
@@ -241,13 +241,13 @@ class Part:
 class Seal(NamedTuple):
     """A party's signed word at the end: the transcript of all totals that it accepted."""
 
-    at: Position
+    position: Position
     party: int
     transcript: bytes
 
     def signed(self, contract: Contract, key: SigningKey) -> bytes:
         """Return the seal as bytes, signed."""
-        place = numbers(*self.at, self.party)
+        place = numbers(*self.position, self.party)
         return signed(key, SEAL, contract.hash, *place, self.transcript)
 
     @classmethod
@@ -312,7 +312,7 @@ def word(tag: int) -> bytes:
 
 def added(parts: Sequence[Part], contract: Contract) -> tuple[bytes, int]:
     """Return the total of parts as it travels, and the sum of their tags."""
-    sums = contract.planned.sums_at(parts[0].header.at.round)
+    sums = contract.planned.sums_at(parts[0].header.position.round)
     total = kernels.unpack_sum([part.packed for part in parts], sums.dim, sums.modulus_bits)
     packed = kernels.mask_and_pack(total, sums.modulus_bits)
     return packed, sum(part.tag for part in parts) % PRIME
@@ -438,7 +438,7 @@ class Group:
         A pair's mask is added by the party with the lower number, and subtracted by the other one.
         """
         agreement = self.agreement(header, transcript)
-        bits = self.contract.planned.sums_at(header.at.round).modulus_bits
+        bits = self.contract.planned.sums_at(header.position.round).modulus_bits
         tag = kernels.tag(noisy, self._weights(header, agreement))
         added_masks: list[bytes] = []
         subtracted_masks: list[bytes] = []
@@ -469,7 +469,7 @@ class Group:
             If its tag is not that of the parts of parties that all have this party's transcript.
         """
         header = total.header
-        sums = self.contract.planned.sums_at(header.at.round)
+        sums = self.contract.planned.sums_at(header.position.round)
         opened = kernels.unpack_sum([total.packed], sums.dim, sums.modulus_bits)
         agreement = self.agreement(header, transcript)
         largest = max(-int(opened.min()), int(opened.max()))

@@ -58,12 +58,12 @@ class Sent(NamedTuple):
     ----------
     incarnation
         How often its folder was restored.
-    at
+    position
         The position of what it released last since then.
     """
 
     incarnation: int
-    at: Position
+    position: Position
 
     @classmethod
     def of(cls, incarnation: int, round_: int, exchange: int = 0) -> Sent:
@@ -107,18 +107,18 @@ class Reached(NamedTuple):
 
     Attributes
     ----------
-    at
+    position
         The position of the step.
     header
         The header of its sum; empty where parties send rows, and at the end.
     """
 
-    at: Position
+    position: Position
     header: bytes = b""
 
     def as_bytes(self) -> bytes:
         """Return the progress as a field of a message."""
-        return pack(*numbers(*self.at), self.header)
+        return pack(*numbers(*self.position), self.header)
 
     @classmethod
     def read(cls, field: bytes) -> Reached:
@@ -282,13 +282,13 @@ class Fresh(NamedTuple):
 class Ask(NamedTuple):
     """A router's question: the row of a node at a position, given signed rows from before it."""
 
-    at: Position
+    position: Position
     attached: tuple[bytes, ...]
 
     def as_bytes(self, contract: Contract) -> bytes:
         """Return the question as a message."""
         attached = bundled(self.attached, common_end=[HEARD], distinct_end=[SIGNED])
-        return pack(ASK, contract.hash, *numbers(*self.at), *attached)
+        return pack(ASK, contract.hash, *numbers(*self.position), *attached)
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Ask | tuple[Fresh, ...] | None:

@@ -20,7 +20,7 @@ from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.row import PROCESS_BYTES, Place, Row, place_and_hash
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import digest
-from dpmesh.deploy.steps import Stored
+from dpmesh.deploy.steps import StoredStep
 from dpmesh.deploy.wire import Ask
 
 _log = logging.getLogger("dpmesh")
@@ -62,25 +62,25 @@ class Witness:
         """Names of parties whose rows differ between receivers: others signed that they mixed
         another row than this node received, or than each other."""
 
-    def compare(self, ask: Ask, step: Stored) -> None:
+    def compare(self, ask: Ask, step: StoredStep) -> None:
         """Store rows that came after their step was computed, and compare them with those used.
 
         A router that asks again for a computed step may attach other rows. They change nothing of
         the answer. Each is stored if it is its party's latest, so that the node can report it to
         that party after a start; a second version of a used row is evidence against its signer.
         """
-        late = [message for message in ask.attached if message not in step.rows]
+        late = [message for message in ask.attached if message not in step.received]
         if not late:
             return
         used: dict[Place, Row] = {}
-        for message in step.rows:
+        for message in step.received:
             row = Row.read(message, self.contract, stored=True)
             used[row.place] = row
         for message in late:
             with suppress(ValueError):  # signatures and confirmations, or no signed row
                 row = Row.read(message, self.contract)
                 with self.folder.transaction():
-                    self.folder.hear(self.contract, row, message)
+                    self.folder.store_received_row(self.contract, row, message)
                 version = used.get(row.place)
                 if version is not None and (version.codes, version.mixed) != (row.codes, row.mixed):
                     self._note_equivocation(row.party)
@@ -92,9 +92,9 @@ class Witness:
         """
         for message in messages:
             row = Row.read(message, self.contract, stored=True)
-            self.folder.hear(self.contract, row, message)
+            self.folder.store_received_row(self.contract, row, message)
 
-    def compare_mixed(self, messages: tuple[bytes, ...], last: Stored | None) -> None:
+    def compare_mixed(self, messages: tuple[bytes, ...], last: StoredStep | None) -> None:
         """Compare the versions of rows that others signed to have mixed with this node's, and them.
 
         Parameters
@@ -114,13 +114,13 @@ class Witness:
                     self._note_dispute(place, version.receiver, first.receiver)
 
     def _versions_here(
-        self, rows: list[Row], messages: tuple[bytes, ...], last: Stored | None
+        self, rows: list[Row], messages: tuple[bytes, ...], last: StoredStep | None
     ) -> dict[Place, _Version]:
         """Return this node's versions of the rows that others may have mixed.
 
         These are its own rows that they name, the rows of its last step, and those of the next one.
         """
-        received = (*(() if last is None else last.rows), *messages)
+        received = (*(() if last is None else last.received), *messages)
         known = (*self._own_rows_named(rows), *received)
         places_and_hashes = (place_and_hash(self.contract, message) for message in known)
         return {place: _Version(row_hash, self.number) for place, row_hash in places_and_hashes}
@@ -132,9 +132,9 @@ class Witness:
             for place in row.mixes(self.contract):
                 if place.party != self.number:
                     continue
-                step = self.folder.step(self.contract, place.at)
-                if step is not None and step.row is not None:
-                    own_rows.append(step.row)
+                step = self.folder.step(self.contract, place.position)
+                if step is not None and step.answer is not None:
+                    own_rows.append(step.answer)
         return own_rows
 
     def _note_dispute(self, place: Place, receiver: int, other_receiver: int) -> None:
@@ -146,7 +146,7 @@ class Witness:
         self.disputed.add(signer)
         text = "%s and %s have different rows of %s in round %d: it signed both or its folder "
         text += "was restored, or one of the two lies"
-        _log.warning(text, names[receiver], names[other_receiver], signer, place.at.round)
+        _log.warning(text, names[receiver], names[other_receiver], signer, place.position.round)
 
     def _note_equivocation(self, party: int) -> None:
         """Log once that a party signed two different rows of one position."""
@@ -233,5 +233,5 @@ class Partners:
         """Return the numbers of processes that a row names: its party's, and its partners'."""
         starts = range(0, len(row.processes), PROCESS_BYTES)
         numbers = [row.processes[start : start + PROCESS_BYTES] for start in starts]
-        parties = (row.party, *self._schedule.partners(row.at.round + 1, row.party))
+        parties = (row.party, *self._schedule.partners(row.position.round + 1, row.party))
         return dict(zip(parties, numbers, strict=False))

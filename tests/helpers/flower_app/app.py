@@ -117,7 +117,9 @@ def route_meshes(grid: Grid, folder: Path, contents: dict) -> list[str]:
         for router in routers:
             if router.waits_since() > router.contract.terms.deadline:
                 router.close()
-        reached = min(-1 if router.at is None else router.at.round for router in routers)
+        reached = min(
+            -1 if router.open_position is None else router.open_position.round for router in routers
+        )
         for t in range(reached + 1):
             (folder / f"round{t}").touch()
         time.sleep(0.5)
