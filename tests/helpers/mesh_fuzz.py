@@ -1,4 +1,7 @@
-"""Random schedules for node and router: replays, losses, duplicates, delays and kills.
+"""Random schedules for node and router: replays, losses, duplicates, delays, kills and restarts.
+
+A node is killed within its transactions, or while it computes a step, and starts anew from its
+folder. A router starts anew between any two answers.
 
 ``python tests/helpers/mesh_fuzz.py 10000`` runs as many, each from its own number.
 """
@@ -16,15 +19,17 @@ from typing import Any
 import numpy as np
 from mesh_parties import Parties
 
-from dpmesh.deploy import Folder, Router, files
+from dpmesh.deploy import Folder, Node, Router, files
 from dpmesh.deploy.row import ROW, Row
-from dpmesh.deploy.sums import PART, Part
+from dpmesh.deploy.signing import unpack
+from dpmesh.deploy.steps import StoredStep
+from dpmesh.deploy.sums import PARTS, Part
 from dpmesh.deploy.wire import kind_of
 from dpmesh.privacy.plan import Plan
 
 NAMES = (
     *("online", "quantized", "several mixings", "without replacement", "with replacement"),
-    *("sums", "in time", "both"),
+    *("sums", "in time", "both", "neighbour sums"),
 )
 MOST_STEPS = 2_000
 MOST_DELAYED = 20
@@ -41,11 +46,18 @@ class Schedule:
     def __init__(self, number: int, folder: Path) -> None:
         self.rng = np.random.default_rng(number)
         self.may_lose, self.may_kill = self.rng.random(2) < 0.5
+        self.may_restart = bool(self.rng.random() < 0.5)
         name = NAMES[number % len(NAMES)]
-        size: dict[str, Any] = {"nodes": 3, "rounds": 3, "dim": 2, "quorum": 2 + number // 4 % 2}
+        nodes = 3
+        quorum = 2 + number // 4 % 2
+        if name == "neighbour sums":
+            nodes = 4
+            quorum = 4  # no party may be missing
+        size: dict[str, Any] = {"nodes": nodes, "rounds": 3, "dim": 2, "quorum": quorum}
         self.parties = Parties(folder, name, rehearsal=bool(number % 3), **size)
         self.router = Router(self.parties.contract)
         self.rows: dict[tuple[Any, int], bytes] = {}
+        self.parts: dict[tuple[Any, int, int], bytes] = {}
         self.past: list[tuple[int, bytes]] = []
         self.on_the_way: list[tuple[int, bytes]] = []
         self.lost = False
@@ -58,6 +70,9 @@ class Schedule:
         for _ in range(MOST_STEPS):
             if self.router.done:
                 break
+            assert not self.router.failure, self.router.failure
+            if self.may_restart and self.chance(0.01):
+                self.router = Router(self.parties.contract)
             requests = [*self.router.requests().items()]
             if self.past and self.chance(0.2):
                 requests.append(self.past[self.rng.integers(len(self.past))])
@@ -96,18 +111,24 @@ class Schedule:
             self.parties.nodes[party] = self.parties.node(party)
             return
         contract = self.parties.contract
-        kind = kind_of(answer)
-        if kind in (ROW, PART):
-            if kind == ROW:
-                position = Row.read(answer, contract).position
-            else:
-                position = Part.read(answer, contract).header.position
+        if kind_of(answer) == ROW:
+            position = Row.read(answer, contract).position
             before = self.rows.setdefault((position, party), answer)
             assert before == answer, f"{party} released twice at {position}"
+        elif kind_of(answer) == PARTS:
+            self.check_parts(party, answer)
         assert not folder.has_stopped(self.parties.contract)
         self.on_the_way.append((party, answer))
         if self.chance(0.1):  # it arrives twice
             self.on_the_way.append((party, answer))
+
+    def check_parts(self, party: int, answer: bytes) -> None:
+        """Require one part of each sum of an attempt, however often it is asked for."""
+        contract = self.parties.contract
+        for message in unpack(answer)[1:]:
+            header = Part.read(message, contract).header
+            before = self.parts.setdefault((header.position, header.dealer, party), message)
+            assert before == message, f"{party} released two parts at {header.position}"
 
     def check(self) -> None:
         """Require ledgers within the plan, and the simulator's bits where nothing was lost."""
@@ -132,7 +153,15 @@ class Schedule:
 
 @contextmanager
 def dying(schedule: Schedule) -> Iterator[None]:
-    """Kill the node's process before, within or after one of its transactions."""
+    """Kill the node's process around one of its transactions, or while it computes a step.
+
+    Around a transaction is before it, within it or after it. While it computes is before its noise
+    is drawn, or with a computed message that is not stored.
+    """
+    if schedule.chance(0.3):
+        with dying_in_computation(is_computed=schedule.chance(0.5)):
+            yield
+        return
     transaction = Folder.transaction
     transactions_left = int(schedule.rng.integers(2))
     moment = schedule.rng.integers(3)
@@ -158,6 +187,23 @@ def dying(schedule: Schedule) -> Iterator[None]:
         yield
     finally:
         Folder.transaction = transaction  # type: ignore[method-assign]
+
+
+@contextmanager
+def dying_in_computation(*, is_computed: bool) -> Iterator[None]:
+    """Kill the node's process while it computes a charged step, perhaps with the message made."""
+    compute = Node._computed
+
+    def killed(node: Node, step: StoredStep) -> tuple[Any, bytes]:
+        if is_computed:
+            compute(node, step)
+        raise Killed
+
+    Node._computed = killed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Node._computed = compute  # type: ignore[method-assign]
 
 
 def run_schedules(numbers: range) -> None:
