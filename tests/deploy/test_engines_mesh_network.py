@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from mesh_parties import Parties
 from network_parties import HERE, Answer, Liar, Poster, certificate, response, running
+from yarl import URL
 
 from dpmesh.deploy import Router, http, http_node
 from dpmesh.deploy.http import RouterServer, node_tls, server_tls
@@ -225,6 +226,28 @@ def test_a_node_that_is_done_waits_a_little_for_the_last_word(
     assert sum(pauses) == http.FAREWELL
     with Liar(response(410)) as liar:
         run_node(parties.nodes[0], f"http://{liar.address}")
+
+
+def test_a_node_is_told_that_another_one_uses_its_partys_key(parties: Parties) -> None:
+    """A router that was restarted counts from another number: that is no other node."""
+    contract, signing = parties.contract, parties.folders[0].signing
+    two_nodes = [http_node._Posts(contract, 0, signing, URL(f"http://{HERE}")) for _ in range(2)]
+
+    async def responses(port: int, order: list[int]) -> list[http_node._Response]:
+        for posts in two_nodes:
+            posts.url = URL(f"http://{HERE}:{port}")
+        async with http_node._session(node_tls(), two_nodes[0].longest_question) as session:
+            return [await two_nodes[number].send(session, b"") for number in order]
+
+    with running(Router(contract)) as server:
+        received = asyncio.run(responses(server.port, [0, 1, 0, 0, 1]))
+    assert [response.status for response in received] == [200, 200, 401, 200, 401]
+    assert [response.is_displaced for response in received] == [False, False, True, False, True]
+    assert "another node uses this party's key" in received[2].symptom
+    with running(Router(contract)) as server:
+        received = asyncio.run(responses(server.port, [0, 0]))
+    assert [response.status for response in received] == [401, 200]
+    assert "another node" not in received[0].symptom
 
 
 @pytest.mark.parametrize("at", ["another authority", "another name"])
