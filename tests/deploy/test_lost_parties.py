@@ -24,6 +24,7 @@ from dpmesh.deploy.wire import (
     kind_of,
     numbers,
     recall_totals,
+    refusal,
     refused,
 )
 
@@ -279,3 +280,28 @@ def test_totals_that_a_party_kept_are_as_they_were_accepted(tmp_path: Path) -> N
     (message,) = kept
     _, _, _, totals = unpack(message)
     assert len(unpack(totals)) == contract.planned.steps - 1
+
+
+@pytest.mark.parametrize("recovers", [True, False])
+def test_a_party_that_refuses_to_sign_the_end_does_not_count_as_having_signed(
+    recovers: bool, tmp_path: Path
+) -> None:
+    """It is asked again until it signs, or until it is late."""
+    parties, clock = Parties(tmp_path, "sums", rehearsal=False, quorum=3, rounds=2), Clock()
+    router = Router(parties.contract, clock)
+    refusals: list[float] = []
+
+    def answers(party: int, answer: bytes) -> bytes:
+        position = router.open_position
+        is_end = position is not None and router.schedule.is_closing(position)
+        if party != 3 or not is_end or (recovers and len(refusals) == 2):
+            return answer
+        refusals.append(clock.now)
+        return refusal(parties.contract, "not the next round")
+
+    run(parties, router, clock, answers=answers)
+    assert router.done
+    assert router.missing == ([] if recovers else ["p3"])
+    assert (3 in router.travel.ended) == recovers
+    assert len(refusals) < 20
+    assert all(node.is_sealed for node in parties.nodes[:3])

@@ -325,12 +325,6 @@ class Router(Attendance):
         self.travel.refused(party, reason)
         if reason in GONE:
             self.gone[party] = reason
-        elif (
-            reason == "not the next round"
-            and not self.schedule.gossips
-            and self.open_position is not None
-        ):
-            self.in_time[self.open_position].add(party)  # before the router was restarted
         if self.open_position is None:
             self._start(self.everybody - self.present - set(self.gone))
         else:

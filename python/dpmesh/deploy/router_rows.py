@@ -284,7 +284,15 @@ class RowRouting:
         ]
 
     def refused(self, party: int, reason: str) -> None:
-        """Send a party no row again that it refuses as bad: it goes on without that row."""
+        """Go on after a refusal of a row that is bad, or by token of a turn that is over.
+
+        A party gets no row again that it refused as bad. By token it refuses a turn that it missed
+        before this router started, as it has released later models since: nobody waits for it.
+        """
+        router = self._router
+        is_over = reason == "not the next round" and not self._schedule.gossips
+        if is_over and router.open_position is not None:
+            router.in_time[router.open_position].add(party)
         for sender, signer in enumerate(self._contract.parties):
             if reason == f"bad row of {signer.name}":
                 self._refused_rows[party] |= {Place(position, sender) for position in self._rows}

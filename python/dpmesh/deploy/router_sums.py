@@ -802,9 +802,11 @@ class SumRouting:
         elif reason in TAKES_NO_PART or reason.startswith("not signed by"):
             self._router.answered[party] = None  # it may need older totals, or signatures
             position = self._router.open_position
-            if position is None or self._ends:
+            if position is None:
                 return
-            if self._has_reserve(position.round):
+            if self._ends:
+                self._ask_again_later(party, "does not sign the end of the run")
+            elif self._has_reserve(position.round):
                 self._refused.add(party)
             else:
                 self._ask_again_later(party, "takes no part in the open sum")
