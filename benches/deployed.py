@@ -133,7 +133,7 @@ def over_http(count: int, dim: int, rounds: int) -> dict[str, str]:
         models = {node.released.tobytes() for node in nodes}
         assert len(models) == 1
         assert all(node.is_sealed for node in nodes)
-        least = 2 * count * contract.planned.sums_at(0).message_bytes
+        least = 2 * count * contract.planned.sum_at(0).message_bytes
     what = f"a secure sum of {count} parties' {dim:,} numbers over HTTP"
     return {"what": what, "rounds": str(rounds), "least": str(least), **watch.line(rounds)}
 

@@ -89,7 +89,7 @@ class StandIn:
     def __init__(self, schedule: Schedule, number: int, signing: SigningKey) -> None:
         self._schedule, self._number, self._signing = schedule, number, signing
         self._contract = schedule.contract
-        self._sums = self._contract.planned.sums is not None
+        self._sums = self._contract.planned.first_sum is not None
 
     def answer(self, question: bytes) -> bytes:
         """Return what a party would send, of the same length."""
@@ -114,7 +114,7 @@ class StandIn:
         headers = [m for m in ask.attached if kind_of(m) == HEADER]
         parts = []
         for header in (Header.read(each, self._contract) for each in headers):
-            size = self._contract.planned.sums_at(header.position.round).message_bytes
+            size = self._contract.planned.sum_at(header.position.round).message_bytes
             part = Part(header.common, bytes(32), bytes(size), 5)
             parts.append(part.as_bytes(self._contract))
         return pack(PARTS, *parts)

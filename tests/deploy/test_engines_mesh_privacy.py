@@ -65,7 +65,7 @@ def test_a_record_moves_a_gossiping_node_by_what_is_charged_for_any_rows(
                 states[i] = rounds.state
             a, b = (contract.algorithm.parameters(state) for state in states)
             moved, release = np.linalg.norm(a - b), contract.planned.releases(0, t + 1)[0]
-            bound = contract.planned.charged(release).sensitivity.bound
+            bound = contract.planned.as_charged(release).sensitivity.bound
             assert moved <= bound
             largest = max(largest, moved / bound)
     assert largest > 0.3
@@ -118,7 +118,7 @@ def test_charges_cover_the_rounding_of_long_rows(tmp_path: Path) -> None:
     contract = Parties(tmp_path, "gradient descent", largest_row=1e6).contract
     release = contract.planned.releases(0, 1)[0]
     more = 4 * 2.0**-52 * 1e6 * contract.terms.rounds / release.sensitivity.bound
-    charged = contract.planned.charged(release)
+    charged = contract.planned.as_charged(release)
     assert charged.sensitivity.bound == pytest.approx(release.sensitivity.bound * (1 + more))
     assert charged.mechanism.noise_scale(charged.sensitivity, 5) == pytest.approx(
         release.mechanism.noise_scale(release.sensitivity, 5)

@@ -63,7 +63,7 @@ def test_the_mean_is_released_no_more_often_than_planned(staged: Sums) -> None:
 
 def test_a_router_that_confuses_lengths_is_refused(staged: Sums) -> None:
     contract, router = staged.contract, Router(staged.contract)
-    first, second = contract.planned.sums_at(0), contract.planned.sums_at(1)
+    first, second = contract.planned.sum_at(0), contract.planned.sum_at(1)
     assert (first.dim, second.dim) == (5, 6)
     ask = staged.asks(router, 1)[0]
     (total,) = (Total.read(m, contract) for m in ask.attached if kind_of(m) == TOTAL)
@@ -115,7 +115,7 @@ def ring(tmp_path: Path) -> Iterator[Sums]:
 
 def sent_to(made: Sums, receiver: int, asks: dict[int, Ask]) -> list[Part]:
     """Return what its neighbours send for the sum of a party."""
-    asked = made.contract.planned.sums.neighbors[receiver]
+    asked = made.contract.planned.first_sum.neighbors[receiver]
     parts = [part for party in asked for part in made.parts(party, asks[party])]
     return [part for part in parts if part.header.dealer == receiver]
 
@@ -137,7 +137,7 @@ def test_a_sum_over_neighbours_opens_for_its_receiver_alone_and_each_part_is_uni
 ) -> None:
     asks = ring.asks(Router(ring.contract))
     whole, w = (
-        ring.contract.planned.sums,
+        ring.contract.planned.first_sum,
         ring.contract.algorithm.init(ring.whole, ring.contract.public_key),
     )
     values = next(ring.contract.algorithm.round(w, 0, ring.whole, ring.contract.public_key)).values
@@ -162,9 +162,11 @@ def test_a_router_that_lies_about_a_transcript_opens_nothing_that_counts(
     monkeypatch.setattr(SumRouting, "_has_reserve", lambda *_: True)  # it spends another attempt
     router = Router(ring.contract)
     asks = ring.asks(router, 1)
-    lied = {"one": ring.contract.planned.sums.neighbors[0][:1], "all": range(1, 6), "kept": ()}[
-        what
-    ]
+    lied = {
+        "one": ring.contract.planned.first_sum.neighbors[0][:1],
+        "all": range(1, 6),
+        "kept": (),
+    }[what]
     other = {
         n: altered(ring, ask, 0, transcript=b"another") for n, ask in asks.items() if n in lied
     }
@@ -206,7 +208,7 @@ def test_a_restored_party_repeats_its_parts_for_headers_that_stay(tmp_path: Path
 
 def test_hostile_headers_and_totals_of_sums_over_neighbours_are_refused(ring: Sums) -> None:
     asks = ring.asks(Router(ring.contract), 1)
-    ask, near = asks[0], ring.contract.planned.sums.neighbors[0]
+    ask, near = asks[0], ring.contract.planned.first_sum.neighbors[0]
     header = next(h for h in ring.headers(ask) if h.dealer == near[0])
     twice = header.as_bytes(ring.contract)
     (total,) = (Total.read(m, ring.contract) for m in ask.attached if kind_of(m) == TOTAL)
@@ -230,7 +232,7 @@ def test_a_round_with_a_finer_grid_has_noise_of_its_own_for_each_value(tmp_path:
     step = {"step_size": {"kind": "PowerLaw", "scale": 64.0, "exponent": -6.0}}
     made = Sums(tmp_path, "neighbour sums", changes=step)
     made.asks(Router(made.contract), 1)
-    first, now = made.contract.planned.sums, made.contract.algorithm.sums(1)
+    first, now = made.contract.planned.first_sum, made.contract.algorithm.sums(1)
     values = np.zeros((1, 5)), np.full((1, 5), 2 * now.grid)
     assert first.grid > 8 * now.grid
     channel = made.nodes[0]._channel

@@ -75,7 +75,7 @@ def test_parts_take_few_bytes_more_than_their_numbers(
         return False
 
     router = made.run(lost=lost)
-    least = made.contract.planned.sums.message_bytes
+    least = made.contract.planned.first_sum.message_bytes
     assert {*sent.values()} == {min(sent.values())}
     assert least < sent[0] <= 1.05 * least
     assert bytes_of_round(made.contract) <= 2.5 * parties * least
@@ -166,7 +166,7 @@ def test_a_router_that_is_started_anew_gets_the_same_parts(made: Sums) -> None:
 
 
 def wrong(packed: bytes, made: Sums, how: str) -> bytes:
-    sums = made.contract.planned.sums
+    sums = made.contract.planned.first_sum
     total = unpack_sum([packed], sums.dim, sums.modulus_bits)
     changed = {
         "a million": np.full_like(total, 10**6),
@@ -236,9 +236,11 @@ def test_parties_that_are_told_different_things_open_nothing(what: str, made: Su
     altered = replace(header, **others.get(what, {}))
     parts.append(group.part(altered, transcript, np.zeros(40, np.int64)))
     largest = np.abs(made.opened(parts)).max()
-    assert (largest > 2.0 ** (made.contract.planned.sums.modulus_bits - 2)) == (what != "nothing")
+    assert (largest > 2.0 ** (made.contract.planned.first_sum.modulus_bits - 2)) == (
+        what != "nothing"
+    )
     honest = np.abs(made.opened(parts[:3])).max()
-    assert honest > 2.0 ** (made.contract.planned.sums.modulus_bits - 2)
+    assert honest > 2.0 ** (made.contract.planned.first_sum.modulus_bits - 2)
 
 
 def test_a_router_opens_no_attempt_before_the_last_one(made: Sums) -> None:
@@ -311,9 +313,9 @@ def test_a_changed_record_gets_other_noise_for_the_same_header(made: Sums) -> No
     other = replace(records, labels=np.where(np.arange(10) == 3, -records.labels, records.labels))
     made.nodes[1].problem = made.contract.problem(other, 1)
     difference = made.opened([sent]) - made.opened([made.part(1, asks[1])])
-    unused = 64 - made.contract.planned.sums.modulus_bits
+    unused = 64 - made.contract.planned.first_sum.modulus_bits
     apart = difference << unused >> unused
-    assert np.sqrt((apart.astype(float) ** 2).mean()) > made.contract.planned.sums.share
+    assert np.sqrt((apart.astype(float) ** 2).mean()) > made.contract.planned.first_sum.share
 
 
 def test_planted_noise_that_is_fresh_in_a_repeated_attempt_is_open(
@@ -326,8 +328,8 @@ def test_planted_noise_that_is_fresh_in_a_repeated_attempt_is_open(
     made.restart(1, old)
     made.nodes[1]._confirmed = True
     difference = made.opened([sent]) - made.opened([made.part(1, asks[1])])
-    unused = 64 - made.contract.planned.sums.modulus_bits
-    assert np.abs(difference << unused >> unused).max() < 10 * made.contract.planned.sums.share
+    unused = 64 - made.contract.planned.first_sum.modulus_bits
+    assert np.abs(difference << unused >> unused).max() < 10 * made.contract.planned.first_sum.share
 
 
 def test_a_restored_party_takes_over_what_the_others_know(made: Sums) -> None:
@@ -388,7 +390,7 @@ def test_an_attempt_of_a_party_killed_once_charged_counts_once(
 ) -> None:
     """The others wait for its report on their starts, and are charged for this attempt, too."""
     made = Sums(tmp_path, algorithm, nodes=5, rounds=3)
-    assert made.contract.planned.reserves == (0,)
+    assert made.contract.planned.reserve_by_kind == (0,)
     killed = set[int]()
 
     def dies(party: int, message: bytes) -> bool:

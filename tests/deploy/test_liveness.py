@@ -140,7 +140,7 @@ class Run:
         waits = router.waits_since() > DEADLINE
         few = {*router.gone} == {self.spent} and self.lost is not None
         return (
-            self.parties.contract.planned.sums is None
+            self.parties.contract.planned.first_sum is None
             and waits
             and few
             and name in router.waits_for

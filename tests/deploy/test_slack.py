@@ -46,7 +46,7 @@ def test_a_first_stage_counts_with_its_own_noise(tmp_path: Path) -> None:
     slack, contract, lines = _slack(tmp_path, "first stage", quorum=3, rounds=8)
     assert "1 of each kind of sum" in lines
     mean, *gradients = (
-        1 / each.mechanism.noise_to_sensitivity**2 for each in contract.planned.summed
+        1 / each.mechanism.noise_to_sensitivity**2 for each in contract.planned.sum_releases
     )
     spent = (2 * mean + sum(gradients) + gradients[0]) / (mean + sum(gradients))
     np.testing.assert_allclose(slack.noise, np.sqrt(spent * 4 / 3))

@@ -278,7 +278,7 @@ class Sums(Parties):
 
     def opened(self, parts: list[Part]) -> Any:
         """Return what a router can open of parts, in steps of the grid."""
-        sums = self.contract.planned.sums
+        sums = self.contract.planned.first_sum
         return unpack_sum([part.packed for part in parts], sums.dim, sums.modulus_bits)
 
     def header(self, ask: Ask) -> Header:
@@ -294,13 +294,13 @@ class Sums(Parties):
         w = contract.algorithm.init(self.whole, contract.public_key).w
         sums = contract.algorithm.contribution.sums(w, 0, self.whole, contract.public_key)
         if party is None:
-            return sums.sum(axis=0) / contract.planned.sums.grid
-        return sums[party] / contract.planned.sums.grid
+            return sums.sum(axis=0) / contract.planned.first_sum.grid
+        return sums[party] / contract.planned.first_sum.grid
 
     def is_open(self, total: Any, vector: Any, shares: float) -> bool:
         """Return True if a total is a vector with so many shares of noise, and not uniform."""
         error = np.sqrt(((total - vector) ** 2).mean())
-        return bool(error < 1.7 * np.sqrt(shares) * self.contract.planned.sums.share)
+        return bool(error < 1.7 * np.sqrt(shares) * self.contract.planned.first_sum.share)
 
     def restart(self, party: int, path: Path | None = None) -> None:
         """Start a party anew from its folder, or from a copy of it."""

@@ -132,7 +132,7 @@ def check(file: File, module: Module = None) -> None:
         adversary = f"{adversary} {secrets.coalition} of the parties"
         if secrets.coalition == 0:
             adversary = "the router alone: another party can subtract the noise that it shares"
-    sums = read.planned.sums
+    sums = read.planned.first_sum
     if sums is not None:
         over = f", sums of {read.nodes} parties under masks, {sums.modulus_bits} bits a number"
         adversary = "the router, which sees only noisy sums, colluding with any"
@@ -375,7 +375,7 @@ def node(
             speaker.say("nothing is lost: the same command writes it later, and charges nothing")
             raise
         if not asks:
-            made_of = "rows" if read.planned.sums is None else "sums"
+            made_of = "rows" if read.planned.first_sum is None else "sums"
             speaker.say(f"wrote {output}: made of released {made_of} alone")
         party_folder.note_output(read, output)
     if early is not None:

@@ -25,7 +25,7 @@ from dpmesh.data import Dataset
 from dpmesh.defaults import Sizes
 from dpmesh.defaults.run_sizes import RunSizes
 from dpmesh.deploy import assembly
-from dpmesh.deploy.planned import Planned
+from dpmesh.deploy.planned import PlannedReleases
 from dpmesh.deploy.round_patterns import RoundPatterns
 from dpmesh.deploy.signing import digest
 from dpmesh.deploy.tables import Tables
@@ -123,7 +123,7 @@ class Contract:
         settings.call(
             "algorithm", self.algorithm.init, problem=self.dummy_problem, key=self.public_key
         )
-        if self.planned.sums is None:
+        if self.planned.first_sum is None:
             assembly.check_records(settings, self.algorithm, self.dummy_problem, self.terms.rounds)
         self.patterns.check_at_once()
 
@@ -232,7 +232,7 @@ class Contract:
     @property
     def has_one_model(self) -> bool:
         """True if all parties compute the same model, from the totals of one sum for all."""
-        return isinstance(self.planned.sums, SecureSum)
+        return isinstance(self.planned.first_sum, SecureSum)
 
     @property
     def seals_needed(self) -> int:
@@ -241,8 +241,8 @@ class Contract:
         Colluding parties may sign two ends; all others sign one.
         """
         colluding = 0
-        if self.planned.sums is not None:
-            colluding = self.planned.sums.colluding
+        if self.planned.first_sum is not None:
+            colluding = self.planned.first_sum.colluding
         return (self.nodes + colluding) // 2 + 1
 
     @cached_property
@@ -299,9 +299,11 @@ class Contract:
         return maker(records, tuple(partition), **arguments)
 
     @cached_property
-    def planned(self) -> Planned:
+    def planned(self) -> PlannedReleases:
         """The releases that the parties plan, and their privacy cost."""
-        return Planned(self.settings, self.terms, self.algorithm, self.dummy_problem, self.models)
+        return PlannedReleases(
+            self.settings, self.terms, self.algorithm, self.dummy_problem, self.models
+        )
 
     @cached_property
     def patterns(self) -> RoundPatterns:
@@ -387,7 +389,7 @@ class Contract:
         """
         maker, arguments = self.tables.problem
         is_fixed = self.tables.network is not None or "first_stage" in self.settings.content
-        if is_fixed or maker is not LinearProblem or self.planned.sums is not None:
+        if is_fixed or maker is not LinearProblem or self.planned.first_sum is not None:
             return self.dummy_problem
         shape = self.records[self.smallest_party], 1
         records = self._dummy_records(sparse.csr_array(shape, dtype=self.terms.numbers))

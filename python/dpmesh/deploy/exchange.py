@@ -388,7 +388,7 @@ class SumChannel(NodeChannel):
     def _begun(self, key: Key | None) -> tuple[Generator[Packet, Any, None], Packet]:
         """Begin the open round anew up to its step; return the round and the packet of the step."""
         contract = self.schedule.contract
-        t = contract.planned.summed[self.step].round
+        t = contract.planned.sum_releases[self.step].round
         self.received = None
         self._allowed = list(contract.planned.releases(self.node, t))
         if not self._rehearses:
@@ -404,7 +404,7 @@ class SumChannel(NodeChannel):
         """Return a key that is bound to the integers as they leave."""
         if self._rehearses:
             return self.key
-        numbers = self.schedule.contract.planned.sums_at(self.step)
+        numbers = self.schedule.contract.planned.sum_at(self.step)
         return self.key.derive(digest(numbers.steps_of(values).tobytes()))
 
 

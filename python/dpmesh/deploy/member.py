@@ -62,7 +62,7 @@ class Member(Outcome):
         folder.join(contract, self.records, seeded=rehearsal)
         self._group: Group | None = None
         self._secrets: RunSecrets | None = None
-        if contract.planned.has_partners or contract.planned.sums is not None:
+        if contract.planned.has_partners or contract.planned.first_sum is not None:
             self._read_secrets(folder.secrets(contract, lambda: RunSecrets.generate().as_bytes()))
 
     def _read_secrets(self, stored: bytes) -> None:

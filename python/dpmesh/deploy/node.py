@@ -77,7 +77,7 @@ class Node(Member):
         super().__init__(contract, folder, records, rehearsal=rehearsal)
         self.travel: Rows | Sums
         """The way in which releases leave the node: as rows, or as parts of sums."""
-        if contract.planned.sums is None:
+        if contract.planned.first_sum is None:
             self.travel = Rows(self)
         else:
             self.travel = Sums(self)

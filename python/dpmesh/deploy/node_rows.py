@@ -240,7 +240,7 @@ class Rows:
         releases = [release for t in rounds for release in planned.releases(self._number, t)]
         if releases and self._node.folder.is_over_budget:
             raise RefusedError("over budget")
-        return tuple(planned.charged(release) for release in releases)
+        return tuple(planned.as_charged(release) for release in releases)
 
     def go_on(self, channel: RowChannel, step: StoredStep) -> bytes:
         """Run a node's rounds up to a stored, charged step; return the row that it sends, signed.

@@ -74,7 +74,7 @@ class Sums:
         self._contract = node.contract
         self._known = BEFORE
         """The last attempt charged to another party when this node started."""
-        self._ahead = (0,) * len(node.contract.planned.attempts)
+        self._ahead = (0,) * len(node.contract.planned.allowed_by_kind)
         """By kind of sum: the number charged to another party beyond those charged to this node."""
         self._progress: list[tuple[Position, tuple[int, ...]]] = []
         """The progress that others reported since this node's start."""
@@ -189,7 +189,7 @@ class Sums:
     def _own_spent(self) -> tuple[int, ...]:
         """Number of sums of each kind that this node was charged for."""
         planned = self._contract.planned
-        spent = [0] * len(planned.attempts)
+        spent = [0] * len(planned.allowed_by_kind)
         for step, count in self._node.folder.charged_steps(self._contract).items():
             spent[planned.kind_at(step)] += count
         return tuple(spent)
@@ -258,7 +258,7 @@ class Sums:
             headers = _headers_in(ask.attached, self._contract)
             count = 0
             if not self._schedule.is_closing(ask.position):
-                receivers = self._contract.planned.sums_at(0).receivers
+                receivers = self._contract.planned.sum_at(0).receivers
                 count = sum(self._number in senders for senders in receivers)
             dealers = {header.dealer for header in headers if header.position == ask.position}
             if len(dealers) == len(headers) == count:
@@ -293,7 +293,7 @@ class Sums:
             # nothing was charged since the reports: an earlier question was refused
             self._ahead = self._ahead_of(position, self._spent_at_reports)
         kind = self._contract.planned.kind_at(position.round)
-        allowed = len(self._contract.planned.attempts[kind])
+        allowed = len(self._contract.planned.allowed_by_kind[kind])
         name = self._contract.parties[self._number].name
         if self._node.folder.is_over_budget:
             self._warn_once(
@@ -308,7 +308,7 @@ class Sums:
 
     def _warn_of_an_early_end(self, position: Position, attempts_left: int) -> None:
         """Say at once if fewer attempts are left than sums."""
-        later = self._contract.planned.later_steps[position.round]
+        later = self._contract.planned.later_sums[position.round]
         if attempts_left < later:
             rounds = self._contract.terms.rounds
             text = f"only {attempts_left} more attempts are allowed at {later} more sums:"
@@ -380,7 +380,7 @@ class Sums:
 
     def _is_enough(self, header: Header) -> bool:
         """Return True if the shares of noise of a cohort's honest parties are enough."""
-        sums = self._contract.planned.sums_at(header.position.round)
+        sums = self._contract.planned.sum_at(header.position.round)
         return sums.is_cohort(header.cohort, header.dealer)
 
     def _bad_total(self) -> RefusedError:
@@ -417,7 +417,7 @@ class Sums:
         if self._has_spent(position):
             raise RefusedError("over budget")
         kind = self._contract.planned.kind_at(position.round)
-        planned = self._contract.planned.attempts[kind]
+        planned = self._contract.planned.allowed_by_kind[kind]
         if self._contract.has_one_model:
             self._warn_of_an_early_end(position, len(planned) - self.spent[kind] - 1)
         return (planned[self._own_spent[kind]],)

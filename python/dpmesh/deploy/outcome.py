@@ -149,7 +149,7 @@ class Outcome:
         A run of sums stores the transcript first. Without sums the second value has no meaning.
         """
         first, second = unpack(stored)[:2]
-        if self.contract.planned.sums is None:
+        if self.contract.planned.first_sum is None:
             return (first, second)
         return (second, first)
 
@@ -161,7 +161,7 @@ class Outcome:
         proof
             The last messages of parties that ended, packed: rows, or seals of sums.
         """
-        kind = Row if self.contract.planned.sums is None else Seal
+        kind = Row if self.contract.planned.first_sum is None else Seal
         parties_by_round: dict[int, set[int]] = {}
         with suppress(ValueError):
             for message in unpack(proof):

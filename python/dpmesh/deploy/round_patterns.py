@@ -24,7 +24,7 @@ from dpmesh.algorithms.dry_run import (
     exchanges_of,
     without_round,
 )
-from dpmesh.deploy.planned import Planned
+from dpmesh.deploy.planned import PlannedReleases
 from dpmesh.deploy.turns import Turns
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
@@ -84,7 +84,7 @@ class RoundPatterns:
         whole problem where the algorithm knows the number of its parameters.
     """
 
-    def __init__(self, planned: Planned, records: Indices, key: Key, column: Any) -> None:
+    def __init__(self, planned: PlannedReleases, records: Indices, key: Key, column: Any) -> None:
         self._planned = planned
         self._algorithm = planned.algorithm
         self._rounds = planned.terms.rounds
@@ -99,7 +99,7 @@ class RoundPatterns:
     @property
     def _sums(self) -> bool:
         """True if the parties add up sums under masks."""
-        return bool(self._planned.summed)
+        return bool(self._planned.sum_releases)
 
     @property
     def _in_turns(self) -> bool:

@@ -64,7 +64,7 @@ class Router(Attendance):
         """Bytes of all questions and answers so far."""
         self.travel: RowRouting | SumRouting
         """The routing of releases: of rows, or of parts of sums."""
-        if contract.planned.sums is None:
+        if contract.planned.first_sum is None:
             self.travel = RowRouting(self)
         else:
             self.travel = SumRouting(self)

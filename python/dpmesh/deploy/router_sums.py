@@ -282,7 +282,7 @@ class SumRouting:
         is wrong is asked for it again, and named: it has stored the part, and is charged nothing.
         """
         kind = self._kind_at(step)
-        return self._contract.planned.reserves[kind] > self._repeated[kind]
+        return self._contract.planned.reserve_by_kind[kind] > self._repeated[kind]
 
     def _ask_those_apart_again(self) -> None:
         """Ask the parties with another agreement than most again, or all if there is no majority.
@@ -444,7 +444,7 @@ class SumRouting:
         if not self._for_all:
             return
         kind = self._kind_at(step)
-        reserve = contract.planned.reserves[kind]
+        reserve = contract.planned.reserve_by_kind[kind]
         self._repeated[kind] += 1
         if self._repeated[kind] != reserve + 1:
             return
@@ -500,7 +500,7 @@ class SumRouting:
             for (header, _), parts in groups.items()
             if (*parts,) == header.cohort
         }
-        complete = len(by_dealer) == len(self._contract.planned.sums_at(0).receivers)
+        complete = len(by_dealer) == len(self._contract.planned.sum_at(0).receivers)
         if complete:
             return [parts for _, parts in sorted(by_dealer.items())]
         return []
@@ -715,7 +715,7 @@ class SumRouting:
         """Return the header of each sum that a party is to add to."""
         if self._for_all:
             return [Header(position, tuple(sorted(self._cohort)), self._dealer)]
-        receivers = self._contract.planned.sums_at(0).receivers
+        receivers = self._contract.planned.sum_at(0).receivers
         return [
             Header(position, tuple(sorted(senders)), to, transcript=self._transcripts[to])
             for to, senders in enumerate(receivers)
@@ -843,8 +843,8 @@ class SumRouting:
         """
         planned = self._contract.planned
         kind = self._kind_at(step)
-        reserve = planned.reserves[kind]
-        attempts_left = reserve + planned.later_steps[step] - self._repeated[kind]
+        reserve = planned.reserve_by_kind[kind]
+        attempts_left = reserve + planned.later_sums[step] - self._repeated[kind]
         ends_with_a_model = planned.rounds_before(step) > 0
         if reserve == 0 or (attempts_left <= 0 and not ends_with_a_model):
             return None

@@ -269,7 +269,7 @@ class Heard(NamedTuple):
         if question_hash not in questions:
             fail("message", "an answer under this contract", "another message")
         report = cls(party, question_hash, later)
-        if contract.planned.sums is not None:
+        if contract.planned.first_sum is not None:
             progress(later, contract)
             return report
         for row_message in unpack(later):
@@ -290,7 +290,7 @@ def progress(report: bytes, contract: Contract) -> tuple[Position, tuple[int, ..
     ValueError
         If the field has another length.
     """
-    count = 2 + len(contract.planned.attempts)
+    count = 2 + len(contract.planned.allowed_by_kind)
     if len(report) != count * NUMBER_BYTES:
         fail("message", "the progress of a party", "another message")
     after, attempt, *spent = struct.unpack(f">{count}I", report)

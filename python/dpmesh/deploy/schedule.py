@@ -122,7 +122,7 @@ class Schedule:
 
     def seat(self, node: int, key: AnyPerNode) -> AnyPerNode:
         """Return the key of a node's rows: that of all nodes with a token, as rows name nodes."""
-        if self.gossips or self.contract.planned.sums is not None:
+        if self.gossips or self.contract.planned.first_sum is not None:
             return key.for_nodes(np.array([node], np.uint32))
         return key
 
@@ -138,7 +138,7 @@ class Schedule:
         """Return the nodes that send at a position; none at the end."""
         if not 0 <= position.round < self.end.round:
             return ()
-        if self.contract.planned.sums is not None:
+        if self.contract.planned.first_sum is not None:
             return tuple(range(self.contract.nodes))  # each exchange is another attempt
         if self.gossips:
             if position.exchange < self.exchanges(position.round):
@@ -274,13 +274,13 @@ def bytes_of_total(contract: Contract) -> int:
 def _longest_sum(contract: Contract) -> int:
     """Return the bytes of the longest sum, packed."""
     planned = contract.planned
-    return max(planned.sums_at(step).message_bytes for step in range(planned.steps))
+    return max(planned.sum_at(step).message_bytes for step in range(planned.steps))
 
 
 def longest_question(contract: Contract) -> int:
     """Return the most bytes that a router sends a node in one message."""
     totals = 0
-    if contract.planned.sums is not None:
+    if contract.planned.first_sum is not None:
         totals = contract.planned.steps * bytes_of_total(contract)  # if it missed them all
     row = bytes_of_row(contract, contract.nodes)
     return 2 * contract.nodes * row + totals + _MESSAGE_EXTRA
@@ -288,7 +288,7 @@ def longest_question(contract: Contract) -> int:
 
 def longest_answer(contract: Contract) -> int:
     """Return the most bytes that a node sends a router in one message."""
-    sums = contract.planned.sums
+    sums = contract.planned.first_sum
     parts = 0
     rows = _ROWS_OF_AN_ANSWER
     if sums is not None:
@@ -306,8 +306,8 @@ def bytes_of_round(contract: Contract) -> int:
     receives it. By token each model goes to the router and to the next holder. A part of a sum goes
     to the router, and the total to all; where sums differ in length, the longest counts.
     """
-    if contract.planned.sums is not None:
-        return _bytes_of_sums(contract, sum(map(len, contract.planned.sums.receivers)))
+    if contract.planned.first_sum is not None:
+        return _bytes_of_sums(contract, sum(map(len, contract.planned.first_sum.receivers)))
     schedule = Schedule(contract)
     rounds = min(COUNTED_ROUNDS, contract.terms.rounds)
     bytes_of_rounds = _bytes_of_gossip if schedule.gossips else _bytes_of_token

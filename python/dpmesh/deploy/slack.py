@@ -47,11 +47,11 @@ class Slack:
         attempts: tuple[int, ...] = ()
         noise_of_missing = noise_of_attempts = 1.0
         if contract.has_one_model:
-            sums = contract.planned.sums
+            sums = contract.planned.first_sum
             assert isinstance(sums, SecureSum)
-            attempts = contract.planned.reserves
-            precision = _precision(contract.planned.attempts)
-            noise_of_attempts = sqrt(precision / _precision(contract.planned.needed))
+            attempts = contract.planned.reserve_by_kind
+            precision = _precision(contract.planned.allowed_by_kind)
+            noise_of_attempts = sqrt(precision / _precision(contract.planned.needed_by_kind))
             noise_of_missing = sqrt((sums.sites - sums.colluding) / sums.honest)
         return cls(
             missing=missing,

@@ -227,7 +227,7 @@ class Part:
             fail("message", "a part", "another message")
         cohort_bits = members or bits_of(np.ones(contract.nodes))
         header = Header.read(pack(HEADER, place[:12], cohort_bits, b"", b""), contract)
-        sums = contract.planned.sums_at(header.position.round)
+        sums = contract.planned.sum_at(header.position.round)
         if len(body) != sums.message_bytes + TAG_BYTES:
             fail("message", "a part of the length of its sum", "another message")
         packed = body[:-TAG_BYTES]
@@ -284,8 +284,8 @@ def needed_words(contract: Contract) -> int:
 
     Among so many one is honest, or too few are left for any sum.
     """
-    assert contract.planned.sums is not None
-    return min(contract.planned.sums.colluding, contract.nodes - contract.terms.quorum) + 1
+    assert contract.planned.first_sum is not None
+    return min(contract.planned.first_sum.colluding, contract.nodes - contract.terms.quorum) + 1
 
 
 def spent_words(messages: Iterable[bytes], step: int, contract: Contract) -> dict[int, bytes]:
@@ -312,7 +312,7 @@ def word(tag: int) -> bytes:
 
 def added(parts: Sequence[Part], contract: Contract) -> tuple[bytes, int]:
     """Return the total of parts as it travels, and the sum of their tags."""
-    sums = contract.planned.sums_at(parts[0].header.position.round)
+    sums = contract.planned.sum_at(parts[0].header.position.round)
     total = kernels.unpack_sum([part.packed for part in parts], sums.dim, sums.modulus_bits)
     packed = kernels.mask_and_pack(total, sums.modulus_bits)
     return packed, sum(part.tag for part in parts) % PRIME
@@ -382,7 +382,7 @@ class Group:
         """Return this party's secret for tags as a message, sealed for each party of its sum."""
         secret = self._own_tags()
         sealed = [b""] * self.contract.nodes
-        adding = self.contract.planned.sums_at(0).receivers[self.receiver(self.number)]
+        adding = self.contract.planned.sum_at(0).receivers[self.receiver(self.number)]
         for party in {*adding} - {self.number}:
             nonce = token_bytes(NONCE_BYTES)
             cipher = ChaCha20Poly1305(self._pair(self.number, party))
@@ -438,7 +438,7 @@ class Group:
         A pair's mask is added by the party with the lower number, and subtracted by the other one.
         """
         agreement = self.agreement(header, transcript)
-        bits = self.contract.planned.sums_at(header.position.round).modulus_bits
+        bits = self.contract.planned.sum_at(header.position.round).modulus_bits
         tag = kernels.tag(noisy, self._weights(header, agreement))
         added_masks: list[bytes] = []
         subtracted_masks: list[bytes] = []
@@ -469,7 +469,7 @@ class Group:
             If its tag is not that of the parts of parties that all have this party's transcript.
         """
         header = total.header
-        sums = self.contract.planned.sums_at(header.position.round)
+        sums = self.contract.planned.sum_at(header.position.round)
         opened = kernels.unpack_sum([total.packed], sums.dim, sums.modulus_bits)
         agreement = self.agreement(header, transcript)
         largest = max(-int(opened.min()), int(opened.max()))
