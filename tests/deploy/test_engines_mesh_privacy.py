@@ -101,7 +101,7 @@ def test_a_lying_holder_moves_a_record_by_at_most_what_is_charged(
             assert packets[1] is None
             continue
         moved = np.linalg.norm(packets[0] - packets[1])
-        assert moved <= unit * (1 + contract.planned.rounding)
+        assert moved <= unit * (1 + contract.planned.rounding_share)
         largest = max(largest, moved / unit)
     assert largest > 0.1
 

@@ -218,7 +218,7 @@ def test_files_experiments_and_contracts_read_several_labels_alike(tmp_path: Pat
     assert np.array_equal(agreed.tables.dataset(table).labels, sets[0])
     given = {f"s{i}": path for i, path in enumerate(paths)}
     done = rehearse(agreed, given)
-    assert done.same
+    assert done.equals_simulation
     learned = agreed.dummy_problem.outline.model(done.released[0])
     assert learned.predict(table).shape == (20, LABELS)
 

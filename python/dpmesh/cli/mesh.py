@@ -176,9 +176,11 @@ def rehearse(
         if not candidates:
             fail("--data", f"a folder with a file such as {party.name}.csv", folder)
         files[party.name] = candidates[0]
-    came = run(read, files, progress=_Progress())
-    typer.echo(f"{came.bytes:,} bytes through the router")
-    bits = "the same bits as" if came.same else "OTHER bits than"
+    result = run(read, files, progress=_Progress())
+    typer.echo(f"{result.bytes:,} bytes through the router")
+    bits = "OTHER bits than"
+    if result.equals_simulation:
+        bits = "the same bits as"
     typer.echo(f"each party's released model has {bits} the simulator's")
     typer.echo("a rehearsal is not private: all noise comes from the contract's public key")
 

@@ -1,6 +1,7 @@
-"""Health and metrics of a node or a router, on the loopback address, in the format of Prometheus.
+"""Health and metrics of a node or a router over HTTP, in the format of Prometheus.
 
-Only public numbers are shown: rounds, parties, bytes, times, and epsilons that were charged.
+They are served on the loopback address alone, at ``/health`` and ``/metrics``, and are public
+numbers: rounds, parties, bytes, times and charged epsilons.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ with needed_by("--metrics"):
     from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 
 LOOPBACK = "127.0.0.1"
-HEALTH, METRICS = "/health", "/metrics"
-UPDATE, COUNT = 1.0, 30.0
-"""Seconds between two looks at a router, and between two sums of a node's epsilon."""
+HEALTH = "/health"
+METRICS = "/metrics"
+UPDATE = 1.0
+"""Seconds between two updates of a router's gauges."""
+EPSILON_UPDATE = 30.0
+"""Seconds between two updates of a node's epsilon, whose accounting takes time."""
 _GAUGES = {
     "round": "Whole rounds so far",
     "rounds": "Rounds of the contract",
@@ -36,50 +40,49 @@ _GAUGES = {
     "parties_waited_for": "Parties for which a router or a node waits",
     "seconds_since_progress": "Seconds since the run went on here",
 }
+"""Meaning of each gauge, by its name after ``dpmesh_``."""
 
 
 class _Gauges:
-    """Gauges of one process, served until it ends.
+    """The gauges of one process, and the server that shows them in a thread of its own.
 
     Parameters
     ----------
     contract
         The contract, whose hash is a label.
-    name
-        Whose they are: a party's name, or ``router``.
+    process
+        Name of the process: a party's name, or ``router``.
     port
         Port of the loopback address; 0 takes a free one.
     problem
-        Returns why the process is not healthy; empty if it is. Called in another thread.
+        Returns the reason why the process is not healthy; empty if it is. Called by the server's
+        thread.
     """
 
     def __init__(
-        self, contract: Contract, name: str, port: int, problem: Callable[[], str]
+        self, contract: Contract, process: str, port: int, problem: Callable[[], str]
     ) -> None:
         self._problem = problem
-        self.progressed = monotonic()
-        """When the run went on here."""
+        self.last_progress = monotonic()
+        """Time of the last step of the run in this process."""
         registry = CollectorRegistry()
-        labels = ["contract", "process"]
-        values = contract.hash.hex()[:12], name
-        families = {
-            gauge: Gauge(f"dpmesh_{gauge}", meaning, labels, registry=registry)
-            for gauge, meaning in _GAUGES.items()
-        }
-        self._gauges = {gauge: family.labels(*values) for gauge, family in families.items()}
-        self.follow("seconds_since_progress", lambda: monotonic() - self.progressed)
+        self._gauges: dict[str, Gauge] = {}
+        for name, meaning in _GAUGES.items():
+            gauge = Gauge(f"dpmesh_{name}", meaning, ["contract", "process"], registry=registry)
+            self._gauges[name] = gauge.labels(contract.hash.hex()[:12], process)
+        self.follow("seconds_since_progress", lambda: monotonic() - self.last_progress)
         self._metrics = make_wsgi_app(registry)
         self._server = make_server(LOOPBACK, port, self._respond, handler_class=_Handler)
         self.address = f"metrics at http://{LOOPBACK}:{self._server.server_port}{METRICS}"
         Thread(target=self._server.serve_forever, daemon=True).start()
 
     def set(self, **values: float) -> None:
-        """Set gauges, each by its name."""
+        """Set gauges by name."""
         for name, value in values.items():
             self._gauges[name].set(value)
 
     def follow(self, name: str, value: Callable[[], float]) -> None:
-        """Have a gauge show what a function returns, in another thread."""
+        """Let a gauge show the value of a function, which the server's thread calls."""
         self._gauges[name].set_function(value)
 
     def close(self) -> None:
@@ -88,7 +91,7 @@ class _Gauges:
         self._server.server_close()
 
     def _respond(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        """Answer a request."""
+        """Answer a request, by the interface of WSGI."""
         path = environ.get("PATH_INFO", "")
         if path == METRICS:
             body: Iterable[bytes] = self._metrics(environ, start)
@@ -96,15 +99,20 @@ class _Gauges:
         status = "404 Not Found"
         text = f"{HEALTH} or {METRICS}"
         if path == HEALTH:
+            status = "200 OK"
+            text = "ok"
             problem = self._problem()
-            status = "503 Service Unavailable" if problem else "200 OK"
-            text = problem or "ok"
+            if problem:
+                status = "503 Service Unavailable"
+                text = problem
         start(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [f"{text}\n".encode()]
 
 
 class NodeMetrics:
-    """Health and metrics of a node. It is healthy while its router answers.
+    """Health and metrics of a node, which is healthy while its router answers.
+
+    ``dpmesh node --metrics`` makes it, and calls `update` after each answer.
 
     Parameters
     ----------
@@ -117,26 +125,29 @@ class NodeMetrics:
     def __init__(self, node: Node, contact: Contact, port: int) -> None:
         self._node = node
         self._last_position = node.last_position
-        self._counted = -COUNT
+        self._last_epsilon_update = -EPSILON_UPDATE
         self._gauges = _Gauges(node.contract, node.name, port, lambda: contact.problem)
         self.address = self._gauges.address
-        """Where it serves, in words."""
+        """Address of the metrics, as a text for people."""
         self._gauges.follow("parties_waited_for", lambda: len(contact.waits_for))
         self._gauges.set(rounds=node.contract.terms.rounds, parties=node.contract.nodes)
         self.update()
 
     def update(self) -> None:
-        """Take over what the node has done; the epsilon at most once in `COUNT` seconds."""
+        """Show the node's progress, and at most once in `EPSILON_UPDATE` seconds its epsilon."""
         node = self._node
         now = monotonic()
         if node.last_position != self._last_position:
-            self._last_position, self._gauges.progressed = node.last_position, now
+            self._last_position = node.last_position
+            self._gauges.last_progress = now
         self._gauges.set(round=node.rounds, done=node.is_done)
-        if node.is_done or now - self._counted > COUNT:
-            self._counted = now
+        if node.is_done or now - self._last_epsilon_update > EPSILON_UPDATE:
+            self._last_epsilon_update = now
             spent = node.folder.spent(node.contract)
             reserved = node.folder.reserved(node.contract)
-            charged = 0.0 if spent is None else spent.epsilon
+            charged = 0.0
+            if spent is not None:
+                charged = spent.epsilon
             self._gauges.set(charged_epsilon=charged, reserved_epsilon=reserved.epsilon)
 
     def close(self) -> None:
@@ -145,7 +156,9 @@ class NodeMetrics:
 
 
 class RouterMetrics:
-    """Health and metrics of a router. It is healthy unless the run pauses.
+    """Health and metrics of a router, which is healthy unless the run pauses.
+
+    ``dpmesh router --metrics`` makes it, and calls `update` several times a second.
 
     Parameters
     ----------
@@ -162,30 +175,34 @@ class RouterMetrics:
         self._problem = ""
         self._gauges = _Gauges(router.contract, "router", port, lambda: self._problem)
         self.address = self._gauges.address
-        """Where it serves, in words."""
+        """Address of the metrics, as a text for people."""
         self._gauges.set(rounds=router.contract.terms.rounds, parties=router.contract.nodes)
         self.update()
 
     def update(self) -> None:
-        """Take over how far the router got, at most once in `UPDATE` seconds."""
+        """Show the router's progress, at most once in `UPDATE` seconds."""
         router = self._router
         now = monotonic()
         if now - self._updated < UPDATE:
             return
         self._updated = now
         if router.open_position != self._last_position:
-            self._last_position, self._gauges.progressed = router.open_position, now
-        waits = router.waits_for
-        self._problem = f"waiting for {', '.join(waits)}" if waits and router.is_paused else ""
-        planned = router.contract.planned
+            self._last_position = router.open_position
+            self._gauges.last_progress = now
+        waits_for = router.waits_for
+        problem = ""
+        if waits_for and router.is_paused:
+            problem = f"waiting for {', '.join(waits_for)}"
+        self._problem = problem  # at once, as the server's thread reads it
+        rounds = 0
+        if router.open_position is not None:
+            rounds = router.contract.planned.rounds_before(router.open_position.round)
         self._gauges.set(
-            round=0
-            if router.open_position is None
-            else planned.rounds_before(router.open_position.round),
+            round=rounds,
             done=router.done,
             bytes=router.bytes,
             parties_missing=len(router.missing),
-            parties_waited_for=len(waits),
+            parties_waited_for=len(waits_for),
         )
 
     def close(self) -> None:
@@ -194,7 +211,7 @@ class RouterMetrics:
 
 
 class _Handler(WSGIRequestHandler):
-    """Logs no requests, and waits for none longer than a few seconds."""
+    """A request, which is not logged, and must arrive within a few seconds."""
 
     timeout = 5.0
 

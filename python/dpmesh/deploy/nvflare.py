@@ -44,6 +44,7 @@ with needed_by("the transport 'nvflare'"):
     from nvflare.app_common.app_constant import AppConstants
 
 UNIT = "all records of this site, replaced by any others"
+"""Unit of the guarantee, as the log states it."""
 ASSUMPTION = "everything else that the site sends is public: its name, its timing, its failures"
 
 _RELEASES = """
@@ -54,17 +55,20 @@ CREATE TABLE IF NOT EXISTS releases (
     at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
 )
 """
+"""SQL statement that makes the ledger's table: one row for each release."""
 
 
 class PrivateUpdate(Filter):
     """A filter of task results that makes a site's model updates differentially private.
 
-    Make it the last filter of results, for every task that the site answers: name each of them, for
-    NVFlare reads a filter's ``"*"`` as a task of that name and then filters nothing. It accepts
-    updates alone (``DataKind.WEIGHT_DIFF``, in a client script
-    ``params_transfer_type=TransferType.DIFF``) and passes on nothing else: no full model, no
-    metrics, no number of steps. Whatever it cannot protect it refuses, and NVFlare then sends an
-    error without data. It weighs all sites the same.
+    NVFlare calls it at the site, for each result, before the result leaves the site. Each release
+    is in the ledger, on disk, before its noise is drawn.
+
+    Make it the last filter of results, and name every task that the site answers: NVFlare reads a
+    filter's ``"*"`` as a task of that name, and then filters nothing. The filter accepts updates
+    alone (``DataKind.WEIGHT_DIFF``, in a client script ``params_transfer_type=TransferType.DIFF``).
+    It removes metrics and numbers of steps, so that all sites weigh the same. It refuses any other
+    result, and NVFlare then sends an error without data.
 
     Parameters
     ----------
@@ -134,36 +138,37 @@ class PrivateUpdate(Filter):
         status = shareable.get_return_code()
         if status != ReturnCode.OK:
             return make_reply(status)
-        update = from_shareable(shareable)
+        update = from_shareable(shareable)  # a DXO, NVFlare's container of data
         if update.data_kind != DataKind.WEIGHT_DIFF:
             expected = "an update, WEIGHT_DIFF (params_transfer_type=TransferType.DIFF)"
             fail("result", expected, update.data_kind)
-        row = _flat(update.data)
-        site = fl_ctx.get_identity_name()
-        spent = self._admit(str(site))
+        vector = _as_vector(update.data)
+        site = str(fl_ctx.get_identity_name())
+        spent = self._charge(site)
         self.log_info(
             fl_ctx,
             f"epsilon = {rounded_up(spent)} of {self.epsilon:g} at delta = {self.delta:g} after "
             f"this release; unit: {UNIT}; assumption: {ASSUMPTION}",
         )
-        reply = DXO(DataKind.WEIGHT_DIFF, data=_unflat(self._released(row), update.data))
-        answer = reply.to_shareable()
+        arrays = _as_arrays(self._released(vector), update.data)
+        private_result = DXO(DataKind.WEIGHT_DIFF, data=arrays).to_shareable()
         current_round = shareable.get_header(AppConstants.CURRENT_ROUND)
         if isinstance(current_round, int):
-            answer.set_header(AppConstants.CURRENT_ROUND, current_round)
-        return answer
+            private_result.set_header(AppConstants.CURRENT_ROUND, current_round)
+        return private_result
 
     @property
     def _mechanism(self) -> Gaussian:
-        """The noise, which is relative to the sensitivity, twice the clipping norm."""
+        """The mechanism of a release: Gaussian noise on the clipped update."""
         return Gaussian(_relative(self.noise_multiplier), clipping_norm=self.clipping_norm)
 
     @property
     def _sensitivity(self) -> Sensitivity:
+        """The largest L2 distance between two clipped updates."""
         return Sensitivity(2 * self.clipping_norm, "l2", "two updates in the ball of this radius")
 
-    def _admit(self, site: str) -> float:
-        """Record the next release on disk; return what all of them cost."""
+    def _charge(self, site: str) -> float:
+        """Record the next release in the ledger, on disk; return the epsilon of all releases."""
         path = Path(self.ledger.replace("{site}", site))
         with _transaction(path) as connection:
             rows = connection.execute("SELECT noise_multiplier FROM releases ORDER BY number")
@@ -185,30 +190,32 @@ class PrivateUpdate(Filter):
             return plan.with_releases(tuple(ledger.releases)).cost(self.delta).epsilon
 
     def _release(self, number: int, noise_multiplier: float) -> Release:
+        """Return an earlier or the next release, as it is accounted."""
         return Release(number, Gaussian(_relative(noise_multiplier)), self._sensitivity)
 
-    def _released(self, row: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
-        """Clip a row and add noise; a row that is not finite counts as no change."""
-        if not np.isfinite(row).all():
-            row = np.zeros_like(row)
-        largest = float(np.abs(row).max(initial=0.0))
+    def _released(self, update: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
+        """Return an update, shape (dim,), clipped and with noise; zeros if it is not finite."""
+        if not np.isfinite(update).all():
+            update = np.zeros_like(update)
+        largest = float(np.abs(update).max(initial=0.0))
         if largest > 2 * self.clipping_norm:  # its square may be beyond the type's range
-            row = row * (2 * self.clipping_norm / largest)
+            update = update * (2 * self.clipping_norm / largest)
         if self._key is None:  # not in __init__, which also runs where a job is written
             self._key = Key.generate()
         stream = self._key.stream(Purpose.NOISE, self._count)
         self._count += 1
-        return self._mechanism.release(Sensitive(row[np.newaxis]), self._sensitivity, stream)[0]
+        values = Sensitive(update[np.newaxis])
+        return self._mechanism.release(values, self._sensitivity, stream)[0]
 
 
 def _relative(noise_multiplier: float) -> float:
-    """Return the noise over the sensitivity: one update is replaced."""
+    """Return the standard deviation over the sensitivity, which is twice the clipping norm."""
     return noise_to_sensitivity(noise_multiplier, neighboring_relation="replace_one")
 
 
 @contextmanager
 def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a ledger for one release: others wait, and a failure leaves it as it was."""
+    """Open a ledger for one release; other processes wait. Commit unless the block fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = FULL")
@@ -222,8 +229,14 @@ def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
         connection.execute("COMMIT")
 
 
-def _flat(arrays: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return all arrays as one row of float64, in their order."""
+def _as_vector(arrays: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return all arrays as one vector of float64, in their order.
+
+    Raises
+    ------
+    ValueError
+        If there are none, or some hold other than floating-point numbers.
+    """
     parts = [np.asarray(arrays[name]) for name in arrays]
     kinds = sorted({str(part.dtype) for part in parts})
     if not parts or any(part.dtype.kind != "f" for part in parts):
@@ -231,13 +244,13 @@ def _flat(arrays: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.concatenate([part.ravel().astype(np.float64) for part in parts])
 
 
-def _unflat(row: Any, like: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row as arrays of the names, shapes and types of `like`."""
+def _as_arrays(vector: Any, example: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a vector as arrays with the names, shapes and types of an example."""
     arrays: dict[str, Any] = {}
     first = 0
-    for name, value in like.items():
+    for name, value in example.items():
         part = np.asarray(value)
-        numbers = row[first : first + part.size]
+        numbers = vector[first : first + part.size]
         arrays[name] = numbers.reshape(part.shape).astype(part.dtype)
         first += part.size
     return arrays

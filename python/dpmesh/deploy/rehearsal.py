@@ -1,4 +1,8 @@
-"""A rehearsal: all parties of a contract in one process, each with its own folder."""
+"""Rehearsal of a contract: all parties in one process, with seeded noise, which is NOT private.
+
+``dpmesh contract rehearse`` calls it before the parties join, to see that their files and the
+contract fit together, and that the nodes have the bits of the simulator.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +29,29 @@ class Rehearsal(NamedTuple):
     Attributes
     ----------
     released
-        Each party's released model, shape (parties, dim).
-    same
-        Whether they have the bits of `simulate` under the contract's public key.
+        Each party's released model, shape (parties, dim), NOT private.
+    equals_simulation
+        True if the models have the bits of `simulate` under the contract's public key.
     bytes
-        How many the router carried.
+        Number of bytes that the router carried.
     """
 
     released: Any
-    same: bool
+    equals_simulation: bool
     bytes: int
 
 
-def rehearse(
-    contract: Contract, files: Mapping[str, Path], *, progress: Callable[[Any], object] = id
-) -> Rehearsal:
-    """Run a contract in this process, with seeded noise and keys that are thrown away.
+def _ignore(_: Router) -> None:
+    """Show no progress."""
 
-    Nodes and router exchange the bytes that they would exchange between machines.
+
+def rehearse(
+    contract: Contract, files: Mapping[str, Path], *, progress: Callable[[Router], object] = _ignore
+) -> Rehearsal:
+    """Run a contract in this process, and compare its models with those of the simulator.
+
+    Nodes and router exchange the bytes that they would exchange between machines. The noise comes
+    from the contract's public key. Folders and signing keys are temporary: no budget is charged.
 
     Parameters
     ----------
@@ -57,18 +66,22 @@ def rehearse(
     ------
     ValueError
         If a party has no file, or its records are not those of the contract.
+    RuntimeError
+        If a node fails.
     """
     names = [party.name for party in contract.parties]
     missing = [name for name in names if name not in files]
     if missing:
         fail("data", f"a file for each party ({', '.join(names)})", f"none for {missing[0]}")
-    with TemporaryDirectory() as place:
-        content = _with_new_keys(contract, Path(place))
+    with TemporaryDirectory() as temporary:
+        home = Path(temporary)
+        content = _with_new_keys(contract, home)
         rehearsed = Contract.of(content, contract.settings.module)
         records = [rehearsed.tables.read(files[name]) for name in names]
-        folders = [Folder.open(Path(place) / name) for name in names]
+        folders = [Folder.open(home / name) for name in names]
         nodes = [
-            Node(rehearsed, *pair, rehearsal=True) for pair in zip(folders, records, strict=True)
+            Node(rehearsed, folder, dataset, rehearsal=True)
+            for folder, dataset in zip(folders, records, strict=True)
         ]
         router = Router(rehearsed)
         while not router.done:
@@ -82,7 +95,7 @@ def rehearse(
             folder.close()
     simulated = simulate(
         rehearsed.algorithm,
-        _whole(rehearsed, records),
+        _pooled_problem(rehearsed, records),
         rehearsed.topology,
         rounds=rehearsed.terms.rounds,
         key=rehearsed.public_key,
@@ -93,18 +106,18 @@ def rehearse(
     return Rehearsal(released, np.array_equal(released, expected), router.bytes)
 
 
-def _with_new_keys(contract: Contract, place: Path) -> dict[str, Any]:
-    """Make a folder for each party; return the contract's content with their keys."""
+def _with_new_keys(contract: Contract, home: Path) -> dict[str, Any]:
+    """Make a folder for each party in `home`; return the contract's content with their keys."""
     content = deepcopy(contract.settings.content)
     for party, table in zip(contract.parties, content["party"], strict=True):
-        folder = Folder.create(place / party.name, epsilon=party.epsilon, delta=party.delta)
+        folder = Folder.create(home / party.name, epsilon=party.epsilon, delta=party.delta)
         table["signing_key"] = folder.signing.public.hex()
         folder.close()
     return content
 
 
-def _whole(contract: Contract, records: list[Dataset]) -> Any:
-    """Return the problem of all parties' records in one place, for the simulator."""
+def _pooled_problem(contract: Contract, records: list[Dataset]) -> Any:
+    """Return the problem of all parties with all records in one place, for the simulator."""
     features = np.concatenate([np.asarray(site.features) for site in records])
     pooled = Dataset(features, np.concatenate([site.labels for site in records]), "all records")
     ends = np.cumsum(contract.records)[:-1]

@@ -1,4 +1,8 @@
-"""Tables of a contract: the columns of the parties' records with public ranges, or questions."""
+"""The tables of a contract's parties: columns with public ranges, and what is learned from them.
+
+A contract either learns a model of the columns, or asks questions about them. The public ranges
+decide how each cell is encoded, so that no party's data decide it.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +38,20 @@ from dpmesh.tables.reader import TextFormat, open_table
 _log = logging.getLogger("dpmesh")
 
 PROBLEMS: dict[str, Any] = {"linear": LinearProblem, "jax": jax_model}
+"""Makers of the learning problems that a contract can name, by kind."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables that the parties of a contract have, and what is learned or asked of them.
+    """Format of the parties' tables under a contract, as public as the contract itself.
+
+    A `Contract` makes it. A party calls `read` or `dataset` with its own records, which stay with
+    the party.
 
     Parameters
     ----------
     settings, terms
-        The content of the contract, and what it states about the run.
+        The content of the contract, and its terms.
     """
 
     settings: Settings
@@ -51,11 +59,11 @@ class Tables:
 
     @cached_property
     def columns(self) -> Columns | None:
-        """The columns of a table that the model reads, with their public ranges."""
+        """The columns of the features, with their public ranges; None without ranges."""
         ranges = self.settings.table("ranges")
-        names = [name for name in ranges if name not in self.labels]
         if not ranges or self.questions is not None:
             return None
+        names = [name for name in ranges if name not in self.labels]
         features = str(self.terms.features or "columns")
         columns: Columns = self.settings.call(
             "ranges",
@@ -68,7 +76,7 @@ class Tables:
 
     @cached_property
     def questions(self) -> Questions | None:
-        """Questions that the parties ask of their tables together; None if they learn a model."""
+        """The questions of the table [questions]; None if the parties learn a model."""
         settings = self.settings
         ranges = self.settings.table("ranges")
         if "questions" not in settings.content:
@@ -90,13 +98,13 @@ class Tables:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The columns to predict."""
+        """Names of the columns to predict; none if the contract states no label."""
         labels: tuple[str, ...] = self.settings.call("contract", columns_of, label=self.terms.label)
         return labels
 
     @cached_property
     def label(self) -> Label:
-        """The public range of the label, or of several."""
+        """The public range of the column to predict, or of several."""
         ranges = self.settings.table("ranges")
         if not self.labels or not {*self.labels} <= {*ranges}:
             self.settings.fail("contract.label", "wanted the column to predict, with a range")
@@ -106,12 +114,12 @@ class Tables:
 
     @property
     def classifies(self) -> bool:
-        """True unless the contract states a label that is not a class."""
+        """True if the labels are classes, which they are without ranges."""
         return self.columns is None or isinstance(self.label, Category)
 
     @property
     def features(self) -> int:
-        """Number of features of a record."""
+        """Number of features of a record; for questions, of its encoded cells."""
         if self.questions is not None:
             return PER_COLUMN * len(self.questions.kinds)
         if self.columns is None:
@@ -120,7 +128,7 @@ class Tables:
 
     @cached_property
     def problem(self) -> tuple[Any, dict[str, Any]]:
-        """The problem's maker and its arguments; for questions, records are its features."""
+        """The maker of the learning problem, and its arguments beside the records."""
         if self.questions is not None:
             return QuestionProblem, {"questions": self.questions}
         maker, arguments = self.settings.part("problem", self.settings.table("problem"), PROBLEMS)
@@ -128,7 +136,7 @@ class Tables:
 
     @property
     def network(self) -> str | None:
-        """The function that makes a network in JAX, as "module:function"; None: a linear model."""
+        """The function of a JAX network, as ``module:function``; None for a linear model."""
         maker, arguments = self.problem
         if maker is jax_model:
             return str(arguments["model"])
@@ -137,23 +145,23 @@ class Tables:
     def read(
         self, path: str | Path, text_form: TextFormat | None = None, *, drop: bool = False
     ) -> Dataset:
-        """Return a party's own records from a file, as the contract describes them.
+        """Return a party's records from a file, encoded as the contract states.
 
         Parameters
         ----------
         path
             A table (CSV with a header, Parquet, Arrow, Feather) with the columns of the contract's
-            ranges; or a numpy archive (npz) with ``features``, shape (records, features), and
-            ``labels``, if the contract has none.
-        written
-            How a text file is written; by default as its header shows.
+            ranges. Without ranges, a NumPy archive (npz) with ``features``, shape (records,
+            features), and ``labels``, shape (records,).
+        text_form
+            Format of a text file; by default detected from its header line.
         drop
-            Whether records without a label are left out; else they are an error.
+            True to leave out records without a label, which are an error otherwise.
 
         Raises
         ------
         ValueError
-            If the file holds something else.
+            If the file has other columns or arrays, or a cell that its range does not allow.
         OSError
             If it cannot be read.
         """
@@ -172,9 +180,15 @@ class Tables:
     def dataset(self, table: Any, *, drop: bool = False) -> Dataset:
         """Return the records of a table, encoded by the contract's public ranges.
 
-        Numbers outside of a range are clipped, and what cannot be read counts as missing, if the
-        range allows that; the log, which stays with the party, counts both. With `drop` records
-        without a label are left out; the contract counts the others.
+        Numbers outside of a range are clipped. Cells that cannot be read count as missing, if the
+        range allows that. The log, which stays with the party, has the number of both.
+
+        Parameters
+        ----------
+        table
+            A table of pandas or another library, with the columns of the contract's ranges.
+        drop
+            True to leave out records without a label, which are an error otherwise.
 
         Raises
         ------
@@ -182,36 +196,43 @@ class Tables:
             If the contract has no ranges, or the table lacks a column.
         """
         if self.questions is not None:
-            columns, notices = read_columns(self.questions, with_names(as_table(table)))
-            for notice in notices:
-                _log.warning("%s", notice)
-            cells = encoded(self.questions, columns)
-            return Dataset(cells, np.ones(len(cells), np.int64), "own records")
+            return self._dataset_of_questions(self.questions, table)
         if self.columns is None or not self.labels:
             fail("ranges", "a contract with [ranges] and a label for tables", "none")
         labels, labelled_table = labelled(self.labels, self.label, as_table(table), drop=drop)
-        read = self.columns.encode_table(labelled_table)
-        notices = read.notices()
+        encoded_table = self.columns.encode_table(labelled_table)
+        notices = encoded_table.notices()
         if isinstance(self.label, Number):
             (label,) = self.labels
             scaled, beyond, _ = self.label.encode(label, labels)
-            labels, notices = scaled[:, 0], notices + clipped(label, beyond, len(labels))
+            notices += clipped(label, beyond, len(labels))
+            labels = scaled[:, 0]
         elif isinstance(self.label, Labels):
             labels = as_sets(labels)
         elif self.network is None and self.problem[1].get("classes") is None:
-            labels = 2 * labels - 1
+            labels = 2 * labels - 1  # a binary loss has the labels -1 and 1
         for notice in notices:
             _log.warning("%s", notice)
-        return Dataset(read.features.astype(self.terms.numbers), labels, "own records")
+        return Dataset(encoded_table.features.astype(self.terms.numbers), labels, "own records")
+
+    def _dataset_of_questions(self, questions: Questions, table: Any) -> Dataset:
+        """Return the records of a table as questions read them; their labels have no meaning."""
+        columns, notices = read_columns(questions, with_names(as_table(table)))
+        for notice in notices:
+            _log.warning("%s", notice)
+        cells = encoded(questions, columns)
+        return Dataset(cells, np.ones(len(cells), np.int64), "own records")
 
     @cached_property
     def outline(self) -> Outline | None:
-        """Names and meanings of a model's numbers; None without ranges."""
+        """Names and meanings of a model's parameters; None without ranges."""
         if self.columns is None:
             return None
         if isinstance(self.label, Number):
             loss = self.problem[1].get("loss")
             if (loss == "poisson") != isinstance(self.label, Count):
                 fail("problem.loss", "'poisson' for a label {counts = ..}, no other", repr(loss))
-        network = None if self.network is None else named(self.network)
+        network = None
+        if self.network is not None:
+            network = named(self.network)
         return Outline.of(self.columns, self.label, network)

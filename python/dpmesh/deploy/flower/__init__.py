@@ -44,8 +44,8 @@ _HOMES = dict.fromkeys(["TrainingFailed", "flat", "private_update", "unflat"], "
 _HOMES |= dict.fromkeys(["DPFedLS", "TooFewAnswersError"], "server")
 _HOMES |= dict.fromkeys(["NoAnswerError", "answers", "ask"], "supernode")
 _HOMES |= dict.fromkeys(["Courier", "WarmNode", "route"], "transport")
-"""Where each name is from, which is imported when it is first used: a SuperNode starts a process
-for each question."""
+"""The module of each name. Names are imported when they are first used, since Flower starts a
+process for each question."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,8 @@
-"""The client's part: what it sends is bounded before it leaves; models as rows, on both sides."""
+"""The client's part of federated learning on Flower: it clips an update before it leaves.
+
+Models are rows here, of shape (1, dim): all arrays of a Flower record, one after another. The
+server converts and clips by the same functions, as a client may be malicious.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ Mod = Callable[[Message, Context, ClientAppCallable], Message]
 
 
 class TrainingFailed(RuntimeError):  # noqa: N818
-    """A client could not train; the reason may reveal its data and stays with the client."""
+    """A client could not train. The reason may reveal its data, and is in its own log alone."""
 
 
 def private_update(clipping_norm: float) -> Mod:
@@ -60,21 +64,22 @@ def private_update(clipping_norm: float) -> Mod:
         name, start = _model_in(message)
         w = flat(start)
         try:
-            move = _clipped_move(w, call_next(message, context), clipping_norm)
+            update = _clipped_update(w, call_next(message, context), clipping_norm)
         except (Exception, SystemExit) as error:  # Flower sends its text to the server
             raise TrainingFailed("the client's log states why") from error
-        return _answer(message, name, start, w, move)
+        return _answer(message, name, start, w, update)
 
     return mod
 
 
 def _is_to_train(message: Message) -> bool:
+    """Return True if a message asks the client to train."""
     category, _, _ = message.metadata.message_type.partition(".")  # "train.default" is "train"
     return bool(category == MessageType.TRAIN)
 
 
 def _model_in(message: Message) -> tuple[str, ArrayRecord]:
-    """Return the only model of a message, and its name, before the app can change it."""
+    """Return the name and a copy of the only model of a message, before the app can change it."""
     records = dict(message.content.array_records)
     if len(records) != 1:
         fail("message", "one with one ArrayRecord", f"{len(records)} of them")
@@ -82,8 +87,8 @@ def _model_in(message: Message) -> tuple[str, ArrayRecord]:
     return name, ArrayRecord(dict(model))
 
 
-def _clipped_move(w: Floats, reply: Message, clipping_norm: float) -> Sensitive:
-    """Return how far training moved the model, shape (1, dim), at most `clipping_norm`."""
+def _clipped_update(w: Floats, reply: Message, clipping_norm: float) -> Sensitive:
+    """Return the trained model less the model `w`, shape (1, dim), clipped to `clipping_norm`."""
     if reply.has_error():
         raise RuntimeError(reply.error.reason)
     (trained,) = reply.content.array_records.values()
@@ -93,10 +98,12 @@ def _clipped_move(w: Floats, reply: Message, clipping_norm: float) -> Sensitive:
     return Sensitive(clipped(row - w, clipping_norm))
 
 
-def _answer(message: Message, name: str, start: ArrayRecord, w: Floats, move: Sensitive) -> Message:
+def _answer(
+    message: Message, name: str, start: ArrayRecord, w: Floats, update: Sensitive
+) -> Message:
     """Return `start` plus the update, with its names, shapes and type, and nothing else."""
     with np.errstate(over="ignore"):
-        model = (w + move).astype(w.dtype)
+        model = (w + update).astype(w.dtype)
     return Message(RecordDict({name: unflat(model, start)}), reply_to=message)
 
 
@@ -115,53 +122,62 @@ def flat(arrays: ArrayRecord) -> Floats:
     return np.concatenate([part.ravel() for part in parts])[np.newaxis]
 
 
-def unflat(row: Floats, like: ArrayRecord) -> ArrayRecord:
-    """Return a row as arrays of the names and shapes of `like`."""
+def unflat(row: Floats, example: ArrayRecord) -> ArrayRecord:
+    """Return a row, shape (1, dim), as arrays with the names and shapes of an example."""
     record = ArrayRecord()
     first = 0
-    for name, part in zip(like, like.to_numpy_ndarrays(), strict=True):
+    for name, part in zip(example, example.to_numpy_ndarrays(), strict=True):
         record[name] = Array(row[0, first : first + part.size].reshape(part.shape))
         first += part.size
     return record
 
 
 def clipped(rows: Floats, clipping_norm: float) -> Floats:
-    """Clip finite rows, also where the square of an entry is beyond the type's range."""
+    """Return finite rows, each clipped to an L2 norm.
+
+    Rows are first scaled down, so that no square of an entry exceeds the type's range.
+    """
     if not len(rows):
         return rows
     largest = np.abs(rows).max(axis=1, keepdims=True)
-    shorter = rows * (2 * clipping_norm / np.maximum(largest, 2 * clipping_norm)).astype(rows.dtype)
-    return kernels.clip_rows(shorter, clipping_norm, out=shorter)
+    factors = 2 * clipping_norm / np.maximum(largest, 2 * clipping_norm)
+    scaled = rows * factors.astype(rows.dtype)
+    return kernels.clip_rows(scaled, clipping_norm, out=scaled)
 
 
-def moves_in(replies: Iterable[Message], client_of_message: Mapping[str, int], w: Floats) -> Floats:
-    """Return how far clients moved the model `w`, each once, in the order of their numbers.
+def updates_in(
+    replies: Iterable[Message], client_of_message: Mapping[str, int], w: Floats
+) -> Floats:
+    """Return the usable updates of clients, one of each, in the order of their numbers.
 
     Parameters
     ----------
     replies
-        What came. Answers for a dead node come from the SuperLink, under an id of its own, so that
-        who sent a message proves nothing.
-    asked
-        The number of the client that each message went to, by the message's id.
+        Messages that arrived. Their sender proves nothing: the SuperLink answers for a dead node.
+    client_of_message
+        The number of the client that each question went to, by the id of the question.
     w
-        Shape (1, dim).
+        The model that the clients were sent, shape (1, dim).
 
     Returns
     -------
-    Finite rows, of shape (usable answers, dim).
+    Updates with finite entries, shape (usable answers, dim), not clipped.
     """
-    by_client = {}
+    reply_of_client = {}
     for reply in replies:
         client = client_of_message.get(reply.metadata.reply_to_message_id)
         if client is not None:
-            by_client[client] = reply
-    moves = [_move(by_client[client], w) for client in sorted(by_client)]
-    return np.vstack([np.empty((0, w.shape[1]), w.dtype), *(m for m in moves if m is not None)])
+            reply_of_client[client] = reply
+    updates = [np.empty((0, w.shape[1]), w.dtype)]
+    for client in sorted(reply_of_client):
+        update = _update_in(reply_of_client[client], w)
+        if update is not None:
+            updates.append(update)
+    return np.vstack(updates)
 
 
-def _move(answer: Message, w: Floats) -> Floats | None:
-    """Return how far a client moved the model; None, as if it were missing, if it sent none."""
+def _update_in(answer: Message, w: Floats) -> Floats | None:
+    """Return a client's model less `w`; None if the answer is unusable, as if it were missing."""
     if answer.has_error() or len(answer.content.array_records) != 1:
         return None
     try:
@@ -171,7 +187,7 @@ def _move(answer: Message, w: Floats) -> Floats | None:
     if model.shape != w.shape:
         return None
     with np.errstate(over="ignore"):
-        move: Floats = model.astype(w.dtype) - w
-    if np.isfinite(move).all():
-        return move
+        update: Floats = model.astype(w.dtype) - w
+    if np.isfinite(update).all():
+        return update
     return None

@@ -1,4 +1,8 @@
-"""The server's part: a strategy that draws cohorts, sums, adds noise, and keeps the ledger."""
+"""The server's part of federated learning on Flower: it adds the noise, and keeps the ledger.
+
+The rounds are those of `FederatedLearning`; in place of a problem's clients, the algorithm gets the
+updates that arrived over Flower.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.algorithms.federated_combination import TrustedServer
 from dpmesh.algorithms.federated_contribution import AnyContribution, Vectors
 from dpmesh.algorithms.federated_updates import ClientUpdates
-from dpmesh.deploy.flower.client import clipped, flat, moves_in, unflat
+from dpmesh.deploy.flower.client import clipped, flat, unflat, updates_in
 from dpmesh.deploy.flower.parties import Parties
 from dpmesh.keys import A_KEY, Key, fingerprint
 from dpmesh.privacy.budget import Budget
@@ -43,7 +47,7 @@ with needed_by("the engine 'flower'"):
 log = getLogger("flwr")
 
 ARRAYS, CONFIG, ROUND = "arrays", "config", "server-round"
-"""Names of records and of an entry, by Flower's convention."""
+"""Names of the model's record, of the configuration's and of its entry, by Flower's convention."""
 
 
 class TooFewAnswersError(RuntimeError):
@@ -51,13 +55,13 @@ class TooFewAnswersError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Arrived(TrustedServer):
-    """A server that adds up what arrived, in place of what a problem's clients would send.
+class _ReceivedUpdates(TrustedServer):
+    """A trusted server that adds up received updates, in place of those of a problem's clients.
 
     Parameters
     ----------
     updates
-        What clients sent in the round, each bounded by itself, shape (clients, dim).
+        The clipped updates of a round, shape (clients that answered, dim).
     """
 
     updates: Sensitive
@@ -65,29 +69,38 @@ class _Arrived(TrustedServer):
     def cohort(
         self, contribution: AnyContribution, t: int, key: Key, local_clients: int
     ) -> Indices:
-        """Return who was asked: who drops out, others see."""
+        """Return the drawn cohort: clients that drop out are missing from the updates alone."""
         return contribution.cohort(t, key, None)
 
     def message(
         self, cohort_vectors: Vectors, algorithm: Any, state: Any, t: int, local_clients: int
     ) -> Any:
-        """Return the sum of what arrived; `sent` trains nobody unless it is read."""
-        arrived = iter([(np.arange(len(self.updates)), self.updates)] * bool(len(self.updates)))
-        return super().message(arrived, algorithm, state, t, local_clients)
+        """Return the message of a round from the received updates, not from `cohort_vectors`.
+
+        The latter are made as they are read, so that no client is trained here.
+        """
+        received: list[tuple[Indices, Sensitive]] = []
+        if len(self.updates):
+            received.append((np.arange(len(self.updates)), self.updates))
+        return super().message(iter(received), algorithm, state, t, local_clients)
 
 
-class _Server(Channel):
-    """Drives the server's rounds; under a key that is not seeded no two sums have one noise."""
+class _ServerChannel(Channel):
+    """The channel of the server's rounds. Different sums have different noise."""
 
     def noise_key(self, values: Sensitive) -> Key:
-        under = b"noise on" + sha256(values.tobytes()).digest()
+        """Return the key of the noise on a sum: bound to the sum, unless it is seeded."""
         if self.key.is_seeded:
             return self.key
-        return self.key.derive(under)
+        return self.key.derive(b"noise on" + sha256(values.tobytes()).digest())
 
 
 class DPFedLS(Strategy):
     """A Flower strategy for the server's part of one run of `FederatedLearning`.
+
+    Flower calls it in the ServerApp. The server is trusted: it sees the clients' clipped updates,
+    and its key and its checkpoint must stay secret. With a checkpoint, the ledger is on disk before
+    a model is sent.
 
     Parameters
     ----------
@@ -154,7 +167,9 @@ class DPFedLS(Strategy):
         ):
             expected = "no adaptive_clipping, proximal term and control_variates under Flower"
             fail("algorithm", expected, algorithm)
-        self.algorithm, self._updates, self.budget = algorithm, contribution, budget
+        self.algorithm = algorithm
+        self.budget = budget
+        self._contribution = contribution
         if delta is None:
             delta = 0.0 if budget is None else budget.delta
         self.delta = probability("delta", delta, one=False)
@@ -163,20 +178,25 @@ class DPFedLS(Strategy):
             quorum = ceil(algorithm.combination.arrival_rate * contribution.clients / 2)
         self.quorum = integer("quorum", quorum, below=contribution.clients + 1)
         self.patience = non_negative("patience", patience)
-        self._own = "fresh" if key is None else fingerprint(key)
+        self._key_name = "fresh" if key is None else fingerprint(key)
         self._path = checkpoint
         self._salt = (checkpoint and salt_in(checkpoint)) or secrets.token_hex(32)
         key = Key.generate() if key is None else key
         self.key = key if key.is_seeded else key.derive(bytes.fromhex(self._salt))
         self._checkpoint: SavedRun | None = None
         self._ledger = Ledger(self.plan(1))
-        self._server = _Server(Broadcast(), self.key, self._ledger)
-        self._cohort = 0
+        self._channel = _ServerChannel(Broadcast(), self.key, self._ledger)
+        self._cohort_size = 0
         self._asked: list[tuple[Message, int]] = []
         self._state: FederatedState | None = None
         self._arrays = ArrayRecord()
-        self._done, self._rounds = 0, 1
-        self._started = self._waited = False
+        self._done = 0
+        """Number of finished rounds."""
+        self._rounds = 1
+        """Number of rounds of the whole run."""
+        self._has_started = False
+        self._has_waited = False
+        """True once the server has waited for all clients, before its first round."""
 
     def plan(self, rounds: int) -> Plan:
         """Return the server's releases of `rounds` rounds."""
@@ -208,15 +228,15 @@ class DPFedLS(Strategy):
         TooFewAnswersError
             If fewer clients than the quorum are connected, or answer.
         """
-        if self._started:
+        if self._has_started:
             fail("strategy", "a new one for each run", f"one that ran {self._done} rounds")
-        self._ledger = self._server.ledger = Ledger(self.plan(num_rounds))
+        self._ledger = self._channel.ledger = Ledger(self.plan(num_rounds))
         self._resume(initial_arrays)
         if num_rounds < self._done:
             fail("num_rounds", f"at least {self._done}, which are done", num_rounds)
         self._require(num_rounds)
         self._rounds = num_rounds
-        self._started = True
+        self._has_started = True
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             assert evaluate_fn is not None
@@ -239,11 +259,11 @@ class DPFedLS(Strategy):
             return []
         self._require(server_round)
         nodes = self._connected(grid)
-        cohort = self._updates.cohort(server_round - 1, self.key, None)
+        cohort = self._contribution.cohort(server_round - 1, self.key, None)
         config[ROUND] = server_round
         start = unflat(self._state.w, self._arrays)  # `arrays` are the output, which may be a mean
         content = RecordDict({ARRAYS: start, CONFIG: config})
-        self._cohort = len(cohort)
+        self._cohort_size = len(cohort)
         there = [int(client) for client in cohort if client in nodes]
         self._asked = [
             (Message(content, nodes[client], MessageType.TRAIN), client) for client in there
@@ -263,11 +283,13 @@ class DPFedLS(Strategy):
             if last:
                 return (self._output(), self._metrics())
             return (None, None)
-        moves = self._moves(replies, self._state.w)
-        self._count(len(moves), server_round)
-        clients = SimpleNamespace(nodes=self._updates.clients)
-        step = self._server.run(self._of(moves), self._state, self._done, clients, self.key)
-        self._server.end_round()
+        updates = self._clipped_updates(replies, self._state.w)
+        self._check_quorum(len(updates), server_round)
+        clients = SimpleNamespace(nodes=self._contribution.clients)
+        step = self._channel.run(
+            self._with_updates(updates), self._state, self._done, clients, self.key
+        )
+        self._channel.end_round()
         self._state = step.state
         self._done = server_round
         self._save()
@@ -296,14 +318,14 @@ class DPFedLS(Strategy):
     def _report(self, plan: Plan) -> Report:
         return report(plan, self.delta, seeded=self.key.is_seeded)
 
-    def _of(self, moves: Floats) -> FederatedLearning:
-        """Return the algorithm of what arrived."""
+    def _with_updates(self, updates: Floats) -> FederatedLearning:
+        """Return the algorithm with a server that adds up these updates."""
         trusted = self.algorithm.combination
         assert isinstance(trusted, TrustedServer)
-        arrived = _Arrived(
-            arrival_rate=trusted.arrival_rate, grid=trusted.grid, updates=Sensitive(moves)
+        received = _ReceivedUpdates(
+            arrival_rate=trusted.arrival_rate, grid=trusted.grid, updates=Sensitive(updates)
         )
-        return replace(self.algorithm, combination=arrived)
+        return replace(self.algorithm, combination=received)
 
     def _resume(self, initial_arrays: ArrayRecord) -> None:
         """Begin, or go on after the rounds in the checkpoint."""
@@ -318,11 +340,13 @@ class DPFedLS(Strategy):
             "parties": list(self.parties.numbers),
             "model": ", ".join(f"{name} {part.dtype}{part.shape}" for name, part in parts),
         }
-        self._checkpoint = SavedRun(Checkpoint(self._path, every=1), run, [self._own], self._salt)
+        self._checkpoint = SavedRun(
+            Checkpoint(self._path, every=1), run, [self._key_name], self._salt
+        )
         saved = self._checkpoint.resume(self._progress, self.plan(1))
         self._state, self._done, self.parties.numbers = saved.state, saved.rounds, saved.carrier
         self._ledger.restore(saved.ledger)
-        self._server.noise.recall(saved.noise)
+        self._channel.noise.recall(saved.noise)
         if self._done:
             log.info("%d rounds were done before: going on after them", self._done)
 
@@ -333,7 +357,7 @@ class DPFedLS(Strategy):
             rounds=self._done,
             ledger=self._ledger.releases,
             carrier=self.parties.numbers,
-            noise=self._server.noise.memory,
+            noise=self._channel.noise.memory,
         )
 
     def _save(self) -> None:
@@ -347,32 +371,37 @@ class DPFedLS(Strategy):
 
     def _connected(self, grid: Grid) -> dict[int, int]:
         """Return the node of each client that is connected; wait for all, later for the quorum."""
-        clients = self.quorum if self._waited else self._updates.clients
+        clients = self.quorum if self._has_waited else self._contribution.clients
         nodes = self.parties.wait(grid, clients, self.patience)
-        self._waited = True
+        self._has_waited = True
         if len(nodes) < self.quorum:
             raise TooFewAnswersError(
-                f"{len(nodes)} of {self._updates.clients} clients are connected, and the quorum "
-                f"is {self.quorum}; not connected: {self.parties.absent(nodes)}"
+                f"{len(nodes)} of {self._contribution.clients} clients are connected, and the "
+                f"quorum is {self.quorum}; not connected: {self.parties.absent(nodes)}"
             )
         return nodes
 
-    def _moves(self, replies: Iterable[Message], w: Floats) -> Floats:
-        """Return the usable moves, each bounded by itself, in the order of the clients."""
+    def _clipped_updates(self, replies: Iterable[Message], w: Floats) -> Floats:
+        """Return the usable updates, each clipped, in the order of the clients."""
         client_of_message = {message.metadata.message_id: client for message, client in self._asked}
-        return clipped(moves_in(replies, client_of_message, w), self._updates.clipping_norm)
+        return clipped(updates_in(replies, client_of_message, w), self._contribution.clipping_norm)
 
-    def _count(self, answers: int, server_round: int) -> None:
-        """Report how many answered, where that is no secret, and stop below the quorum."""
-        secret = self._updates.sampling == "poisson"
-        summary = f"{answers} of {self._cohort} clients answered in round {server_round}"
-        few = answers < ceil(self._cohort * self.quorum / self._updates.clients)
-        if not secret:
+    def _check_quorum(self, answers: int, server_round: int) -> None:
+        """Log how many clients answered, and stop below the quorum, if the cohort is public.
+
+        Under Poisson sampling the size of the cohort is secret: few answers are a warning alone.
+        """
+        is_secret = self._contribution.sampling == "poisson"
+        summary = f"{answers} of {self._cohort_size} clients answered in round {server_round}"
+        is_below_quorum = answers < ceil(
+            self._cohort_size * self.quorum / self._contribution.clients
+        )
+        if not is_secret:
             log.info("\t%s", summary)
-        if few and secret:
+        if is_below_quorum and is_secret:
             log.warning("\t%s; keep this line to yourself: the cohort is secret", summary)
-        elif few:
-            least = f"{self.quorum} of {self._updates.clients}"
+        elif is_below_quorum:
+            least = f"{self.quorum} of {self._contribution.clients}"
             raise TooFewAnswersError(f"{summary}, less than the quorum of {least}")
 
     def _output(self) -> ArrayRecord:
