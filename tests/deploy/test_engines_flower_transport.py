@@ -212,8 +212,8 @@ def test_a_party_that_does_not_answer_is_missing() -> None:
         return question[::-1]
 
     courier = Courier(Grid(["a", "b", "stranger"], answer), ["a", "b", "c"])
-    looks = [courier.look({0: b"xy", 1: b"xy", 2: b"xy"}) for _ in range(3)]
-    assert {party: said for look in looks for party, said in look.items()} == {0: b"yx"}
+    answers = [courier.exchange({0: b"xy", 1: b"xy", 2: b"xy"}) for _ in range(3)]
+    assert {party: said for look in answers for party, said in look.items()} == {0: b"yx"}
 
 
 def test_why_a_node_does_not_answer_stays_in_its_log() -> None:

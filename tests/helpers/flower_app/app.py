@@ -109,7 +109,7 @@ def route_meshes(grid: Grid, folder: Path, contents: dict) -> list[str]:
         for party in {*range(CLIENTS)} - questions.keys():
             if any(party in messages for messages in requests):
                 questions[party] = pack(*(messages.get(party, b"") for messages in requests))
-        for party, replies in courier.look(questions).items():
+        for party, replies in courier.exchange(questions).items():
             del questions[party]
             for router, answer in zip(routers, unpack(replies), strict=True):
                 if answer:

@@ -22,69 +22,89 @@ with needed_by("the engine 'flower'"):
 log = getLogger("flwr")
 
 PAUSE = 1.0
-"""Seconds between two looks at who is connected."""
+"""Seconds between two requests for the connected nodes."""
 
 _TRIES = 3
-"""How often a node is asked for its name if it answers with an error."""
+"""Most questions to a node for its name, as it may answer with an error."""
 
-_LOOKS = 10
-"""How many looks lie between two lines of the log that report for whom the server waits."""
+_REQUESTS_BETWEEN_NOTICES = 10
+"""Requests for the connected nodes between two log lines with the missing parties."""
 
 
 class Parties:
-    """The parties of a run, numbered from 0, and the nodes under which they are connected.
+    """The parties of a run, numbered from 0, and the Flower nodes under which they are connected.
+
+    The server's strategy and the `Courier` use it. Names are not authenticated: Flower's own
+    authentication of SuperNodes, or the signatures of a contract, show who a party is.
 
     Parameters
     ----------
     clients
-        Their number.
+        Number of parties.
     names
-        Their names, in their order; None for those of the first nodes that introduce themselves.
+        Names of the parties, in the order of their numbers; None to number the first nodes that
+        connect.
     kind
-        The type of the messages that ask for names.
+        Flower's type of the messages that ask for names.
     """
 
     def __init__(
         self, clients: int, names: Sequence[str] | None = None, *, kind: str = MessageType.TRAIN
     ) -> None:
-        self.clients, self._kind = clients, kind
+        self.clients = clients
+        self._kind = kind
         self.numbers: dict[str, int] = {name: i for i, name in enumerate(names or ())}
-        """The number of each party whose name is known."""
+        """The number of each party, by its name."""
         if names is not None and not len(self.numbers) == len(names) == clients:
             fail("parties", f"{clients} different names, one for each client", list(names))
         self._names: dict[int, str] = {}
+        """The name that each node has stated, by its id."""
         self._pending: dict[str, int] = {}
+        """The node of each unanswered question for a name, by the id of the message."""
         self._tries: Counter[int] = Counter()
+        """Number of questions for its name to each node."""
         self._refused: set[str] = set()
+        """Names of nodes that are not among the parties, and were logged."""
 
     def wait(self, grid: Grid, clients: int, patience: float) -> dict[int, int]:
-        """Return the node of each connected party, by its number.
+        """Wait until parties are connected; return the node of each connected one, by its number.
 
-        It waits, but no longer than `patience` seconds, until `clients` are connected, and logs for
-        whom it waits.
+        Parameters
+        ----------
+        grid
+            Flower's connection to the nodes.
+        clients
+            Number of parties to wait for; the log names the missing ones.
+        patience
+            Most seconds to wait.
         """
         end = time.monotonic() + patience
-        looks = 0
-        while self._admitted(there := self._connected(grid)) < clients and time.monotonic() < end:
-            if looks % _LOOKS == 0:
-                many = self._admitted(there)
-                absent = self.absent(self._numbered(there))
-                log.info("%d clients of at least %d; not connected: %s", many, clients, absent)
-            looks += 1
+        requests = 0
+        connected = self._connected(grid)
+        while self._count_parties(connected) < clients and time.monotonic() < end:
+            if requests % _REQUESTS_BETWEEN_NOTICES == 0:
+                count = self._count_parties(connected)
+                absent = self.absent(self._by_number(connected))
+                log.info("%d clients of at least %d; not connected: %s", count, clients, absent)
+            requests += 1
             time.sleep(PAUSE)
-        self._admit(there)
-        return self._numbered(there)
+            connected = self._connected(grid)
+        self._admit(connected)
+        return self._by_number(connected)
 
-    def absent(self, there: Collection[int]) -> str:
-        """Return the names of the parties that are not among these."""
-        absent = [name for name, number in self.numbers.items() if number not in there]
+    def absent(self, connected: Collection[int]) -> str:
+        """Return the names of the parties whose numbers are not among the connected ones."""
+        absent = [name for name, number in self.numbers.items() if number not in connected]
         return ", ".join(absent) or "parties whose names are unknown"
 
-    def _numbered(self, there: Mapping[str, int]) -> dict[int, int]:
-        return {self.numbers[name]: node for name, node in there.items() if name in self.numbers}
+    def _by_number(self, connected: Mapping[str, int]) -> dict[int, int]:
+        """Return the nodes of connected parties by number, from those by name."""
+        return {
+            self.numbers[name]: node for name, node in connected.items() if name in self.numbers
+        }
 
     def _connected(self, grid: Grid) -> dict[str, int]:
-        """Return the node of each name; if several have one name, the last that said so."""
+        """Ask new nodes for their names; return the connected node of each name, the newest one."""
         nodes = set(grid.get_node_ids())
         for node in nodes - self._names.keys() - set(self._pending.values()):
             if self._tries[node] < _TRIES:
@@ -100,14 +120,15 @@ class Parties:
                 self._names[node] = name
         return {name: node for node, name in self._names.items() if node in nodes}
 
-    def _admitted(self, there: Mapping[str, int]) -> int:
-        """Return how many of these names are known, or can become so."""
-        numbered = sum(name in self.numbers for name in there)
-        return min(len(there), numbered + self.clients - len(self.numbers))
+    def _count_parties(self, connected: Mapping[str, int]) -> int:
+        """Return the number of connected names that have a number, or can still get one."""
+        numbered = sum(name in self.numbers for name in connected)
+        unnumbered_parties = self.clients - len(self.numbers)
+        return min(len(connected), numbered + unnumbered_parties)
 
-    def _admit(self, there: Mapping[str, int]) -> None:
-        """Number new names while there are places, and log once that others are not admitted."""
-        for name in sorted(there, key=lambda name: (len(name), name)):
+    def _admit(self, connected: Mapping[str, int]) -> None:
+        """Number new names as long as parties lack one, and log once that others are refused."""
+        for name in sorted(connected, key=lambda name: (len(name), name)):
             if name in self.numbers or name in self._refused:
                 continue
             if len(self.numbers) < self.clients:
@@ -118,6 +139,7 @@ class Parties:
 
 
 def _name_in(answer: Message) -> str | None:
+    """Return the name that a node states in its answer; None if it states none."""
     if answer.has_error() or PARTY not in answer.content.config_records:
         return None
     name = answer.content.config_records[PARTY].get("name")

@@ -20,26 +20,31 @@ with needed_by("the engine 'flower'"):
     from flwr.clientapp import ClientApp
 
 Answer: TypeAlias = Callable[[bytes, Context], bytes]
-"""Returns the answer to a question: all that leaves the node."""
+"""A function from a question, and Flower's context, to the answer, which leaves the node."""
 
 PARTY = "dpmesh-party"
 """Names the party in a SuperNode's ``--node-config``; also the record that asks for the name."""
 
-_RECORD, _BYTES = "dpmesh", "bytes"
+_RECORD = "dpmesh"
+_BYTES = "bytes"
+"""Names of the record of a message, and of its entry with the bytes."""
+
+_LONGEST_ANSWER = 2**32
+"""Most bytes of an answer that is read from a socket."""
 
 LENGTH = struct.Struct("!Q")
-"""What comes before a message at a socket."""
+"""Format of the length before each message at a socket."""
 
 
 class NoAnswerError(RuntimeError):
-    """A party did not answer; the reason may reveal its data, and is in its own log."""
+    """A party did not answer. The reason may reveal its data, and is in its own log alone."""
 
 
 def answers(app: ClientApp) -> Callable[[Answer], Answer]:
-    """Return a decorator of the function that answers the questions to a SuperNode.
+    """Return a decorator that registers a function as the answer to a SuperNode's questions.
 
-    Flower calls it in a process of its own for each question, so it opens the party's file anew and
-    closes it. What it raises stays in the node's log.
+    Flower calls the function in a new process for each question: it opens the party's folder and
+    closes it, or calls `ask`. Its errors stay in the node's log.
     """
 
     def register(answer: Answer) -> Answer:
@@ -59,12 +64,12 @@ def answers(app: ClientApp) -> Callable[[Answer], Answer]:
 
 
 def asks_for_name(message: Message) -> bool:
-    """Return whether the server asks for the party's name, and for nothing else."""
+    """Return True if the server asks for the party's name alone."""
     return PARTY in message.content.config_records
 
 
 def introduction(message: Message, context: Context) -> Message:
-    """Return the party's name: from the node's configuration, else its partition or its id."""
+    """Return the answer with the party's name: as configured, or the partition or the node's id."""
     config = context.node_config
     name = config.get(PARTY, config.get("partition-id", f"node {context.node_id}"))
     return Message(RecordDict({PARTY: ConfigRecord({"name": str(name)})}), reply_to=message)
@@ -76,7 +81,7 @@ def content_of(data: bytes) -> RecordDict:
 
 
 def bytes_in(message: Message) -> bytes:
-    """Return the bytes of a message, none if it holds none."""
+    """Return the bytes in a message; empty if it holds none."""
     if _RECORD not in message.content.config_records:
         return b""
     data = message.content.config_records[_RECORD].get(_BYTES)
@@ -86,40 +91,56 @@ def bytes_in(message: Message) -> bytes:
 
 
 def ask(path: str | Path, question: bytes, *, patience: float = 600.0) -> bytes:
-    """Return the answer of the node at a socket.
+    """Return the answer of the `WarmNode` at a socket.
+
+    Parameters
+    ----------
+    path
+        Path of the socket.
+    question
+        The question, as bytes.
+    patience
+        Most seconds to wait.
 
     Raises
     ------
     OSError
-        If nobody answers there in so many seconds.
+        If no node answers in time.
     """
-    with socket.socket(socket.AF_UNIX) as there:
-        there.settimeout(patience)
-        there.connect(str(path))
-        send(there, question, patience)
-        return read(there, 2**32, time.monotonic() + patience)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(patience)
+        connection.connect(str(path))
+        send(connection, question, patience)
+        return read(connection, _LONGEST_ANSWER, time.monotonic() + patience)
 
 
-def send(there: socket.socket, message: bytes, patience: float) -> None:
-    """Send a message over a socket, with its length."""
-    there.settimeout(patience)
-    there.sendall(LENGTH.pack(len(message)) + message)  # whose timeout is for the whole
+def send(connection: socket.socket, message: bytes, patience: float) -> None:
+    """Send a message over a connection, after its length, within `patience` seconds."""
+    connection.settimeout(patience)
+    connection.sendall(LENGTH.pack(len(message)) + message)  # its timeout is for the whole
 
 
-def read(there: socket.socket, longest: int, end: float) -> bytes:
-    """Return a message; fail if it is longer, or not there in time."""
-    (length,) = LENGTH.unpack(_exactly(there, LENGTH.size, end))
+def read(connection: socket.socket, longest: int, end: float) -> bytes:
+    """Return a message from a connection.
+
+    Raises
+    ------
+    OSError
+        If it has more than `longest` bytes, or has not arrived at the time `end`.
+    """
+    (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size, end))
     if length > longest:
         raise OSError(f"a message of {length} bytes, where at most {longest} are allowed")
-    return _exactly(there, length, end)
+    return _exactly(connection, length, end)
 
 
-def _exactly(there: socket.socket, length: int, end: float) -> bytes:
+def _exactly(connection: socket.socket, length: int, end: float) -> bytes:
+    """Return so many bytes from a connection; see `read`."""
     parts = list[bytes]()
     remaining = length
     while remaining:
-        there.settimeout(max(1e-3, end - time.monotonic()))
-        part = there.recv(min(remaining, 2**20))
+        connection.settimeout(max(1e-3, end - time.monotonic()))
+        part = connection.recv(min(remaining, 2**20))
         if not part or time.monotonic() > end:
             raise OSError("the other end closed, or is too slow")
         parts.append(part)

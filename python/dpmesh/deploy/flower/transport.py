@@ -64,19 +64,23 @@ _PEER = struct.Struct("3i")
 """The process, user and group at the other end of a socket."""
 
 
-class _Sent(NamedTuple):
-    name: str
+class _SentQuestion(NamedTuple):
+    """A question on its way: the id of its message, the node it went to, and its bytes."""
+
+    message_id: str
     node: int
     question: bytes
 
 
 class Courier:
-    """Carries questions to parties, and their answers back, whatever ids they are connected under.
+    """Carrier of questions to parties and of their answers, also if a party's node restarts.
+
+    `route` uses it in the ServerApp. It sees public bytes alone, and is trusted with liveness.
 
     Parameters
     ----------
     grid
-        Flower's.
+        Flower's connection to the nodes.
     names
         The parties' names, in the order of their numbers.
     """
@@ -84,24 +88,36 @@ class Courier:
     def __init__(self, grid: Grid, names: Sequence[str]) -> None:
         self._grid = grid
         self._parties = Parties(len(names), names, kind=QUESTION)
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, _SentQuestion] = {}
+        """The question on its way to each party, by the party's number."""
 
-    def look(self, questions: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Send what is not on its way, to those that are connected; return what has arrived.
+    def exchange(self, questions: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Send questions to connected parties, without waiting; return answers that have arrived.
 
-        A party that restarts meanwhile is asked again.
+        A question that is on its way is sent again only if the party's node has restarted.
+
+        Parameters
+        ----------
+        questions
+            The current question to each party, by its number.
+
+        Returns
+        -------
+        Answers to current questions, by the party's number.
         """
-        there = self._parties.wait(self._grid, 0, 0.0)
+        connected = self._parties.wait(self._grid, 0, 0.0)
         for party, question in questions.items():
-            earlier = self._sent.get(party)
-            node = there.get(party)
-            if node is None or (earlier is not None and earlier[1:] == (node, question)):
+            node = connected.get(party)
+            if node is None:
+                continue
+            sent = self._sent.get(party)
+            if sent is not None and (sent.node, sent.question) == (node, question):
                 continue
             message = Message(content_of(question), node, QUESTION)
-            for name in self._grid.push_messages([message]):
-                if name:
-                    self._sent[party] = _Sent(name, node, question)
-        party_of_message = {earlier.name: party for party, earlier in self._sent.items()}
+            for message_id in self._grid.push_messages([message]):
+                if message_id:
+                    self._sent[party] = _SentQuestion(message_id, node, question)
+        party_of_message = {sent.message_id: party for party, sent in self._sent.items()}
         answers = {}
         for reply in self._grid.pull_messages(list(party_of_message)) if party_of_message else ():
             party = party_of_message[reply.metadata.reply_to_message_id]
@@ -111,51 +127,57 @@ class Courier:
 
 
 def route(grid: Grid, router: Router) -> None:
-    """Carry the rows of a mesh until its run is over; a party that is late is left out.
+    """Carry a router's questions and the parties' answers until the run is over.
 
-    Below the contract's quorum the run pauses, and the log reports for whom.
+    Parties that miss a deadline are left out. Below the contract's quorum the run pauses, and the
+    log names the missing parties.
     """
     contract = router.contract
     reported = ""
     courier = Courier(grid, [party.name for party in contract.parties])
     while not router.done:
-        for party, answer in courier.look(router.requests()).items():
+        for party, answer in courier.exchange(router.requests()).items():
             router.take(party, answer)
         if router.waits_since() > contract.terms.deadline and not router.close():
-            waits = ", ".join(router.waits_for)
-            if waits != reported:
-                log.warning("the run pauses: waiting for %s", waits)
-            reported = waits
+            waits_for = ", ".join(router.waits_for)
+            if waits_for != reported:
+                log.warning("the run pauses: waiting for %s", waits_for)
+            reported = waits_for
         time.sleep(parties.PAUSE)
 
 
 class WarmNode(getattr(socketserver, "UnixStreamServer", socketserver.TCPServer)):  # type: ignore[misc]
-    """Answers questions for a node at a Unix socket, one after another; Linux alone.
+    """A server at a Unix socket that answers questions for a node, one after another; on Linux.
+
+    A party runs it in a process of its own; the SuperNode's app calls `ask`. A process that
+    connects is treated as a router: it gets released values alone.
 
     Parameters
     ----------
     node
         The node.
     path
-        Of the socket, in a folder that its users may enter. What is left of an earlier one goes.
+        Path of the socket, in a folder that the allowed users may enter. An older socket there is
+        removed.
     users
-        The ids of the users who may ask, beside the node's own.
+        Ids of the users that may ask, beside the user of this process.
 
     Raises
     ------
     ValueError
-        If there is something else than a socket, or on other systems.
+        If the path has another kind of file, or the system is not Linux.
     """
 
     def __init__(self, node: Node, path: str | Path, *, users: Iterable[int] = ()) -> None:
         if not hasattr(socket, "SO_PEERCRED"):
             fail("node", "Linux, whose kernel states which user asks", sys.platform)
-        self.node, self._users = node, {os.geteuid(), *users}
+        self.node = node
+        self._users = {os.geteuid(), *users}
         self.longest = longest_question(node.contract)
         if Path(path).exists() and not Path(path).is_socket():
             fail("path", "that of a socket, or of nothing", path)
         Path(path).unlink(missing_ok=True)
-        super().__init__(str(path), _Questions)
+        super().__init__(str(path), _QuestionHandler)
         Path(path).chmod(0o666)  # the folder and the check of users say who may ask
 
     def verify_request(
@@ -186,10 +208,13 @@ class _DiskError(Exception):
     """The node's disk failed, and not the connection."""
 
 
-class _Questions(socketserver.BaseRequestHandler):
+class _QuestionHandler(socketserver.BaseRequestHandler):
+    """Reads a question from a connection, and sends the node's answer."""
+
     server: WarmNode
 
     def handle(self) -> None:
+        """Answer one question; see `WarmNode`."""
         end = time.monotonic() + PATIENCE
         question = read(self.request, self.server.longest, end)
         try:
