@@ -2,6 +2,7 @@
 
     pip install --no-deps axe-core-python && apt-get install chromium
     mkdocs build --site-dir html && python .ci/axe.py html/index.html model.html
+    python .ci/axe.py --dark html/index.html    # with the site's dark colours
 
 Prints each violation with the elements it is about, and ends with 1 if there is any. CI does not
 run it: it has no browser.
@@ -22,6 +23,9 @@ from typing import Any
 
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice")
 """Tags of axe's rules that count."""
+
+DARK, LIGHT = 0, 1
+"""Chromium's numbers for the colours that a reader prefers."""
 
 _RUN = """
 <script>{axe}</script>
@@ -45,7 +49,7 @@ def axe_script() -> str:
     return (Path(package.origin).parent / "axe.min.js").read_text(encoding="utf-8")
 
 
-def violations(page: Path, axe: str, browser: str) -> list[dict[str, Any]]:
+def violations(page: Path, axe: str, browser: str, *, dark: bool) -> list[dict[str, Any]]:
     """Return what axe finds on a page; the page's folder holds a copy of it for a moment."""
     program = _RUN.format(axe=axe, rules=json.dumps([*RULES]))
     text = page.read_text(encoding="utf-8")
@@ -55,7 +59,9 @@ def violations(page: Path, axe: str, browser: str) -> list[dict[str, Any]]:
         before, end, after = text.rpartition("</body>")
         copy.write(f"{before}{program}{end}{after}")
         copy.flush()
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1300,1000"]
+        scheme = DARK if dark else LIGHT
+        options = [f"--blink-settings=preferredColorScheme={scheme}"]
+        options += ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1300,1000"]
         shown = subprocess.run(
             [browser, *options, "--virtual-time-budget=30000", "--dump-dom", f"file://{copy.name}"],
             capture_output=True,
@@ -75,8 +81,10 @@ def main(pages: list[str]) -> int:
     if browser is None:
         sys.exit("this needs Chromium")
     axe, count = axe_script(), 0
+    dark = "--dark" in pages
+    pages = [name for name in pages if name != "--dark"]
     for name in pages:
-        for violation in violations(Path(name).resolve(), axe, browser):
+        for violation in violations(Path(name).resolve(), axe, browser, dark=dark):
             count += 1
             print(f"{name}: {violation['id']} ({violation['impact']}): {violation['help']}")
             for node in violation["nodes"][:4]:

@@ -191,10 +191,10 @@ README_ROWS = {
 AGGREGATED = "secure sum, momentum, first stage"
 CENTRAL = "central DP-SGD, momentum"
 README_MODELS = {
-    "| central DP | sees the models; the server is trusted | added once": CENTRAL,
-    "| one Gaussian in total, summed from a share of each site": AGGREGATED,
-    "| little more than one Gaussian in total": "gossip, noise between partners",
-    "| reads all messages | added by every node": GOSSIP,
+    "the server is trusted | added once, by the server": CENTRAL,
+    "| added once in total: each site adds a share": AGGREGATED,
+    "| little more than once in total": "gossip, noise between partners",
+    "| reads all messages | added by every node to each message": GOSSIP,
 }
 """The rows of README's table of threat models, and those of the benchmark."""
 
