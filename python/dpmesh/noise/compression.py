@@ -347,7 +347,7 @@ class RandomSparsifier:
             body = message[1:]
             if kind == PLACES and len(body) % pair_size == 0:
                 places_size = PLACE.itemsize * (len(body) // pair_size)
-                places = np.frombuffer(body[:places_size], PLACE)
+                places = np.frombuffer(body[:places_size], PLACE).astype(np.int64)
             elif kind == BITMAP and len(body) >= bitmap_size:
                 places_size = bitmap_size
                 bits = np.frombuffer(body[:bitmap_size], np.uint8)

@@ -53,33 +53,50 @@ RandomState: TypeAlias = int | np.random.RandomState | None
 SelfT = TypeVar("SelfT", bound="PrivateEstimator")
 
 MakeAlgorithm = Callable[[float], AnyAlgorithm]
-"""Makes an algorithm of dpmesh for a noise, such as ``lambda z: GradientDescent(..)``."""
+"""Function of a noise multiplier that returns an algorithm of dpmesh with it.
 
+An example is ``lambda z: GradientDescent(.., noise_multiplier=z)``.
+"""
+
+SHOWN_NOTICES = 3
+"""Most columns that a warning about clipped or missing values names."""
 
 ONE_SITE = (
     "all records are one site; give groups=, the site of each record (where scikit-learn calls "
     "fit: set_fit_request(groups=True) with metadata routing)"
 )
-
+"""Warning of a fit without `groups`."""
 
 OTHER_FITS = (
     "scikit-learn's search and cross-validation fit more than once, and each fit costs its epsilon"
 )
+"""Warning of a fit that scikit-learn's model selection calls."""
 
 TUNE_INSTEAD = "dm.sklearn.tune keeps to one epsilon"
 
 
 class Encoded(NamedTuple):
-    """Training data of an estimator, encoded."""
+    """Training data of an estimator, encoded.
+
+    Attributes
+    ----------
+    problem
+        The problem to solve.
+    columns
+        The columns of the table, with their ranges and features.
+    named
+        True if the columns have names.
+    also_public
+        Facts that count as public beside the numbers of sites and records, in words; may be empty.
+    outline
+        The model without its weights.
+    """
 
     problem: LinearProblem | JaxProblem
     columns: Columns
     named: bool
-    """Whether the columns have names."""
     also_public: str
-    """What counts as public beside the number of sites and records, in words; may be empty."""
     outline: Outline
-    """The model, but for its weights."""
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -123,7 +140,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return self.colluding
 
     def _choose_settings(self, sizes: Sizes, epsilon: float | None = None) -> Choice:
-        """Return what a fit runs, from public numbers alone.
+        """Return algorithm, network and rounds of a fit, chosen from public numbers alone.
 
         Parameters
         ----------
@@ -137,39 +154,47 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         ValueError
             If a parameter does not fit.
         """
-        epsilon = self.epsilon if epsilon is None else epsilon
+        if epsilon is None:
+            epsilon = self.epsilon
         algorithm = self.algorithm
         if isinstance(algorithm, (type, dm.algorithms.Algorithm)):
             expected = "'secure', 'gossip', or a function that makes one for a noise, such as "
             expected += "lambda noise: FederatedLearning(.., noise_multiplier=noise)"
             fail("algorithm", expected, reprlib.repr(algorithm))
-        if callable(algorithm) and getattr(self, "calibrate", None):
+        if callable(algorithm):
+            return self._choose_noise(algorithm, sizes, epsilon)
+        return choose(
+            sizes,
+            epsilon=epsilon,
+            delta=self.delta,
+            task=self._learning_task.rule,
+            linear=getattr(self, "network", None) is None,
+            algorithm=algorithm,
+            noise=self.noise,
+            topology=self.topology,
+            colluding=self.colluding,
+            rounds=self.rounds,
+            calibrate=self._calibrates(sizes, epsilon),
+            key=self._key(),
+        )
+
+    def _choose_noise(
+        self, make_algorithm: MakeAlgorithm, sizes: Sizes, epsilon: float | None
+    ) -> Choice:
+        """Return the choice for a user's function, with the least noise that epsilon allows."""
+        if getattr(self, "calibrate", None):
             fail("calibrate", "None or False beside an algorithm that is a function", True)
-        if not callable(algorithm):
-            return choose(
-                sizes,
-                epsilon=epsilon,
-                delta=self.delta,
-                task=self._learning_task.rule,
-                linear=getattr(self, "network", None) is None,
-                algorithm=algorithm,
-                noise=self.noise,
-                topology=self.topology,
-                colluding=self.colluding,
-                rounds=self.rounds,
-                calibrate=self._calibrates(sizes, epsilon),
-                key=self._key(),
-            )
         if self.noise is not None:
             fail("noise", "None beside an algorithm, whose function names its noise", self.noise)
         if self.rounds is None or epsilon is None:
             fail("rounds", "a number of rounds and an epsilon, beside an algorithm", self.rounds)
         budget = Budget(positive("epsilon", epsilon), delta=self.delta)
-        calibrated = algorithm(budget.calibrate(algorithm, self.rounds))
+        noise_multiplier = budget.calibrate(make_algorithm, self.rounds)
+        algorithm = make_algorithm(noise_multiplier)
         topology = None
-        if getattr(calibrated, "travels", None) == "gossip":
+        if getattr(algorithm, "travels", None) == "gossip":
             topology = self.topology or network(sizes.nodes, key=self._key())
-        return Choice(algorithm=calibrated, topology=topology, rounds=self.rounds)
+        return Choice(algorithm=algorithm, topology=topology, rounds=self.rounds)
 
     def _calibrates(self, sizes: Sizes, epsilon: float | None) -> bool:
         """True if the last round calibrates predictions, as it may for a regression."""
@@ -192,7 +217,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return ""
 
     def __sklearn_clone__(self: SelfT) -> SelfT:
-        """Return a clone as `sklearn.base.clone` does, whose fits count with those of this one."""
+        """Return a clone as `sklearn.base.clone` does; its fits and this one's count together."""
         copy: SelfT = BaseEstimator.__sklearn_clone__(self)
         same_history(copy, self)
         return copy
@@ -212,9 +237,17 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def load(
         cls: type[SelfT], path: str | os.PathLike[str], *, network: str | MakeNetwork | None = None
     ) -> SelfT:
-        """Return an estimator that predicts as the one did that `save` wrote.
+        """Return an estimator with the model that `save` wrote.
 
-        Its parameters are the defaults, except `epsilon`, `delta` and `ranges`.
+        Its parameters are the defaults, except `epsilon`, `delta`, `ranges`, `features` and
+        `fit_intercept`.
+
+        Parameters
+        ----------
+        path
+            The file.
+        network
+            Makes the network of the model, if it has one: see `Model.load`.
 
         Raises
         ------
@@ -248,12 +281,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return estimator
 
     def predict(self, X: TableLike) -> Cells:
-        """Return the prediction for each record.
+        """Return the prediction for each record: its class, or its target in the target's units.
 
         Parameters
         ----------
         X
             A table or an array with the columns of `fit`.
+
+        Returns
+        -------
+        Shape (records,), or (records, labels) where records may have several labels.
+
+        Raises
+        ------
+        ValueError
+            If the columns are not those of `fit`.
         """
         check_is_fitted(self)
         return self.model_.predict(self._table(X, reset=False))
@@ -264,7 +306,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return tags
 
     def _table(self, X: TableLike, *, reset: bool) -> Table:
-        """Return the columns of X, checked as scikit-learn does."""
+        """Return the columns of X, checked as scikit-learn does.
+
+        Parameters
+        ----------
+        X
+            A table or an array.
+        reset
+            True in `fit`, which keeps names and number of the columns; otherwise they are compared.
+        """
         if _has_names(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
             table = as_table(X)
@@ -276,19 +326,34 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         X = without_mask(X)
         if getattr(X, "ndim", 2) > 2:
             X = X.reshape(len(X), -1)  # images, for instance: one row for each record
-        simple = self.ranges is None if reset else not self._has_categories()
-        kind, finite = (np.float64, True) if simple else (None, False)
+        if reset:
+            has_numbers_alone = self.ranges is None
+        else:
+            has_numbers_alone = self._has_numbers_alone()
         try:
-            checked = validate_data(self, X, reset=reset, dtype=kind, ensure_all_finite=finite)
+            checked = validate_data(
+                self,
+                X,
+                reset=reset,
+                dtype=np.float64 if has_numbers_alone else None,
+                ensure_all_finite=has_numbers_alone,
+            )
         except OverflowError:
             fail("X", "finite numbers", "an integer beyond their range")
         return as_table(checked)
 
-    def _has_categories(self) -> bool:
-        return not all(isinstance(k, Number) and not k.missing for k in self.model_.columns.kinds)
+    def _has_numbers_alone(self) -> bool:
+        """Return True if all columns of the model are numbers of which none may be missing."""
+        kinds = self.model_.columns.kinds
+        return all(isinstance(kind, Number) and not kind.missing for kind in kinds)
 
     def _checked_targets(self, X: TableLike, y: ColumnLike) -> Cells:
-        """Return y as one axis, or labels of 0 and 1, checked as scikit-learn does."""
+        """Return y, checked as scikit-learn does.
+
+        Returns
+        -------
+        Shape (records,), or for several labels of a record (records, labels), integers 0 and 1.
+        """
         if y is None:
             name = type(self).__name__
             raise ValueError(f"{name} requires y to be passed, but the target y is None")
@@ -312,16 +377,20 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return np.asarray(targets)
 
     def _key(self) -> Key:
+        """Return the key of a fit's randomness: of the system, or seeded by `random_state`."""
         if self.random_state is None:
             return Key.generate()
         return Key.seeded(int(check_random_state(self.random_state).randint(2**31 - 1)))
 
     def _encoded_problem(self, X: TableLike, y: ColumnLike, groups: ColumnLike) -> Encoded:
-        """Return the problem that `fit` solves. Nothing is released."""
+        """Return the problem that `fit` solves; release nothing."""
         raise NotImplementedError
 
     def fit(self: SelfT, X: TableLike, y: ColumnLike, groups: ColumnLike = None) -> SelfT:
-        """Learn.
+        """Learn a model of all sites' records, with (`epsilon`, `delta`)-DP for each record.
+
+        `report_` states the guarantee, its threat model and its assumptions. There is none without
+        an epsilon, nor with a seeded `random_state`.
 
         Parameters
         ----------
@@ -330,14 +399,23 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         y
             The class or the target of each record, shape (records,).
         groups
-            The site of each record, shape (records,). None: all records are at one site, of which
-            a warning reminds. Where scikit-learn calls `fit`, ask it for them by
-            ``set_fit_request(groups=True)``, with its metadata routing enabled.
+            The site of each record, shape (records,). None: all records are at one site, and a
+            warning says so. Where scikit-learn calls `fit`, request them by
+            ``set_fit_request(groups=True)``, with metadata routing enabled.
+
+        Returns
+        -------
+        The estimator itself.
 
         Raises
         ------
         ValueError
             If an argument or parameter does not fit.
+
+        Warns
+        -----
+        UserWarning
+            If values are clipped, sites share records, or fits of the same records add up.
         """
         encoded = self._encoded_problem(X, y, groups)
         _check_writable(encoded.outline)
@@ -351,7 +429,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             key=self._key(),
             delta=self.delta,
         )
-        released = np.asarray(run.released, np.float64).mean(axis=0)
+        released = np.asarray(run.released, np.float64).mean(axis=0)  # of all nodes' models
         weights, calibration = self._split_off_calibration(released, chosen)
         self.report_ = report_of(
             type(self).__name__,
@@ -407,14 +485,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         *,
         selection: float | None = None,
     ) -> None:
-        """State in the report, and in the model that `save` writes, what more than the fit cost.
+        """State an epsilon of more than this fit, in the report and in the saved model.
 
         Parameters
         ----------
         epsilon
-            Of all together.
+            Epsilon of all releases together.
         why
-            Why it is not that of the fit alone.
+            The assumption that explains it, in words.
         earlier
             Ledgers of other releases of the same records that `epsilon` includes.
         selection
@@ -445,23 +523,34 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         shares: tuple[float, ...] | None = None,
         several: bool = False,
     ) -> Encoded:
-        """Return the problem of a table and labels that are encoded already.
+        """Return the problem of a table, and of labels that are encoded already.
 
-        Keyword arguments are those of the model's `Outline`.
+        Parameters
+        ----------
+        X, groups
+            As for `fit`.
+        labels
+            Encoded labels, shape (records,).
+        also_public
+            See `Encoded`.
+        classes, target, network, shares, several
+            See `Outline`.
         """
         table = self._table(X, reset=True)
         named = table.names is not None
         names = table.names or tuple(f"x{i}" for i in range(len(table.columns)))
-        intercept = bool(self.fit_intercept)
-        ranges = self.ranges
-        columns = Columns.of(ranges, _keys(ranges, names, named), intercept=intercept)
+        columns = Columns.of(
+            self.ranges, _keys(self.ranges, names, named), intercept=bool(self.fit_intercept)
+        )
         self.sites_, partition = _sites(groups, table.records)
         warning = copied(fingerprints(table), partition, self.sites_)
         if warning is not None:
             warnings.warn(warning, UserWarning, stacklevel=4)
         columns = replace(columns, features=self._features(columns, partition, network))
         encoded = columns.encode(table.columns, compact=True)
-        assumption = "" if ranges is not None else "ranges= is missing, and [-1, 1] was taken. "
+        assumption = ""
+        if self.ranges is None:
+            assumption = "ranges= is missing, and [-1, 1] was taken. "
         warn(encoded.notices(), assumption, "ranges= to what may occur")
         if groups is None:
             warnings.warn(ONE_SITE, UserWarning, stacklevel=4)
@@ -478,20 +567,24 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if network is not None:
             problem = jax_model(train, partition, model=network, outline=outline)
         else:
-            memory = None if columns.features == SCATTERING else encoded.memory
+            memory = encoded.memory
+            if columns.features == SCATTERING:  # has no first stage, which would centre in place
+                memory = None
             problem = linear_problem(outline, train, partition, memory=memory)
         return Encoded(problem, columns, named, also_public, outline)
 
     def _features(
         self, columns: Columns, partition: Partition, network: MakeNetwork | None
     ) -> FeatureMap:
-        """Return what is made of columns: as asked, or by a rule over public sizes."""
+        """Return the map from columns to features: the parameter's, or by a rule over sizes.
+
+        The rule is for linear classifiers with an algorithm by the rule.
+        """
         if self.features is not None:
             return FeatureMap.of(self.features)
-        by_rule = is_classifier(self) and network is None
-        if not by_rule or callable(self.algorithm):
+        if not is_classifier(self) or network is not None or callable(self.algorithm):
             return COLUMNS
-        counts = [len(part) for part in partition]
+        counts = [len(members) for members in partition]
         sizes = Sizes(nodes=len(counts), smallest=min(counts), together=sum(counts), dim=1)
         algorithm = self.algorithm
         if self.noise is not None or self.topology is not None:
@@ -549,15 +642,16 @@ def linear_problem(
 
 
 def _keys(ranges: Ranges, names: tuple[str, ...], named: bool) -> list[str | int]:
-    """Return the names by which ranges call the columns: numbers, for those of an array."""
-    by_place = isinstance(ranges, dict) and not named and not {*map(str, ranges)} & {*names}
-    if by_place:
-        return [*range(len(names))]
-    return [*names]
+    """Return the keys of columns in `ranges`: names, or numbers for columns of an array."""
+    if not isinstance(ranges, dict) or named:
+        return [*names]
+    if {*map(str, ranges)} & {*names}:  # default names, such as x0
+        return [*names]
+    return [*range(len(names))]
 
 
 def _sites(groups: ColumnLike, records: int) -> tuple[Cells, tuple[npt.NDArray[np.int64], ...]]:
-    """Return the sites, and the records of each."""
+    """Return the sites, shape (sites,), and the indices of each site's records."""
     if groups is None:
         return np.zeros(1, dtype=np.int64), (np.arange(records),)
     owners = site_of_each(groups, records)
@@ -566,8 +660,21 @@ def _sites(groups: ColumnLike, records: int) -> tuple[Cells, tuple[npt.NDArray[n
 
 
 def warn(notices: list[str], assumption: str, change: str) -> None:
-    """Warn about values that are clipped or count as missing: only the data's owner learns it."""
-    if notices:
-        more = f"; and {len(notices) - 3} more columns" if len(notices) > 3 else ""
-        text = f"{assumption}{'; '.join(notices[:3])}{more}; set {change}"
-        warnings.warn(text, UserWarning, stacklevel=4)
+    """Warn about values that are clipped or count as missing: only the data's owner learns it.
+
+    Parameters
+    ----------
+    notices
+        One text for each column with such values.
+    assumption
+        Beginning of the warning.
+    change
+        The parameter to set, in words.
+    """
+    if not notices:
+        return
+    columns = "; ".join(notices[:SHOWN_NOTICES])
+    if len(notices) > SHOWN_NOTICES:
+        columns += f"; and {len(notices) - SHOWN_NOTICES} more columns"
+    text = f"{assumption}{columns}; set {change}"
+    warnings.warn(text, UserWarning, stacklevel=4)
