@@ -99,7 +99,7 @@ def test_a_run_goes_on_without_a_node_that_never_comes_back(
 
     with serving(parties, tmp_path) as (server, trusted):
         router, late = server.router, parties.contract.terms.deadline + 1
-        alone = lambda: gone.is_set() and router.waited == {3}  # noqa: E731
+        alone = lambda: gone.is_set() and router.awaited == {3}  # noqa: E731
         monkeypatch.setattr(router, "waits_since", lambda: late if alone() else 0.0)
         url = f"https://{HERE}:{server.port}"
         for number in range(4):

@@ -70,20 +70,20 @@ class Router(Attendance):
             self.travel = SumRouting(self)
         self._recalled: set[int] = set()
         """Parties that were asked for the signatures of all, since this router started."""
-        self._takes: dict[bytes, Callable[[int, bytes], None]] = {
+        self._handlers: dict[bytes, Callable[[int, bytes], None]] = {
             HERE: self._take_here,
             FRESH: self.take_fresh,
             HEARD: self.take_heard,
             SIGNED: self._take_signature,
             RECALLED: self._take_recalled,
-            **self.travel.takes,
+            **self.travel.handlers,
         }
         """The method that takes an answer, by the answer's kind."""
 
     @property
     def done(self) -> bool:
         """True once the run is over for all parties that are not late."""
-        return self.schedule.is_last(self.open_position) and not self.waited
+        return self.schedule.is_last(self.open_position) and not self.awaited
 
     @property
     def failure(self) -> str:
@@ -107,7 +107,7 @@ class Router(Attendance):
 
         Those that do not say what they have of a party that started are among them.
         """
-        waited = self.waited or (set() if self.enough else self.out)
+        waited = self.awaited or (set() if self.enough else self.out)
         without = self.everybody - self.out - self.spent - waited
         if self.is_paused and not self.is_quorum(without):
             waited = waited | self.late  # who may come back, so that the others go on
@@ -145,7 +145,7 @@ class Router(Attendance):
             return question
         if self.travel.lacking:
             return None
-        position = self.travel.next(party)
+        position = self.travel.next_position(party)
         is_confirmed = self._confirmed(party)
         if is_confirmed and position is not None:
             return Ask(position, self.travel.attached(party)).as_bytes(self.contract)
@@ -178,7 +178,7 @@ class Router(Attendance):
         self.heard_from.add(party)
         try:
             reason = refused(answer)
-            take = self._takes.get(kind_of(answer))
+            take = self._handlers.get(kind_of(answer))
             if reason is not None:
                 self._take_refusal(party, reason)
             elif take is not None:
@@ -290,16 +290,16 @@ class Router(Attendance):
         A party that started waits for the words of others; who does not give them holds it up.
         """
         holding_up: set[int] = set()
-        for party in self.waited:
+        for party in self.awaited:
             holding_up |= (self._silent(party) - self.out) or {party}
         return holding_up
 
     @property
-    def waited(self) -> set[int]:
+    def awaited(self) -> set[int]:
         """For whom the open position waits."""
         if self.open_position is None:
             return {*self.everybody} - (self.present & self.signatures.keys()) - set(self.gone)
-        return self.travel.waited
+        return self.travel.awaited
 
     def _confirmed(self, party: int) -> bool:
         """Return True if enough parties reported what they received of this one since its start."""

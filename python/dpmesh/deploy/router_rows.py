@@ -55,7 +55,7 @@ class RowRouting:
         self._router = router
         self._contract = router.contract
         self._schedule = router.schedule
-        self.takes: dict[bytes, Callable[[int, bytes], None]] = {ROW: self._take_row}
+        self.handlers: dict[bytes, Callable[[int, bytes], None]] = {ROW: self._take_row}
         self._rows: dict[Position, dict[int, bytes]] = {}
         """Signed rows that came in time, by position and party."""
         self._newest: dict[int, Place] = {}
@@ -78,7 +78,7 @@ class RowRouting:
         return self._rows.get(self._schedule.end, {})
 
     @property
-    def waited(self) -> set[int]:
+    def awaited(self) -> set[int]:
         """Senders that the open position waits for: neither answered, nor late or gone."""
         router = self._router
         position = router.open_position
@@ -118,12 +118,12 @@ class RowRouting:
         router = self._router
         while (
             router.open_position not in (None, self._schedule.end)
-            and not self.waited
+            and not self.awaited
             and router.enough
         ):
             router.move(self._schedule.after(router.open_position))
 
-    def next(self, party: int) -> Position | None:
+    def next_position(self, party: int) -> Position | None:
         """Return the position that a party is to answer next, if any.
 
         In gossip it is the one after its last answer, up to the open one. By token it is the open
@@ -235,7 +235,7 @@ class RowRouting:
         if (
             router.open_position is None
             or row.party in router.gone
-            or row.position != self.next(row.party)
+            or row.position != self.next_position(row.party)
         ):
             return
         is_end = row.position == self._schedule.end

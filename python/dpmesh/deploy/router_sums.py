@@ -63,27 +63,38 @@ TAKES_NO_PART = ("not the next round", "bad cohort", "bad key", "malformed")
 FITS_NO_OTHER = "sends a part that fits no other"
 
 
-class _Word(NamedTuple):
-    """A party's signed word that it adds to no sum like that of a step any more."""
+class _SpentStatement(NamedTuple):
+    """A party's signed statement that it has no attempts left at sums of one kind.
+
+    Attributes
+    ----------
+    step
+        The first step, of this kind of sum, to which the party does not add.
+    message
+        The statement, a `Spent` as bytes.
+    """
 
     step: int
     message: bytes
 
 
 class SumRouting:
-    """The sums of a contract's run.
+    """The routing of a run whose parties add up sums: which attempt is open, and for whom it waits.
+
+    A `Router` makes it, and calls it for each question and answer. It sees masked parts and totals,
+    has no secrets, and keeps nothing on disk: a new router asks the parties for what it needs.
 
     Parameters
     ----------
     router
-        The router that asks for their parts.
+        The router that asks the parties for their parts.
     """
 
     def __init__(self, router: Attendance) -> None:
         self._router = router
         self._contract = router.contract
         self._schedule = router.schedule
-        self.takes: dict[bytes, Callable[[int, bytes], None]] = {
+        self.handlers: dict[bytes, Callable[[int, bytes], None]] = {
             PARTS: self._take_parts,
             DEALT: self._take_dealt,
             RELAYED: self._take_relayed,
@@ -93,55 +104,60 @@ class SumRouting:
         self.ended: dict[int, bytes] = {}
         """What each party signed at the end."""
         self._deals: dict[int, list[bytes]] = {}
-        """Secrets for tags, by who dealt them, sealed for each party."""
+        """The secret for tags of each dealer, sealed for each party."""
         self._dealer = 0
+        """The party whose secret the tags of the open attempt are made of, in a sum for all."""
         self._cohort: set[int] = set()
+        """Parties that take part in the open attempt."""
         self._stride = 1
+        """Number by which the next attempt exceeds this one: `STRIDE` after some restarts."""
         self._parts: dict[int, list[Part]] = {}
+        """The parts of each party in the open attempt, one for each sum that it adds to."""
         self._refused: set[int] = set()
         """Parties that take no part in the open attempt."""
         self._paused: dict[int, float] = {}
-        """When a party whose part was wrong is asked again."""
+        """Time at which a party is asked again, if its last answer was of no use."""
         self._pauses: dict[int, float] = {}
-        """Seconds after which a party is asked for its part of the open attempt again."""
+        """Seconds of the next such pause of each party, in the open attempt."""
         self._pause = PAUSE
-        """Seconds after which parts of a total that nobody takes are asked for again."""
+        """Seconds of the next pause of all parties, after a total that no party accepts."""
         self._suspect: int | None = None
         """The party without which a total is added up again, as one of its parts was wrong."""
         self._suspects: set[int] = set()
-        """Parties that added to each total of that step which nobody took."""
+        """Parties that added to all totals of the doubted step that no party accepted."""
         self._suspected_at = 0
-        """The step of that total."""
+        """The doubted step: that of the last total that no party accepted."""
         self._doubting: set[int] = set()
         """Parties that refuse the last total."""
         self._attempts_cost: Counter[int] = Counter()
-        """How many attempts of others each party has cost."""
+        """Number of attempts that the others were charged in vain, by the party at fault."""
         self._repeated: Counter[int] = Counter()
         """Number of attempts beside the first of each step that this router has begun, by kind."""
-        self._spent: defaultdict[int, dict[int, _Word]] = defaultdict(dict)
-        """By kind of sum: the words of parties that have spent their attempts."""
+        self._spent: defaultdict[int, dict[int, _SpentStatement]] = defaultdict(dict)
+        """By kind of sum: the statements of parties without attempts, by party."""
         self._for_all = router.contract.has_one_model
+        """True for one sum for all parties; False for one for each party over its neighbours."""
         self._totals: dict[int, list[Total]] = {}
-        """By step: one, or one for each party."""
+        """The totals of each step: one for all, or one for each party."""
         self._recalled_from: dict[int, int] = {}
-        """By step: which party had kept its total."""
+        """The party that had stored a step's total, by step."""
         self._dealers: set[int] = set()
-        """Whose secrets the tags of these totals are made of."""
+        """Parties whose secrets the tags of these totals are made of."""
         self._deals_nothing: set[int] = set()
         """Parties that have erased their secrets, as their run is over. Of sums over neighbours the
         others have what these dealt before."""
         self._relays_nothing: set[tuple[int, int]] = set()
-        """Parties that do not have the secret of a dealer: who, and whose."""
+        """Pairs of a party and a dealer whose secret this party does not have."""
         self._furthest = -1
         """The last step that was open."""
         self._first_step = 0
         """The step that was open when this router started."""
         self._lagging: set[int] = set()
-        """Parties that had not reached it."""
+        """Parties that had not reached that step."""
         self._distrusted: set[int] = set()
-        """Parties that had kept totals which others refuse."""
+        """Parties that had stored totals which others refuse."""
         self._transcripts = [router.contract.hash] * router.contract.nodes
-        """Of sums over neighbours, what each party's are."""
+        """The transcript of each party; of sums over neighbours alone."""
         self._transcripts_before = self._transcripts
         """What they were before the last totals."""
 
@@ -153,9 +169,10 @@ class SumRouting:
         )
 
     @property
-    def waited(self) -> set[int]:
-        """For whom the open position waits."""
-        router, position = self._router, self._router.open_position
+    def awaited(self) -> set[int]:
+        """Parties that the open position waits for."""
+        router = self._router
+        position = router.open_position
         assert position is not None
         if self._ends:
             return {*router.everybody - router.in_time[position] - router.out}
@@ -166,7 +183,7 @@ class SumRouting:
 
     @property
     def lacking(self) -> set[int]:
-        """Parties that have not dealt yet the secret that tags of the open attempt are made of."""
+        """Dealers of the open attempt whose secret for tags has not arrived yet."""
         if self._ends:
             return set()
         dealers = {self._dealer} if self._for_all else {*self._router.everybody}
@@ -196,7 +213,7 @@ class SumRouting:
             self.open(last.position, Header.read(last.header, self._contract))
 
     def check_reached(self, reached: Reached) -> None:
-        """Fail unless a party says something that it may have reached."""
+        """Fail unless a party can have reached the position that it states."""
         position = reached.position
         if position > self._schedule.end or position.round < 0:
             fail("message", "a position of the contract's run", position)
@@ -213,7 +230,7 @@ class SumRouting:
             fail("message", "the header of an attempt", "none")
 
     def open(self, position: Position, header: Header | None = None) -> None:
-        """Open a position for a cohort: that of a header, or all who have cost others nothing."""
+        """Open a position for the cohort of a header, or for the parties of `_next_cohort`."""
         router = self._router
         router.in_time.clear()
         router.move(position, again=position.round <= self._furthest)
@@ -238,21 +255,24 @@ class SumRouting:
         """
         there = self._router.everybody - self._router.out - self._router.spent
         cohort = {party for party in there if self._attempts_cost[party] == 0}
-        costs = self._attempts_cost
-        costly = sorted(there - cohort, key=lambda each: (each == self._suspect, costs[each], each))
+        costly = sorted(there - cohort, key=self._order_of_fault)
         for party in costly:
             if self._router.is_quorum(cohort):
                 break
             cohort.add(party)
         return cohort
 
+    def _order_of_fault(self, party: int) -> tuple[bool, int, int]:
+        """Return the place of a party at fault: by the attempts it cost, and a suspect last."""
+        return party == self._suspect, self._attempts_cost[party], party
+
     def settle(self) -> None:
-        """Begin the next sum once one is whole or all have signed; else try again without it."""
+        """Open the next position if the open one is over, or another attempt if it cannot end."""
         router = self._router
         if router.open_position is None or self._schedule.is_last(router.open_position):
             return
         if self._ends:
-            if not self.waited:
+            if not self.awaited:
                 self.open(Position(router.open_position.round, router.open_position.exchange + 1))
             return
         if router.spent and not router.is_quorum(self._may_add_again):
@@ -264,9 +284,11 @@ class SumRouting:
         if self._cannot_end():
             self._try_again()
             return
-        if self.waited:
+        if self.awaited:
             return
-        complete = [] if self.lacking else self._whole()
+        complete: list[list[Part]] = []
+        if not self.lacking:
+            complete = self._complete_sums()
         if complete:
             self._take_totals(complete)
             self.open(Position(router.open_position.round + 1))
@@ -335,11 +357,14 @@ class SumRouting:
 
         A party may take a total, and be lost together with the router that made it.
         """
-        router, position = self._router, self._router.open_position
+        router = self._router
+        position = router.open_position
         if position is None or not self._for_all or not router.enough:
             return None
         there = router.everybody - router.out
-        reached = max(self._since(party) for party in there - self._distrusted or there)
+        reached = max(
+            self._first_lacking_step(party) for party in there - self._distrusted or there
+        )
         unknown = {*range(reached, position.round)} - self._totals.keys()
         return min(unknown, default=None)
 
@@ -384,13 +409,14 @@ class SumRouting:
         router = self._router
         if self._ends or not router.spent:
             return False
-        if router.is_quorum(router.everybody - router.out - router.spent - self.waited):
+        if router.is_quorum(router.everybody - router.out - router.spent - self.awaited):
             return False
         return self._end_early()
 
     def _end_early(self) -> bool:
         """Have all parties sign the totals so far; or end the run without, if they would not."""
-        router, position = self._router, self._router.open_position
+        router = self._router
+        position = router.open_position
         assert position is not None
         spent = self._words_at(position.round)
         if len(spent) < needed_words(self._contract):
@@ -424,7 +450,7 @@ class SumRouting:
         words = self._spent[self._kind_at(word.step)]
         kept = words.get(word.party)
         if kept is None or word.step < kept.step:
-            words[word.party] = _Word(word.step, message)
+            words[word.party] = _SpentStatement(word.step, message)
         return word.party
 
     def _words_at(self, step: int) -> dict[int, bytes]:
@@ -466,20 +492,23 @@ class SumRouting:
             self._attempts_cost[party] += 1
 
     def _apart(self) -> set[int]:
-        """Return the parties with another agreement than most; nobody if no one can tell."""
-        minority = set()
-        for agreements in self._agreements().values():
-            ((common, count),) = Counter(agreements.values()).most_common(1)
-            if 2 * count > len(agreements):
-                minority |= {party for party, agreed in agreements.items() if agreed != common}
+        """Return the parties whose agreement differs from that of the majority, if there is one."""
+        minority: set[int] = set()
+        for agreement_of_party in self._agreements().values():
+            ((common, count),) = Counter(agreement_of_party.values()).most_common(1)
+            if 2 * count > len(agreement_of_party):
+                minority |= {
+                    party for party, agreement in agreement_of_party.items() if agreement != common
+                }
         return minority
 
     def _disagreeing(self) -> set[int]:
         """Return the parties that add to a sum for which not all have the same agreement."""
-        sums = self._agreements().values()
-        return {
-            party for agreements in sums if len({*agreements.values()}) > 1 for party in agreements
-        }
+        disagreeing: set[int] = set()
+        for agreement_of_party in self._agreements().values():
+            if len({*agreement_of_party.values()}) > 1:
+                disagreeing |= agreement_of_party.keys()
+        return disagreeing
 
     def _agreements(self) -> dict[Header, dict[int, bytes]]:
         """Return the agreement of each party that has sent a part, by the header of the sum."""
@@ -489,8 +518,8 @@ class SumRouting:
                 agreements.setdefault(part.header, {})[party] = part.agreement
         return agreements
 
-    def _whole(self) -> list[list[Part]]:
-        """Return the parts of all who agreed to make each sum; nothing if one is missing."""
+    def _complete_sums(self) -> list[list[Part]]:
+        """Return the parts of each sum, by dealer; nothing until all parts of all sums arrived."""
         groups: dict[tuple[Header, bytes], dict[int, Part]] = {}
         for party, parts in sorted(self._parts.items()):
             for part in parts:
@@ -506,7 +535,7 @@ class SumRouting:
         return []
 
     def _take_totals(self, groups: list[list[Part]]) -> None:
-        """Add up the parts of each sum of a round."""
+        """Add up the parts of each sum of the open step."""
         position = self._router.open_position
         assert position is not None
         totals = [Total(parts[0].header, *added(parts, self._contract)) for parts in groups]
@@ -540,13 +569,13 @@ class SumRouting:
         _log.warning(text, name)
         self._suspect = None
 
-    def next(self, party: int) -> Position | None:
+    def next_position(self, party: int) -> Position | None:
         """Return the position that a party is to answer next, if any."""
         position = self._router.open_position
         assert position is not None
         if self._router.now() < self._paused.get(party, 0.0):
             return None
-        is_asked = party in self.waited or (
+        is_asked = party in self.awaited or (
             self._ends and party not in self._router.in_time[position]
         )
         if is_asked and not self._missed(party):
@@ -554,7 +583,7 @@ class SumRouting:
         return None
 
     def _progress_of(self, party: int) -> Position:
-        """Return how far a party got, as this router knows it."""
+        """Return the position that a party has reached, as far as this router knows."""
         before = self._router.answered[party]
         if before is not None:
             return before
@@ -562,8 +591,8 @@ class SumRouting:
             return self._router.reached[party].position
         return Position(0)
 
-    def _since(self, party: int) -> int:
-        """Return the step from which on a party needs totals."""
+    def _first_lacking_step(self, party: int) -> int:
+        """Return the first step whose total a party lacks."""
         return self._progress_of(party).round
 
     def _has_ended(self, party: int) -> bool:
@@ -575,7 +604,7 @@ class SumRouting:
         position = self._router.open_position
         assert position is not None
         missed = []
-        for step in range(self._since(party), position.round):
+        for step in range(self._first_lacking_step(party), position.round):
             totals = self._totals.get(step)
             if totals is None:
                 missed.append(step)
@@ -598,7 +627,7 @@ class SumRouting:
         return Header.read(reached.header, self._contract).dealer == dealer
 
     def question_between(self, party: int) -> bytes | None:
-        """Return the question for a secret for tags, or for totals that others have missed."""
+        """Return the question for a dealer's secret, or for totals that other parties lack."""
         if self._deals_wanted(party):
             signatures = self._router.signatures.items()
             signed = (message for number, message in signatures if number != party)
@@ -612,6 +641,7 @@ class SumRouting:
         return None
 
     def _deals_wanted(self, party: int) -> bool:
+        """Return True if a party is to deal its secret for tags."""
         if party in self.lacking:
             return True
         if self._has_ended(party):
@@ -619,7 +649,7 @@ class SumRouting:
         return self._for_all and party in self._dealers and party not in self._deals
 
     def _relay_wanted(self, party: int) -> int | None:
-        """Return the lost dealer whose secret for tags a party is to pass on; None if nobody's.
+        """Return the lost dealer whose secret for tags a party is to pass on; None without one.
 
         Parties that missed totals need it. Those who have taken them have it until they end.
         """
@@ -632,9 +662,11 @@ class SumRouting:
         return None
 
     def _recalls_wanted(self, party: int) -> int | None:
-        """Return the first step whose total a party is to give to the router; None if nothing."""
+        """Return the first step whose total a party is to send to the router; None without one."""
         self._lagging = {
-            laggard for laggard in self._lagging if self._since(laggard) < self._first_step
+            laggard
+            for laggard in self._lagging
+            if self._first_lacking_step(laggard) < self._first_step
         }
         if party in self._distrusted:
             return None
@@ -644,11 +676,11 @@ class SumRouting:
             for step in self._missed(laggard)
             if step not in self._totals
         }
-        available = {step for step in unknown if step < self._since(party)}
+        available = {step for step in unknown if step < self._first_lacking_step(party)}
         return min(available, default=None)
 
     def holding_up(self, party: int) -> set[int]:
-        """Return who holds up a party, but for words about its start: who has totals for it."""
+        """Return the parties that hold up another one, which lacks their secrets or totals."""
         missed = self._missed(party)
         if not missed:
             return set()
@@ -662,22 +694,26 @@ class SumRouting:
         return (dealers & there) | keepers
 
     def recall(self, party: int, totals: tuple[bytes, ...]) -> None:
-        """Take totals that a party had accepted before this router started."""
+        """Store totals that a party had accepted before this router started."""
         for message in totals:
             total = Total.read(message, self._contract)
             step = total.header.position.round
-            if self._for_all and step not in self._totals and step < self._since(party):
+            if (
+                self._for_all
+                and step not in self._totals
+                and step < self._first_lacking_step(party)
+            ):
                 self._totals[step] = [replace(total, header=total.header.common)]
                 self._dealers.add(total.header.dealer)
                 self._recalled_from[step] = party
         self.settle()
 
     def askers(self, party: int) -> set[int]:
-        """Return the parties that started and need the word of this one: all of them."""
+        """Return the parties whose start this one must confirm: all that have started."""
         return {*self._router.fresh}
 
     def confirming(self, party: int) -> Confirmers:
-        """Return the parties that must report what they know of a party that started: all left."""
+        """Return the parties that must confirm a start: the rest of the cohort that is there."""
         others = self._cohort - self._router.out - {party}
         return Confirmers(others, len(others))
 
@@ -686,13 +722,16 @@ class SumRouting:
         return False
 
     def attached(self, party: int) -> tuple[bytes, ...]:
-        """Return what goes with a party's question: signatures, totals that it misses, headers."""
-        router, contract, position = self._router, self._contract, self._router.open_position
+        """Return the messages with a party's question: signatures, lacking totals, headers."""
+        router = self._router
+        contract = self._contract
+        position = router.open_position
         assert position is not None
-        is_new = router.answered[party] is None
-        signed = tuple(router.signatures.values()) if is_new else ()
+        signed: tuple[bytes, ...] = ()
+        if router.answered[party] is None:
+            signed = tuple(router.signatures.values())
         totals = []
-        for step in range(self._since(party), position.round):
+        for step in range(self._first_lacking_step(party), position.round):
             total = self._totals[step][0 if self._for_all else party]
             sealed = replace(total, header=self._sealed(total.header, party))
             totals.append(sealed.as_bytes(contract))
@@ -723,11 +762,13 @@ class SumRouting:
         ]
 
     def _sealed(self, header: Header, party: int) -> Header:
+        """Return a header with its dealer's secret, sealed for a party that may lack it."""
         if header.dealer not in self._deals:
             return header  # the party has this secret
         return replace(header, sealed=self._deals[header.dealer][party])
 
     def _take_parts(self, party: int, answer: bytes) -> None:
+        """Take a party's parts of the open attempt, and leave out the party if they are wrong."""
         position = self._router.open_position
         _, *messages = unpack(answer)
         try:
@@ -738,7 +779,7 @@ class SumRouting:
         if (
             position is None
             or {part.header.position for part in parts} != {position}
-            or self.next(party) is None
+            or self.next_position(party) is None
         ):
             return
         if not self._are_asked_for(parts, position, party):
@@ -760,8 +801,8 @@ class SumRouting:
         return len(parts) == len(headers) and {part.header for part in parts} == headers
 
     def _leave_out(self, party: int) -> None:
-        """Go on without a party whose answer to the open attempt is none."""
-        if self._router.open_position is None or self.next(party) is None or self._ends:
+        """Go on without a party whose parts of the attempt are wrong, or ask for them again."""
+        if self._router.open_position is None or self.next_position(party) is None or self._ends:
             return
         if not self._has_reserve(self._router.open_position.round):
             self._ask_again_later(party, FITS_NO_OTHER)
@@ -770,12 +811,14 @@ class SumRouting:
         self.settle()
 
     def _take_dealt(self, party: int, answer: bytes) -> None:
+        """Take a dealer's secret for tags, sealed for each party."""
         _, _, number, *sealed = unpack(answer)
         if read_numbers(number) == (party,) and len(sealed) == self._contract.nodes:
             self._deals[party] = sealed
             self.settle()
 
     def _take_relayed(self, party: int, answer: bytes) -> None:
+        """Take the secret of a lost dealer, which a party has sealed for the others."""
         _, _, number, *sealed = unpack(answer)
         (dealer,) = read_numbers(number)
         if self._relay_wanted(party) == dealer and len(sealed) == self._contract.nodes:
@@ -783,6 +826,7 @@ class SumRouting:
             self.settle()
 
     def _take_seal(self, party: int, answer: bytes) -> None:
+        """Take a party's signature of its totals at the end."""
         seal = Seal.read(answer, self._contract)
         position = self._router.open_position
         if position is not None and self._ends and seal[:2] == (position, party):
@@ -792,7 +836,7 @@ class SumRouting:
             self.settle()
 
     def refused(self, party: int, reason: str) -> None:
-        """Begin another attempt if nobody takes a total, or without who takes no part in it."""
+        """Go on after a refusal: of a total, of an attempt, of a secret, or of the end."""
         if reason == "not dealt" and party in self.lacking and not self._for_all:
             self._deals_nothing.add(party)
         elif reason == "not dealt" and (dealer := self._relay_wanted(party)) is not None:
@@ -813,7 +857,7 @@ class SumRouting:
 
     def _refuses_total(self, party: int) -> None:
         """Ask another party for totals that one had kept; else add up the last step again."""
-        doubtful = {step for step in self._recalled_from if step >= self._since(party)}
+        doubtful = {step for step in self._recalled_from if step >= self._first_lacking_step(party)}
         if doubtful:
             self._distrusted |= {self._recalled_from[step] for step in doubtful}
             for step in doubtful:
@@ -822,11 +866,11 @@ class SumRouting:
         position = self._router.open_position
         if position is None or position.round - 1 not in self._totals:
             return
-        if position.round - 1 < self._since(party):
+        if position.round - 1 < self._first_lacking_step(party):
             return  # its question had the total of a step that is open again by now
         self._doubting.add(party)
-        nobody_takes_it = self._doubting >= self._cohort - self._router.out - self._refused
-        if self._for_all and not nobody_takes_it:
+        is_refused_by_all = self._doubting >= self._cohort - self._router.out - self._refused
+        if self._for_all and not is_refused_by_all:
             return
         step = position.round - 1
         self._acquit()
