@@ -196,8 +196,8 @@ class RowChannel(NodeChannel):
         """The seeds of the secrets in the noise of the next row."""
 
     @property
-    def kept(self) -> bytes:
-        """State to store for a restart, as bytes."""
+    def stored_state(self) -> bytes:
+        """The state that the node's folder stores for a restart, as bytes."""
         noise = self.noise
         return pack(*map(state_as_bytes, (self.state, noise.memory, noise.in_round)))
 
@@ -345,8 +345,8 @@ class SumChannel(NodeChannel):
         self._steps: Generator[Packet, Any, None] | None = None
 
     @property
-    def kept(self) -> bytes:
-        """State to store for a restart, as bytes."""
+    def stored_state(self) -> bytes:
+        """The state that the node's folder stores for a restart, as bytes."""
         totals = (total.tobytes() for total in self.totals)
         return pack(self.transcript, state_as_bytes(self.state), *totals)
 

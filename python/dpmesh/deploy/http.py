@@ -44,7 +44,7 @@ _SILENT = logging.Logger("strangers", logging.CRITICAL + 1)
 HOLD = 2.0
 """Seconds for which the router holds a post that it has no question for."""
 PAUSE = 0.02
-"""Seconds between two looks whether there is one."""
+"""Seconds between two checks for a question."""
 FAREWELL = 5.0
 """Seconds for which a router that is done still answers; at least a deadline, if some are late."""
 TIMEOUT = 60.0
@@ -148,7 +148,7 @@ class _Connection(NamedTuple):
     sock
         Its socket.
     until
-        The time until which it is kept, as `monotonic` counts.
+        Time of `monotonic` at which it is closed.
     party
         The party that signed its last request; None while it has shown no key.
     """
@@ -159,14 +159,17 @@ class _Connection(NamedTuple):
 
 
 class _Reply(NamedTuple):
-    """A status and a message to a party."""
+    """Status and body of a response to a party."""
 
     status: int
     message: bytes = b""
 
 
 class RouterServer:
-    """Serves a router until its run is over.
+    """An HTTP server that asks a router's questions until its run is over.
+
+    ``dpmesh router`` runs it. It checks the signature of each post before it reads the body. It has
+    no secret but the key of its TLS certificate, and keeps nothing on disk.
 
     Parameters
     ----------

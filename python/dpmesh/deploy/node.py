@@ -298,7 +298,9 @@ class Node(Member):
             if channel.published is not None:
                 released = channel.published.tobytes()
             with self.folder.transaction():
-                self.folder.finish_step(self.contract, position, channel.kept, message, released)
+                self.folder.finish_step(
+                    self.contract, position, channel.stored_state, message, released
+                )
                 if self.schedule.is_closing(position):
                     rounds = self.contract.planned.rounds_before(position.round)
                     self.folder.finish_run(self.contract, rounds)

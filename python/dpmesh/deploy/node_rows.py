@@ -43,6 +43,9 @@ _log = logging.getLogger("dpmesh")
 class Rows:
     """The rows of a node: checks of received rows, charges, and the row that it sends.
 
+    A `Node` makes it, and calls it for each question. A row leaves the node once it is noisy,
+    charged, signed and stored. States and secrets of partners stay in the node.
+
     Parameters
     ----------
     node

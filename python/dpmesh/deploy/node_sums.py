@@ -58,14 +58,19 @@ LONGEST_RECALLED = 2**15
 class Sums:
     """The sums of a node: checks of totals, charges for its parts, and the parts it sends.
 
+    A `Node` makes it, and calls it for each question. Parts leave the node under masks, noisy and
+    charged. The node's secrets of the run stay in its folder.
+
     Parameters
     ----------
     node
         The node.
     """
 
-    witness, process = None, b""
-    """Nothing is kept of others: parts are seen by nobody."""
+    witness = None
+    """No evidence about other parties: a node sees no parts of theirs."""
+    process = b""
+    """No number of this process: partners share no secrets."""
 
     def __init__(self, node: Member) -> None:
         self._node = node
@@ -186,7 +191,7 @@ class Sums:
         return tuple(total for _, total in sorted(totals.items()))
 
     @property
-    def _own_spent(self) -> tuple[int, ...]:
+    def _charged_here(self) -> tuple[int, ...]:
         """Number of sums of each kind that this node was charged for."""
         planned = self._contract.planned
         spent = [0] * len(planned.allowed_by_kind)
@@ -196,7 +201,7 @@ class Sums:
 
     def _spent_before(self, position: Position) -> tuple[int, ...]:
         """Return by kind the number charged to this node before an attempt, which may be stored."""
-        spent = [*self._own_spent]
+        spent = [*self._charged_here]
         if self._node.folder.step(self._contract, position) is not None:
             spent[self._contract.planned.kind_at(position.round)] -= 1
         return tuple(spent)
@@ -204,7 +209,7 @@ class Sums:
     @property
     def spent(self) -> tuple[int, ...]:
         """Number of sums of each kind charged to this node, or to another party if more."""
-        return tuple(map(sum, zip(self._own_spent, self._ahead, strict=True)))
+        return tuple(map(sum, zip(self._charged_here, self._ahead, strict=True)))
 
     def is_confirmed(self, ask: Ask, reports: dict[int, bytes], last: Position) -> bool:
         """Return True if the rest of the cohort reported its progress since this node started.
@@ -289,7 +294,7 @@ class Sums:
 
     def _has_spent(self, position: Position) -> bool:
         """Return True if the attempts at sums like a position's are spent, or the budget is."""
-        if self._progress and self._own_spent == self._spent_at_reports:
+        if self._progress and self._charged_here == self._spent_at_reports:
             # nothing was charged since the reports: an earlier question was refused
             self._ahead = self._ahead_of(position, self._spent_at_reports)
         kind = self._contract.planned.kind_at(position.round)
@@ -384,6 +389,7 @@ class Sums:
         return sums.is_cohort(header.cohort, header.dealer)
 
     def _bad_total(self) -> RefusedError:
+        """Return the refusal of a total without a right tag; stop after too many of them."""
         self._tries += 1
         if self._tries > MOST_TRIES:
             self._node.folder.stop(self._contract)
@@ -420,7 +426,7 @@ class Sums:
         planned = self._contract.planned.allowed_by_kind[kind]
         if self._contract.has_one_model:
             self._warn_of_an_early_end(position, len(planned) - self.spent[kind] - 1)
-        return (planned[self._own_spent[kind]],)
+        return (planned[self._charged_here[kind]],)
 
     def _reached(self, last: StoredStep | None) -> tuple[int, bytes]:
         """Return the step that this node is in, and the transcript of all steps before it."""
