@@ -25,7 +25,13 @@ from dpmesh.accounting.renyi import RdpGuarantee, best_order, orders_beside, rdp
 from dpmesh.accounting.sampled import Accountant, Curve, sampled_epsilon, sampled_pair
 
 _TOLERANCE = 5e-7
-_RANGE = 1e12  # of noise scales, to either side of the first guess
+"""Distance from the target below which an epsilon ends the search; relative for targets below 1."""
+
+_NARROWEST = 1e-13
+"""Relative width of a bracket of noise scales that is not narrowed further, near rounding."""
+
+_RANGE = 1e12
+"""Factor between the first guess and the noise scales that are tried, to either side."""
 
 
 def calibrate_noise(
@@ -125,7 +131,7 @@ def _narrow(
     previous = short
     last = enough
     for turn in count(1):
-        is_narrow = enough.noise <= short.noise * (1 + 1e-13)
+        is_narrow = enough.noise <= short.noise * (1 + _NARROWEST)
         if enough.epsilon >= target - tolerance or is_narrow:
             break
         geometric_middle = sqrt(short.noise) * sqrt(enough.noise)

@@ -38,12 +38,12 @@ from dpmesh.problems.canaries import Vectors
 
 
 class NoisyTotal(NamedTuple):
-    """The released sum of a round.
+    """The released sum of all records' vectors in a round.
 
     Attributes
     ----------
     total
-        Shape (length,).
+        The noisy sum, shape (length,).
     noise
         Standard deviation of the noise in each number.
     """

@@ -248,13 +248,13 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
         return outgrows is not None and bool(outgrows(rounds, dim))
 
     def init(self, problem: LinearProblem, key: Key) -> CalibratedState:
-        """Start from the algorithm's state.
+        """Return the state before round 0: that of the algorithm, and no calibration yet.
 
         Raises
         ------
         ValueError
-            If the problem is no linear regression of records as `moments` describes them; or as
-            that of the algorithm.
+            If the problem is not a linear regression on as many sites and records as `moments`
+            states, or does not fit the algorithm.
         """
         instance("problem", problem, "a LinearProblem", LinearProblem)
         if problem.loss not in ("squared", "absolute", "huber", "poisson"):

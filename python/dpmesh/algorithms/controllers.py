@@ -156,7 +156,7 @@ class Controller(Protocol[StateT]):
         """The query of private data before each decision; None if there is none."""
 
     def may_be_global(self, round: int) -> bool:
-        """Return whether an update of this round can be global at all: known before the run."""
+        """Return True if an update of this round can be global, as known before the run."""
 
     def init(self, shape: tuple[int, int, int], key: Key) -> StateT:
         """Return the state before round 0, for local models of shape (nodes, classifiers, dim)."""
@@ -194,7 +194,7 @@ class FixedController(ABC):
     noisy_loss: NoisyLoss | None = None
 
     def may_be_global(self, round: int) -> bool:
-        """Return whether an update of this round can be global at all: known before the run."""
+        """Return True if an update of this round can be global, as known before the run."""
         return True
 
     @abstractmethod
@@ -276,7 +276,7 @@ class RandomGlobal(FixedController):
         every(self, probability, "rate")
 
     def may_be_global(self, round: int) -> bool:
-        """Return whether the rate is more than 0."""
+        """Return True if the rate is positive."""
         return self.rate > 0
 
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
@@ -306,7 +306,7 @@ class Periodic(FixedController):
         every(self, integer, "period", at_least=1)
 
     def may_be_global(self, round: int) -> bool:
-        """Return whether a period ends."""
+        """Return True if this round ends a period."""
         return (integer("round", round) + 1) % self.period == 0
 
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:

@@ -238,6 +238,13 @@ class Reordered:
 class SmoothingRisk(NamedTuple):
     """Mean square error of a smoothed vector, summed over its coordinates.
 
+    Attributes
+    ----------
+    bias
+        Squared bias: the part of the true vector that smoothing removes.
+    variance
+        Variance: the part of the noise that smoothing leaves.
+
     Examples
     --------
     >>> import numpy as np
@@ -248,9 +255,7 @@ class SmoothingRisk(NamedTuple):
     """
 
     bias: float
-    """Squared bias: what smoothing removes from the true vector."""
     variance: float
-    """Variance: what it leaves of the noise."""
 
 
 def smoothing_risk(

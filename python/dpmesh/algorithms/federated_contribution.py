@@ -46,8 +46,12 @@ class Contribution(ABC, Generic[ProblemT]):
 
     Parameters
     ----------
-    clients, sampling_rate, clipping_norm
-        As in the table above.
+    clients
+        Number of clients.
+    sampling_rate
+        Probability with which a unit of privacy takes part in a round, in (0, 1].
+    clipping_norm
+        Largest L2 norm of what one unit adds to the sum.
     """
 
     clients: int

@@ -200,7 +200,10 @@ class ClientUpdates(Contribution[ClientProblem]):
         return Sensitivity(2 * bound, "l2", f"one {what} replaced")
 
     def bit_weight(self, noise_multiplier: float, expected_size: float) -> float:
-        """Return how far a bit of adaptive clipping moves the released vector, in units of C_t."""
+        """Return the weight of the bit of adaptive clipping in the released vector.
+
+        In units of the clipping norm C_t; 0 without adaptive clipping.
+        """
         if self.adaptive_clipping is None:
             return 0.0
         return self.adaptive_clipping.weight(noise_multiplier / 2, expected_size)

@@ -41,12 +41,16 @@ def seen_in(run: Transcript, most: int) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast:
-    """A weighted sum of numbers, which has mean 1/2 in one dataset's pilot and -1/2 in the other's.
+    """A linear score ``weights @ (numbers - middle)`` that tells two datasets apart.
+
+    Its mean is 1/2 over the pilot runs on one dataset and -1/2 over those on the other.
 
     Parameters
     ----------
-    weights, middle
-        Shape (numbers,): ``weights @ (number - middle)``.
+    weights
+        Shape (numbers,).
+    middle
+        The mean of both datasets' mean numbers, shape (numbers,).
     """
 
     weights: npt.NDArray[np.float64]

@@ -78,7 +78,23 @@ def train_test_split(
 def iid(
     dataset: Dataset, nodes: int, generator: np.random.Generator, *, equal_sizes: bool = False
 ) -> Partition:
-    """Deal the shuffled records out; sizes differ by at most 1.
+    """Divide the shuffled records among nodes of equal size: an i.i.d. partition.
+
+    Parameters
+    ----------
+    dataset
+        The records.
+    nodes
+        Number of nodes, at least 1.
+    generator
+        Source of the order.
+    equal_sizes
+        True leaves out the records beyond a multiple of `nodes`, so that all nodes have equally
+        many. Otherwise sizes differ by at most 1.
+
+    Returns
+    -------
+    The record indices of each node.
 
     Raises
     ------

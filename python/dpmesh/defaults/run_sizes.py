@@ -42,8 +42,8 @@ class RunSizes:
     topology
         Returns the network; None without one.
     between_parties
-        Whether it is for a contract. No table may then state what follows from the parties, and a
-        node counts the secrets of its own partners alone.
+        True for a contract. Its tables must not state what follows from the parties, and a node
+        counts only the secrets of its partners.
     sums
         Returns parameters of sums that follow from the questions of a contract.
     """
@@ -97,7 +97,10 @@ class RunSizes:
         return self.data()
 
     def _value(self, name: str) -> object:
-        """Return the value of a parameter; None without a topology, or if it is not public."""
+        """Return the value of a parameter; None without a topology, or if it is not public.
+
+        The parameter ``star`` is True where a node knows only the secrets of its partners.
+        """
         if name in ("nodes", "clients", "sites"):
             return self.nodes
         if name == "rounds":

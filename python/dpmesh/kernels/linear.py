@@ -55,10 +55,12 @@ from dpmesh.kernels.projection import Norm
 class LinearModel:
     """Records and their loss, checked and converted once, for the parameters of many nodes.
 
-    Where a method takes `params`, they have shape (nodes, outputs * dim) and the type of the
-    features, where outputs is `classes` or 1; and `batches` are the records of each node: an
-    integer array (nodes, batch_size), or ``(indptr, indices)`` for batches of different lengths. A
-    record may occur more than once.
+    Methods share two parameters:
+
+    - `params`, shape (nodes, outputs * dim), in the type of the features. There are `classes`
+      outputs, or 1.
+    - `batches`, the records of each node: an integer array of shape (nodes, batch_size), or
+      ``(indptr, indices)`` for batches of different lengths. A record may occur more than once.
 
     Parameters
     ----------
@@ -100,17 +102,20 @@ class LinearModel:
         classes: int | None = None,
         weights: npt.ArrayLike | None = None,
     ) -> None:
-        parts, records = feature_parts(features)
+        arrays, records = feature_parts(features)
         check_loss(loss, classes)
-        classes = None if classes is None else int(classes)
-        self.features, self.loss, self.classes = features, loss, classes
+        if classes is not None:
+            classes = int(classes)
+        self.features = features
+        self.loss = loss
+        self.classes = classes
         self.labels = label_array(labels, records, classes)
-        self.weights = None if weights is None else _weights(weights, records)
+        self.weights = None if weights is None else _checked_weights(weights, records)
         optional = () if self.weights is None else (self.weights,)
-        self._native = _core.LinearModel(parts, self.labels, loss, classes, *optional)
+        self._native = _core.LinearModel(arrays, self.labels, loss, classes, *optional)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.features, self.labels, self.loss, self.classes, self.weights)
+        return _unpickled, (self.features, self.labels, self.loss, self.classes, self.weights)
 
     def gradient(
         self,
@@ -202,8 +207,8 @@ class LinearModel:
     ) -> FloatArray:
         """One gradient step of each node: ``params - step_size * gradient(params, ...)``.
 
-        In place (``out=params``) and without regularization a step touches only the features that
-        its batch holds, so sparse records cost what they store.
+        In place (``out=params``) and without regularization, a step on sparse records takes time in
+        proportion to their stored values: it touches no other parameters.
 
         Parameters
         ----------
@@ -273,9 +278,9 @@ class LinearModel:
         regularization
             As in `gradient`.
         form
-            How it is computed: ``"direct"`` updates the parameters, ``"span"`` their coefficients
-            in the span of the node's records, by the records' Gram matrix. Both agree up to
-            rounding; None takes for each node the one with fewer operations.
+            Form of the computation. ``"direct"`` updates the parameters; ``"span"`` updates their
+            coefficients in the span of the node's records, by the records' Gram matrix. Both agree
+            up to rounding. None chooses for each node the form with fewer operations.
 
         Returns
         -------
@@ -388,25 +393,33 @@ class LinearModel:
         -------
         Shape (models,), numbers from 0 to 1.
         """
-        targets = self.labels if self.classes is None and self.loss in REGRESSION else None
-        if targets is not None and (np.abs(targets) != 1).any():
-            fail("labels", "labels of -1 or +1", targets[np.abs(targets) != 1][0])
+        if self.classes is None and self.loss in REGRESSION:
+            is_no_class = np.abs(self.labels) != 1
+            if is_no_class.any():
+                fail("labels", "labels of -1 or +1", self.labels[is_no_class][0])
+        params = floats("params", params)
         if self.loss == "multilabel" and self.classes is not None:
-            rows = floats("params", params)
-            scores = linear_scores(rows.reshape(len(rows) * self.classes, -1), self.features)
-            predicted = scores.reshape(len(scores), len(rows), self.classes) > 0
-            right = predicted == members(self.labels, self.classes)[:, np.newaxis]
-            return np.asarray(right.mean(axis=(0, 2)))
-        return self._native.count_correct(floats("params", params)) / len(self.labels)
+            return self._label_accuracy(params, self.classes)
+        return self._native.count_correct(params) / len(self.labels)
+
+    def _label_accuracy(self, params: FloatArray, classes: int) -> Numbers:
+        """Return the fraction of all labels of records that each row of `params` gets right."""
+        models = len(params)
+        scores = linear_scores(params.reshape(models * classes, -1), self.features)
+        predicted = scores.reshape(len(scores), models, classes) > 0
+        is_right = predicted == members(self.labels, classes)[:, np.newaxis]
+        return np.asarray(is_right.mean(axis=(0, 2)))
 
 
-def _made(
+def _unpickled(
     features: Features, labels: Any, loss: Loss, classes: int | None, weights: Any
 ) -> LinearModel:
+    """Return a pickled model; its native part is built again."""
     return LinearModel(features, labels, loss, classes=classes, weights=weights)
 
 
-def _weights(values: npt.ArrayLike, records: int) -> Numbers:
+def _checked_weights(values: npt.ArrayLike, records: int) -> Numbers:
+    """Return the weights of all records; fail unless they are numbers from 0 to 1."""
     weights = np.ascontiguousarray(floats("weights", values, ndim=1), np.float64)
     if weights.shape != (records,) or not ((weights >= 0) & (weights <= 1)).all():
         fail("weights", f"{records} numbers from 0 to 1, one for each record", weights)
@@ -441,12 +454,13 @@ def linear_scores(params: npt.ArrayLike, features: Features) -> FloatArray:
            [2.]])
     """
     params = floats("params", params, ndim=2)
-    parts, records = feature_parts(features)
-    dtype = (parts[2] if isinstance(parts, tuple) else parts).dtype
+    arrays, records = feature_parts(features)
+    values = arrays[2] if isinstance(arrays, tuple) else arrays  # of a CSR matrix, or a dense one
+    dtype = values.dtype
     if dtype != params.dtype:
         fail("features", f"{params.dtype}, the type of params", dtype)
     if params.shape[1] != np.shape(features)[1]:
         fail("params", f"shape (models, {np.shape(features)[1]})", f"shape {params.shape}")
     scores = np.empty((records, len(params)), dtype=params.dtype)
-    _core.linear_scores(params, parts, scores)
+    _core.linear_scores(params, arrays, scores)
     return scores

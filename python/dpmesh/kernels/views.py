@@ -28,8 +28,13 @@ Observer = tuple[int, ...]
 """Nodes that pool all that they receive, send and hold."""
 
 MOST_ITERATIONS = 20_000
-_CHEAP_AT_ONCE = 1 << 26  # entries between two checks for Ctrl-C: some tenths of a second
+"""Most iterations of the solver for one pair of observer and target."""
+
+_CHEAP_AT_ONCE = 1 << 26
+"""Entries of cheap bounds between two checks for Ctrl-C: some tenths of a second."""
+
 _SOLVED_AT_ONCE = 64
+"""Most pairs that are solved between two checks for Ctrl-C."""
 
 
 class Mixing(NamedTuple):

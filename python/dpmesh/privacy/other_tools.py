@@ -120,7 +120,14 @@ class OtherRun:
     def calibrated(
         self, epsilon: float, *, delta: float, relation: NeighboringRelation = "add_remove"
     ) -> float:
-        """Return the least noise multiplier at which all releases keep an epsilon.
+        """Return the least noise multiplier at which all releases together keep an epsilon.
+
+        Parameters
+        ----------
+        epsilon, delta
+            The budget.
+        relation
+            Neighbouring relation of the guarantee.
 
         Raises
         ------

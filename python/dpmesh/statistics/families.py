@@ -39,7 +39,10 @@ LARGEST_EXPONENT = 700.0
 """Up to here the exponential function does not overflow."""
 
 STEEPEST = 30.0
-"""Scores beyond these are taken for separation: their probability is within 1e-13 of 0 or 1."""
+"""Scores beyond this are taken for separation: the terms nearly determine the outcome.
+
+Their probability is within 1e-13 of 0 or 1: exp(-30) = 9.4e-14.
+"""
 
 
 class Family(ABC):
@@ -47,22 +50,22 @@ class Family(ABC):
 
     name: ClassVar[str]
     scale: ClassVar[str]
-    """What a coefficient is a difference of."""
+    """Quantity whose difference a coefficient is, in words, such as log odds."""
 
     ratio: ClassVar[str]
-    """What the exponential of a coefficient is."""
+    """Meaning of the exponential of a coefficient, in words, such as an odds ratio."""
 
     kappa: ClassVar[float]
-    """Squared weight of the Hessian times R^2."""
+    """kappa: the Hessian H has the weight ``sqrt(kappa) / R`` in a released vector."""
 
     lam: ClassVar[float]
-    """Squared weight of the outer products times R^2."""
+    """lambda: the outer products J have the weight ``sqrt(lam) / R`` in a released vector."""
 
     distance: ClassVar[float]
-    """Largest distance of two vectors over R, D."""
+    """D: the largest distance of two records' vectors, over R."""
 
     norm: ClassVar[float]
-    """Largest length of a vector over R."""
+    """Largest length of a record's vector, over R."""
 
     heaviest: ClassVar[float]
     """Largest weight w of a record, in units of the target's bound."""

@@ -40,7 +40,7 @@ class Size(NamedTuple):
 
     @property
     def stored(self) -> int:
-        """Number of its values that are in memory: those that are not 0 if it is sparse."""
+        """Number of a vector's entries in memory: those other than 0 if it is sparse, else all."""
         if self.entries is None:
             return self.dim
         return self.entries

@@ -13,16 +13,19 @@ import numpy as np
 from dpmesh.statistics.bins import Floats
 
 LONGEST_STEP = 2.0
-"""Steps are cut to this length, so that noise in the first of them leads nowhere far."""
+"""Largest length of a step, for terms in [-1, 1]: the noise of early rounds leads nowhere far."""
 
 CAUTION = 1.0
-"""Eigenvalues count as so many standard deviations of their noise smaller in errors."""
+"""Standard deviations of its noise by which an eigenvalue is lowered in standard errors."""
 
 LEAST_EIGENVALUE = 1e-9
-"""Smaller eigenvalues count as this in errors, to divide by them."""
+"""Least eigenvalue in standard errors, which divide by it."""
 
 REST_QUANTILE = 0.9999
-"""Quantile of the gradient's noise alone, with which the last gradient is compared."""
+"""Quantile of the squared length of the gradient's noise, for the last gradient to be at rest.
+
+A fit that has converged is refused with a probability of 1e-4.
+"""
 
 
 class Curvature(NamedTuple):
@@ -72,14 +75,14 @@ class Curvature(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A Newton step.
+    """A Newton step from released sums; p is the number of coefficients.
 
     Attributes
     ----------
     gradient
         The released sum of gradients, shape (p,).
     gradient_noise
-        Standard deviation of the noise in each number.
+        Standard deviation of the noise in each number of the gradient.
     curvature
         The released sum of Hessians.
     """
@@ -90,7 +93,10 @@ class Step(NamedTuple):
 
     @property
     def move(self) -> Floats:
-        """The change of coefficients, shape (p,): eigenvalues below the noise count as it."""
+        """The change of coefficients, shape (p,): the inverse curvature times the gradient.
+
+        Eigenvalues below the floor of the noise are raised to it; the length is cut.
+        """
         eigenvalues, eigenvectors = np.linalg.eigh(self.curvature.matrix)
         divisors = np.maximum(eigenvalues, self.curvature.floor)
         move = eigenvectors @ ((eigenvectors.T @ self.gradient) / divisors)
@@ -101,17 +107,17 @@ class Step(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """Covariances of coefficients, each of shape (p, p).
+    """Covariances of coefficients by cause, each of shape (p, p).
 
     Attributes
     ----------
     model
-        Of the choice of records, if the model is true.
+        By the sampling of records, if the model is true.
     robust
-        Of the choice of records, whatever the model (White); diagonal entries may be negative.
-        None if the outer products of gradients were not released.
+        By the sampling of records, also under a wrong model (White 1980); noise may make diagonal
+        entries negative. None if the outer products of gradients were not released.
     noise
-        Of the noise.
+        By the noise of the releases.
     """
 
     model: Floats

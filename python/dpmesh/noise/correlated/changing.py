@@ -22,6 +22,7 @@ from dpmesh.noise.correlated.secrets import Secrets
 Array = npt.NDArray[np.float64]
 
 _UP = 1 + 1e-12
+"""Factor that rounds a mu up, far above the rounding of the operations before it."""
 
 
 @dataclass(frozen=True, eq=False)

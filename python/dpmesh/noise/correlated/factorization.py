@@ -23,6 +23,7 @@ Array = npt.NDArray[np.float64]
 Kind = Literal["dense", "banded", "toeplitz", "square_root", "diagonal", "given"]
 
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
+"""Relative rounding of a few operations in float64, for each number of a sum."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
