@@ -247,8 +247,8 @@ def of_demo() -> Claims:
                 " | ".join([f"| {name}", *(f"{{{key}{epsilon}}}" for epsilon in (1, 2, 4, 8))]),
             ): shown
             for name, key in (
-                ("secure sum | a server with one site", "secure"),
-                ("gossip | everybody", "gossip"),
+                ("secure aggregation | a server colluding with one site", "secure"),
+                ("gossip | reads all messages", "gossip"),
             )
         },
         (
@@ -367,7 +367,7 @@ def of_allocation() -> Claims:
         for step, verdict in says.items()
     }
     text = (
-        "by the intervals: with the paper's steps {paper},\n"
+        "by 95% intervals: with the paper's steps {paper},\n"
         "with data-independent learning rates {rule}."
     )
     return {("docs/algorithms/without_replacement.md", text): says}
