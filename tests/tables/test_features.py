@@ -137,3 +137,11 @@ def test_a_saved_model_applies_the_features_and_the_centre(
     refit = again.params
     assert model.model_.as_dict() == again.as_dict()
     assert len(refit) == again.weights.size + again.columns.dim - 1
+
+
+@pytest.mark.parametrize("name", ["columns", "hats", "cosines", "hats+cosines"])
+def test_a_table_without_records_has_no_features(name: str) -> None:
+    columns = Columns.of((-1, 1), range(2), features=name)
+    one = columns.encode([np.zeros(1), np.zeros(1)]).features
+    none = columns.encode([np.zeros(0), np.zeros(0)]).features
+    assert none.shape == (0, one.shape[1])

@@ -20,7 +20,8 @@ def cosines(angles: npt.ArrayLike, *, out: Floats | None = None) -> Floats:
     Parameters
     ----------
     angles
-        Angles in radians, any shape; taken as float64. NaN and infinity become NaN.
+        Angles in radians, of at least one axis and one element; taken as float64. NaN and infinity
+        become NaN.
     out
         Where to put the result: an array like `angles`, or `angles` itself to work in place.
 
@@ -31,7 +32,7 @@ def cosines(angles: npt.ArrayLike, *, out: Floats | None = None) -> Floats:
     Raises
     ------
     ValueError
-        If `angles` are not numbers, or `out` does not fit.
+        If `angles` are not numbers, are a scalar or empty, or `out` does not fit.
 
     Examples
     --------

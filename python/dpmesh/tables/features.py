@@ -164,6 +164,8 @@ class Cosines:
         scale = self.turns / sqrt(min(numbers, MOST_NUMBERS))
         angles: Records = records @ (scale * normal)
         angles += 2 * pi * uniform
+        if angles.size == 0:  # the kernel refuses an empty array
+            return angles
         return _core.cosines(angles, angles)
 
 
