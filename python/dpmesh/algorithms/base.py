@@ -71,17 +71,17 @@ AN_ALGORITHM = "an algorithm of dpmesh.algorithms, or a subclass of Algorithm of
 
 
 @cache
-def _taken_by(init: Any) -> inspect.Signature:
-    """Return what an `__init__` takes, which does not change."""
-    takes = inspect.signature(init)
-    return takes.replace(parameters=[*takes.parameters.values()][1:])
+def _signature_of(init: Any) -> inspect.Signature:
+    """Return the signature of an `__init__` without `self`."""
+    signature = inspect.signature(init)
+    return signature.replace(parameters=[*signature.parameters.values()][1:])
 
 
 class _SignatureOfInit:
     """The parameters of a class, from `__init__`: early releases of Python 3.11 read `__new__`."""
 
     def __get__(self, instance: object, kind: type) -> inspect.Signature:
-        return _taken_by(kind.__init__)  # type: ignore[misc]  # of this very class
+        return _signature_of(kind.__init__)  # type: ignore[misc]  # of this very class
 
 
 class Algorithm(ABC, Generic[StateT, ProblemT]):
@@ -95,9 +95,10 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     """Whether `parameters` follow from releases alone, so that the guarantee covers them."""
 
     any_rows: ClassVar[str] = ""
-    """Why its sensitivity holds whatever rows others send, so that parties need not trust them.
+    """Reason why the sensitivity holds for any rows that other nodes send, honest or not.
 
-    Empty if that is not proved. A subclass states it anew: see `holds_for_any_rows`.
+    Parties of a contract then need not trust each other's rows. Empty if that is not proved. A
+    subclass must state it again: see `holds_for_any_rows`.
     """
 
     follows_from_sizes: ClassVar[tuple[str, ...]] = ()
@@ -119,7 +120,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     """Whether `release_of` counts the copies of a record that `copies` allows."""
 
     def __new__(cls: type[AlgorithmT], *bare: Any, **given: Any) -> AlgorithmT:
-        """Refuse a budget where noise is wanted, and name the parameters where another is given."""
+        """Refuse a budget where noise is the parameter; list all names if one is unknown."""
         parameters = getattr(cls, "__dataclass_fields__", {})
         noise = next((name for name in NOISES if name in parameters), None)
         for name in ("epsilon", "delta"):
@@ -128,7 +129,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
                 fail(name, f"{noise}, which {call} finds for a budget", given[name])
         takes = cls.__signature__
         try:
-            if bare or given:  # a copy is made without
+            if bare or given:  # copy and pickle call it without arguments
                 takes.bind(*bare, **given)
         except TypeError as error:
             names = ", ".join(takes.parameters)
@@ -137,7 +138,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     @staticmethod
     def of_part(path: str) -> Any:
-        """Return a property that is that of a part, such as "contribution.unit"."""
+        """Return a property that reads an attribute of a part, such as "contribution.unit"."""
         return property(attrgetter(path), doc=f"As `{path}`.")
 
     @classmethod
@@ -154,13 +155,14 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         Parameters
         ----------
         parts
-            The algorithm's parameters that go without a name.
+            The algorithm's positional parameters.
         epsilon, delta
             The budget of the run.
         rounds
-            Its length, where no other parameter fixes it.
+            Number of rounds of the run, where no other parameter fixes it.
         public
-            The algorithm's other parameters. One that takes an epsilon of its own gets this one.
+            The algorithm's other parameters. An algorithm with an `epsilon` parameter gets this
+            epsilon and delta.
 
         Raises
         ------
@@ -187,13 +189,16 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         rounds = trial.run_length if rounds is None else rounds
         if rounds is None:
             fail("rounds", "the length of the run", None)
-        guess = 1.0
+        guess = 1.0  # the search begins where the noise is as large as the sensitivity
         if isinstance(trial, Clipping):
             guess /= trial.relative(1.0)
         return make(Budget(epsilon, delta=delta).calibrate(make, rounds, guess=guess))
 
     def least_secure_noise(self, epsilon: float, delta: float) -> float | None:
-        """Return the least noise of its secure sums for a budget; None without sums."""
+        """Return the least noise at which secure aggregation keeps a budget; None without it.
+
+        The noise is a value of the algorithm's noise parameter, one of `NOISES`.
+        """
         return None
 
     @property
@@ -222,14 +227,15 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     @property
     def run_length(self) -> int | None:
-        """Rounds of a run, where the parameters fix them; of one node, if nodes take turns."""
+        """Number of rounds, of one node if nodes take turns; None if no parameter fixes it."""
         return getattr(self, "rounds", None)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Assumptions of the guarantee that this package cannot check, in words.
 
-        By default whom partners trust who share `noise`, if it has any.
+        By default those of correlated noise, such as trust between link partners; none for
+        independent noise.
         """
         strategy = strategy_of(getattr(self, "noise", None))
         if strategy is None:
@@ -271,7 +277,10 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         delta: float | None = None,
         canaries: int = 1_000,
     ) -> tuple[Pair, Crowd]:
-        """Return data on which it leaks as much as its plan allows, for `dpmesh.audit`.
+        """Return data on which the algorithm leaks as much as its plan allows, for audits.
+
+        The pair is two neighbouring problems, for `dpmesh.audit.audit_algorithm`. The crowd is a
+        problem with many canaries, each in one of two forms, for `dpmesh.audit.audit_one_run`.
 
         Parameters
         ----------
@@ -280,15 +289,16 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         dim
             Length of the model, by default 3 or less.
         delta
-            Of the pair's claim; by default 1e-5, more where that needs fewer runs.
+            Delta of the guarantee that the pair tests; by default 1e-5, or larger where an audit
+            then needs fewer runs.
         canaries
-            Of the crowd.
+            Number of canaries of the crowd.
         """
         size = AuditSize(rounds=rounds, dim=dim, delta=delta, canaries=canaries)
         return self.leaking_data(size)
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return the data of `worst_case`; override it where others leak more than these.
+        """Return the data of `worst_case`; override it where other data leak more.
 
         The first record of each node is a canary against all its others, on a linear model; a
         second node, whose noise must differ, has none.
@@ -387,34 +397,36 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         raise NotImplementedError(f"{type(self).__name__} passes no token")
 
     def release_by(self, node: int, t: int) -> Releases:
-        """Return what one node releases if it sends in round t: `release_of`, but for its batch."""
+        """Return the release of a node that sends in round t: `release_of` with its batch."""
         return self.release_of(t)
 
     def unit_of(self, t: int, problem: ProblemT) -> float:
-        """Return the least `unit` of the messages of round t, from public numbers alone."""
+        """Return the least `Message.unit` of round t, a factor on sensitivity and noise.
+
+        It follows from public numbers alone. It is not the unit of privacy.
+        """
         return 1.0
 
     def losses(self, state: StateT, t: int, problem: ProblemT, key: Key) -> Numbers | None:
-        """Return the losses of the nodes that learn in round t, before they do.
+        """Return the losses before round t of the nodes that learn in it; None if no node learns.
 
-        They are on the records that the round uses; None if nobody learns. A run asks for them in
-        the rounds that it measures.
+        They are on the records that the round uses. A run needs them in rounds that it measures.
         """
         return None
 
     def examples(self, t: int, problem: ProblemT, key: Key) -> Batches | None:
-        """Return the records that round t uses, of each node, each in no other round.
+        """Return the records that each node uses in round t, if no record is in two rounds.
 
-        Regret needs them; None if records are used in another way.
+        Regret needs them. None if records are used in several rounds.
         """
         return None
 
 
 def holds_for_any_rows(algorithm: AnyAlgorithm) -> str:
-    """Return why an algorithm's sensitivity holds for any rows that it receives; else nothing.
+    """Return why an algorithm's sensitivity holds for any received rows; empty if not proved.
 
-    The class itself must say so, and that of the algorithm that it begins, if it is a first stage:
-    a subclass may have changed what its base proves.
+    The class itself must state `any_rows`: a subclass may have changed what its base proves. A
+    first stage, such as private centering, also needs it of the algorithm that follows.
     """
     why = vars(type(algorithm)).get("any_rows", "")
     inner = getattr(algorithm, "algorithm", None)
@@ -431,9 +443,10 @@ def distinct(copies: int | None) -> tuple[str, ...]:
 
 
 def _changed_since_reaction(kind: type) -> str:
-    """Return what a subclass changes of an algorithm whose reaction it inherits; empty if nothing.
+    """Return a member that a subclass changes although it inherits `reaction`; empty if none.
 
-    Post-processing is free against everybody, but against a view it may carry a record further.
+    Post-processing has no cost against an adversary who sees all messages. Under a weaker one it
+    may carry a record to nodes for which the inherited reaction is not proved.
     """
     for base in kind.__mro__:
         if "reaction" in vars(base):

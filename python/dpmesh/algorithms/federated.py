@@ -204,7 +204,10 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         return self.contribution.clipping_norm
 
     def least_secure_noise(self, epsilon: float, delta: float) -> float | None:
-        """Return the least noise of its secure sums for a budget; None without sums."""
+        """Return the least `noise_multiplier` of secure aggregation for a budget.
+
+        None without secure aggregation.
+        """
         if not isinstance(self.combination, SecureAggregation):
             return None
         if not probability("delta", delta, one=False):

@@ -17,7 +17,10 @@ Travel: TypeAlias = Literal["gossip", "server", "token", "sums"]
 that one node after another holds, or in sums over neighbours whose parts nobody sees."""
 
 Releases: TypeAlias = "Release | tuple[Release, ...]"
-"""What nodes release together: one release, or several that name disjoint nodes."""
+"""Releases of a message or of a round.
+
+Several of one message name disjoint nodes; several of a round may also be those of its messages, in
+their order."""
 
 
 ROW_EACH: tuple[Travel, ...] = ("gossip", "sums")
@@ -33,7 +36,7 @@ class Message(NamedTuple):
         Shape (rows, dim): private values, a row for each node unless `rows` or `sender` differ.
         None if the sender releases nothing now, or is on another machine.
     release
-        The public record of it; a tuple of records if nodes' noise or sensitivity differ.
+        The public record of its release; a tuple if the nodes' noise or sensitivity differ.
     compressor
         If given, it compresses what was released, at no privacy cost.
     sender
@@ -42,10 +45,11 @@ class Message(NamedTuple):
         Shape (rows,): the numbers of the rows among all that nodes could send in a round, if not
         0, 1, ..: each number has noise of its own.
     among
-        How many rows a sender has. The answer has all of them, NaN where nothing was released; it
-        is None if the sender released nothing.
+        How many rows a sender has, of which `rows` are released now. The received array has all of
+        them, with NaN in the others; it is None if the sender released nothing.
     unit
-        The unit of the sensitivity, a number or shape (rows, 1): the noise is larger by it.
+        Factor on the sensitivity and the noise of `release`: a number, or one for each row, shape
+        (rows, 1). The values are divided by it before the noise, and multiplied by it after.
     copies
         How many messages the clients and a server exchange for it.
     bits
@@ -54,8 +58,7 @@ class Message(NamedTuple):
         False if it is only to be released: the answer is then what was released, not what arrived,
         and a `Relay` lets it travel.
     unmixed
-        Whether gossip carries the rows of all nodes to everybody as they are, so that all receive
-        the same.
+        True if gossip carries the rows of all nodes to all nodes without mixing them.
 
     Examples
     --------
@@ -81,7 +84,7 @@ class Message(NamedTuple):
 
 
 class Relay(NamedTuple):
-    """Send on the last answer as it is, such as for a second mixing: it costs no privacy.
+    """Send the last received rows again, such as for a second mixing, at no privacy cost.
 
     Examples
     --------
@@ -92,4 +95,6 @@ class Relay(NamedTuple):
 
 
 Round: TypeAlias = Generator["Message | Relay", Released, StateT]
-"""A round: it yields requests, is sent what arrived, shape (nodes, dim), and returns the state."""
+"""A round: a generator of messages that is sent the received rows, shape (nodes, dim).
+
+It returns the next state."""

@@ -5,8 +5,10 @@ In a round every site sums the vectors of its own records, and the sum over all 
     s_i     = sum_(r at i) v_r                        |v_r| <= C, |v_r - v_r'| <= D C for any two
     s       = gamma sum_i (rint(s_i / gamma) + e_i)           e_i ~ N_Z(0, share^2)
 
-Under a secure sum the server learns s alone, with one noise for all sites. Where too few sites are
-honest for that, each releases its own s_i, with noise that is enough by itself.
+Here C is `longest`, D is `diameter`, gamma is the spacing of the grid, and e_i is a site's share of
+discrete Gaussian noise. Under secure aggregation the server learns s alone, and the shares of the
+honest sites suffice for the guarantee. Without it, each site releases its own s_i, with noise that
+suffices by itself.
 
 ``problem.vectors(node)`` returns the vectors of a node's records in blocks of shape (records, dim).
 Each is a function of its record and of public numbers, so that a neighbouring dataset moves one s_i
@@ -42,7 +44,7 @@ from dpmesh.problems import VectorProblem
 from dpmesh.problems.canaries import Vectors
 
 _GRID_STEPS = 2.0**7
-"""Fewest steps of a site's own grid in the `sensitivity`, over sqrt(dim)."""
+"""Least ratio of the `sensitivity` to the grid of a site's local sum, over sqrt(dim)."""
 
 
 class RecordVectors(Protocol):
@@ -58,7 +60,7 @@ class RecordVectors(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordSumsState:
-    """The mean of the sums that were released so far, shape (1, dim); zeros before the first."""
+    """Mean `total` of the sums released so far, shape (1, dim); zeros before the first."""
 
     total: Released = field(metadata=KNOWN_TO_ALL)
 
@@ -113,7 +115,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     any_rows = "what a site adds up depends on nothing that others send"
 
     ensured: ClassVar[float] = 2.0
-    """The least `diameter` that clipping alone keeps."""
+    """The `diameter` that clipping alone ensures: a smaller one is an assumption."""
 
     dim: int
     sites: int
@@ -139,7 +141,10 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         _ = self.mechanism  # checks the other numbers
 
     def least_secure_noise(self, epsilon: float, delta: float) -> float | None:
-        """Return the least noise of its secure sums for a budget; None without sums."""
+        """Return the least `noise_to_sensitivity` of secure aggregation for a budget.
+
+        None without secure aggregation.
+        """
         if not self.secure:
             return None
         sums = calibrated_sum(epsilon=epsilon, delta=delta, **self._public_numbers())
@@ -160,7 +165,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
 
     @cached_property
     def mechanism(self) -> DistributedDiscreteGaussian | Gaussian | NoNoise:
-        """A share of discrete Gaussian noise from each site, or enough from each of them."""
+        """A share of the noise from each site; without secure aggregation, all of it from each."""
         if self.noise_to_sensitivity is None:
             return NoNoise()
         if self.secure_sum is not None:
@@ -170,22 +175,22 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
 
     @property
     def noise_scale(self) -> float:
-        """Standard deviation of the noise in each number of the sum over all sites."""
+        """Standard deviation of the noise in each coordinate of the mean over rounds."""
         if self.secure_sum is not None:
             return self.secure_sum.noise_scale / sqrt(self.rounds)
         if self.noise_to_sensitivity is None:
             return 0.0
-        of_one_site = self.mechanism.noise_scale(self.sensitivity(0), self.dim)
-        return of_one_site * sqrt(self.sites / self.rounds)
+        local_scale = self.mechanism.noise_scale(self.sensitivity(0), self.dim)
+        return local_scale * sqrt(self.sites / self.rounds)
 
     @property
     def noise_scales(self) -> tuple[float, ...]:
-        """The `noise_scale` of the one sum, as several sums have it."""
+        """The `noise_scale` alone, in the form of `AdaptiveSums`, which has several sums."""
         return (self.noise_scale,)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the guarantee beside the proof."""
+        """Assumptions of the guarantee that this package cannot check, in words."""
         about = () if self.secure_sum is None else self.secure_sum.assumptions_about("sites")
         near = f"no vectors of two records are more than {self.diameter:.4g} of the longest apart"
         return (*about, *([near] if self.diameter < self.ensured else []), *distinct(1))
@@ -204,42 +209,45 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         return Release(t, self.mechanism, self.sensitivity(t))
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return sites of which the first holds one canary, and so many, each `diameter` long.
+        """Return a pair with one canary and a crowd with many, all at the first site.
 
-        Their number sets the length of the vectors.
+        The two vectors of a canary are `diameter` times `longest` apart. The number of canaries
+        sets `dim`.
         """
 
         def problem_of(coins: Coins) -> Vectors:
             return Vectors(rows=self.canaries(coins)[0], nodes=self.sites)
 
-        _, along = self.canaries(np.ones(1, np.bool_))
+        _, directions = self.canaries(np.ones(1, np.bool_))
         rounds = size.rounds or self.rounds
         pair = Pair(
-            algorithm=replace(self, dim=along.shape[1]),
+            algorithm=replace(self, dim=directions.shape[1]),
             problem=problem_of(np.array([True])),
             neighbor=problem_of(np.array([False])),
             rounds=rounds,
             delta=size.delta_or(1e-5),
         )
-        _, along = self.canaries(np.ones(size.canaries, np.bool_))
+        _, directions = self.canaries(np.ones(size.canaries, np.bool_))
         records = max(self.records, size.canaries)
         crowd = Crowd(
-            algorithm=replace(self, dim=along.shape[1], records=records),
+            algorithm=replace(self, dim=directions.shape[1], records=records),
             problem_of=problem_of,
             canaries=size.canaries,
             rounds=rounds,
             delta=CROWD_DELTA,
-            scores=partial(_at_the_first, along),
+            scores=partial(_projections, directions),
         )
         return pair, crowd
 
     def canaries(self, coins: Coins) -> tuple[Floats, Floats]:
-        """Return vectors whose coins choose one end of a diameter, and the diameters' directions.
+        """Return the canaries' vectors, and the unit vectors of their directions.
 
-        Both have a row for each coin; directions are unit vectors of the sum's space.
+        A canary's vector is half of `diameter` times `longest` along its direction, forwards if its
+        coin is true, backwards otherwise. Both arrays have the shape (coins, dim).
         """
-        along = np.eye(len(coins))
-        return self.longest * self.diameter * (coins[:, np.newaxis] - 0.5) * along, along
+        directions = np.eye(len(coins))
+        signed_halves = coins[:, np.newaxis] - 0.5
+        return self.longest * self.diameter * signed_halves * directions, directions
 
     def init(self, problem: VectorProblem, key: Key) -> RecordSumsState:
         """Start from zeros.
@@ -263,7 +271,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         return RecordSumsState(total=Released(state.total + (total - state.total) / (t + 1)))
 
     def message(self, problem: RecordVectors, t: int) -> Message:
-        """Return the sums of all nodes as what they send in round t."""
+        """Return the message of round t: the local sums of all nodes, shape (nodes, dim)."""
         sums = np.stack([self._sum(problem, node) for node in range(problem.nodes)])
         length = 64 * self.dim
         if self.secure_sum is not None:
@@ -320,6 +328,9 @@ def _norms_of_sparse_rows(block: sparse.csr_array) -> npt.NDArray[np.float64]:
     return norms
 
 
-def _at_the_first(along: Floats, run: Any) -> npt.NDArray[np.float64]:
-    """Return how far the rows of the first site, or of all together, are in each direction."""
-    return np.asarray(along @ sum(values[0] for values in run.released))
+def _projections(directions: Floats, run: Any) -> npt.NDArray[np.float64]:
+    """Return the released sums of a run, projected onto each direction, shape (directions,).
+
+    Row 0 is the sum over all sites, or without secure aggregation that of the first site.
+    """
+    return np.asarray(directions @ sum(values[0] for values in run.released))
