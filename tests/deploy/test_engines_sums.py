@@ -142,7 +142,7 @@ def test_the_part_of_a_lost_party_that_comes_late_opens_nothing_of_its_own(
     Planted: if the survivors' noise were the same in both, one share alone would be left.
     """
     if reused:
-        monkeypatch.setattr(Group, "noise", lambda self, agreement: self._own_tags())
+        monkeypatch.setattr(Group, "noise_secret", lambda self, agreement: self._own_tags())
     asks = made.asks(Router(made.contract))
     first = [made.part(party, ask) for party, ask in asks.items()]
     again = {"position": Position(0, 1), "cohort": (0, 1, 3)}
@@ -323,7 +323,7 @@ def test_planted_noise_that_is_fresh_in_a_repeated_attempt_is_open(
 ) -> None:
     asks = made.asks(Router(made.contract))
     old, fresh = made.backup(1), iter(range(10**9))
-    monkeypatch.setattr(Group, "noise", lambda *_: next(fresh).to_bytes(32, "big"))
+    monkeypatch.setattr(Group, "noise_secret", lambda *_: next(fresh).to_bytes(32, "big"))
     sent = made.part(1, asks[1])
     made.restart(1, old)
     made.nodes[1]._confirmed = True

@@ -1,4 +1,13 @@
-"""Presence, progress and starts of the parties of a run, as its router sees them."""
+"""Presence, progress and restarts of the parties of a run, as its router sees them.
+
+A party whose process starts asks the others for later releases of it than its own folder has
+(`Fresh`). So a folder that was restored from an older copy is found before it releases anything
+twice. The router collects these questions, sends them to the other parties in one
+message, and returns their signed answers to the party that asked. The party then is confirmed.
+
+A `Position` is a round and an exchange of messages within it. At any time one position is open: the
+one that the router asks parties for.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +21,18 @@ from dpmesh.deploy.signing import digest
 from dpmesh.deploy.wire import Fresh, Position, Reached
 
 DEADLINES = 3
-"""Number of deadlines after which a run that is at the same round counts as paused."""
+"""Number of deadlines after which a run that stays in the same round counts as paused."""
 
 
 class Confirmation(NamedTuple):
-    """A party's answer to the questions of nodes that started.
+    """A party's signed answer to the questions of parties that started.
 
     Attributes
     ----------
     asked
-        The hash of the message with the questions.
+        The hash of the message that carried the questions.
     message
-        The answer, signed.
+        The signed answer, as a message.
     """
 
     asked: bytes
@@ -38,7 +47,7 @@ class Attendance:
     contract
         The contract.
     clock
-        Returns seconds.
+        Returns the time in seconds, from any origin.
     """
 
     def __init__(self, contract: Contract, clock: Callable[[], float]) -> None:
@@ -63,17 +72,17 @@ class Attendance:
         self.spent: set[int] = set()
         """Parties that have no attempt left at sums like the open one."""
         self.fresh: dict[int, Fresh] = {}
-        """The question to the others of each party that started and is not confirmed yet."""
+        """The question of each party that started and is not confirmed yet."""
         self.starts = 0
-        """Number of starts so far: questions of parties that started."""
+        """Number of starts so far, each with a new question."""
         self._questions: dict[bytes, tuple[Fresh, ...]] = {}
-        """The questions that went out as one message, by its hash."""
+        """The questions of each message that carried some, by its hash."""
         self._last_asked: tuple[Fresh, ...] = ()
-        """The questions of the last such message."""
+        """The questions of the newest of these messages."""
         self._confirmations: dict[Fresh, dict[int, Confirmation]] = {}
         """The answers to each question, by the party that answered."""
         self.heard_from: set[int] = set()
-        """Parties that have answered anything since the open position waits."""
+        """Parties that have answered anything since the open position was last given a deadline."""
         self.open_position: Position | None = None
         """The position that is open; None while the parties sign."""
         self._since = self._advanced = clock()
@@ -97,21 +106,21 @@ class Attendance:
         return self._clock()
 
     def waits_since(self) -> float:
-        """Return for how many seconds the open position has waited."""
+        """Return the seconds since the open position was last given a deadline."""
         return self._clock() - self._since
 
     @property
     def is_paused(self) -> bool:
-        """True if the run waits for longer than a deadline, or for several at the same round.
+        """True if a deadline has passed, or `DEADLINES` of them in the same round.
 
-        Parts of a round that are asked for again and again have a deadline each time.
+        Attempts at a sum of the same round have a deadline each.
         """
         deadline = self.contract.terms.deadline
-        stands_for = self._clock() - self._advanced
-        return self.waits_since() > deadline or stands_for > DEADLINES * deadline
+        seconds_in_round = self._clock() - self._advanced
+        return self.waits_since() > deadline or seconds_in_round > DEADLINES * deadline
 
     def wait_anew(self) -> None:
-        """Give the parties that the open position waits for another deadline."""
+        """Begin another deadline for the open position."""
         self._since = self._clock()
         self.heard_from.clear()
 
@@ -120,31 +129,40 @@ class Attendance:
         return [self.contract.parties[number].name for number in sorted(parties)]
 
     def move(self, position: Position, *, again: bool = False) -> None:
-        """Open a position, and wait for it from now on; `again` if its round was open before."""
+        """Open a position and begin its deadline.
+
+        Parameters
+        ----------
+        position
+            The position.
+        again
+            True if its round was open before: the time in the round then goes on.
+        """
         self.open_position = position
         if not again:
             self._advanced = self._clock()
         self.in_time[position] = set()
         self.wait_anew()
 
-    def came(self, party: int, position: Position) -> None:
+    def note_answer(self, party: int, position: Position) -> None:
         """Note the position that a party answered: it is not late, and its start is confirmed."""
         self.answered[party] = position
         self.late.discard(party)
         self.fresh.pop(party, None)
 
-    def asks(self, party: int, askers: set[int]) -> bytes | None:
-        """Return the message with the questions of some parties to one; None if it answered all.
+    def restart_questions(self, party: int, askers: set[int]) -> bytes | None:
+        """Return one message with the questions for a party; None if it has answered all of them.
 
-        Parties that the same ones ask get the same message, also if some have been answered since:
-        all answers to one message go with it to those that asked.
+        The last message is sent again while it has all open questions, also if some of its
+        questions are answered by now. Each message with questions goes back to the parties that
+        asked, beside its answers, so that few messages save bytes.
 
         Parameters
         ----------
         party
-            The party that is asked what it has of the others' releases.
+            The party that is asked for later releases of the others.
         askers
-            The parties that started and need its word.
+            The parties that started and need its answer.
         """
         present = sorted(askers - set(self.gone))
         questions = [self.fresh[asker] for asker in present if asker in self.fresh]
@@ -162,9 +180,9 @@ class Attendance:
         return message
 
     def take_fresh(self, party: int, answer: bytes) -> None:
-        """Take a party's question after a start in place of its older one; drop old answers.
+        """Store a party's question after a start in place of its older one, and drop old answers.
 
-        No other party asks in its name.
+        A question in the name of another party is ignored.
         """
         (question,) = Fresh.read(answer, self.contract)
         if question.party != party or self.fresh.get(party) == question:
@@ -182,7 +200,7 @@ class Attendance:
             }
 
     def take_heard(self, _: int, answer: bytes) -> None:
-        """Take a signed answer to a message with questions: it answers each of them."""
+        """Store a signed answer to a message with questions: it answers each of them."""
         report = Heard.read(answer, self.contract, self._questions)
         confirmation = Confirmation(report.asked, answer)
         for question in self._questions[report.asked]:
@@ -200,9 +218,10 @@ class Attendance:
         return {*self._answers(question)}
 
     def confirmation(self, party: int, witnesses: set[int]) -> tuple[bytes, ...]:
-        """Return the answers of witnesses to a party that started, and the questions they answer.
+        """Return the witnesses' answers to a party that started, after the questions answered.
 
-        Answers of other parties are left out: a start is to cost no more than its links.
+        Answers of other parties are left out, so that the bytes of a start grow with the party's
+        neighbours and not with all parties.
         """
         question = self.fresh.get(party)
         if question is None:

@@ -126,12 +126,13 @@ class Node(Member):
             return self.travel.relayed(message)
         if kind == RECALL:
             return self._recalled(recalled_since(message, self.contract))
-        ask = Ask.read(message, self.contract)
-        if ask is None:
+        question = Ask.read(message, self.contract)
+        if question is None:
             return self._presence()
-        if isinstance(ask, Ask):
-            return self._step(ask)
-        report = Heard(self.number, digest(message), self.travel.later_than(ask))
+        if isinstance(question, Ask):
+            return self._step(question)
+        # questions of parties that started: answer with their later releases
+        report = Heard(self.number, digest(message), self.travel.later_than(question))
         return report.signed(self.contract, self.folder.signing)
 
     def _presence(self) -> bytes:
@@ -160,12 +161,12 @@ class Node(Member):
         return recalled.as_bytes(self.contract)
 
     def _step(self, ask: Ask) -> bytes:
-        """Return the answer to a step: the same one, however often it is asked for.
+        """Return the answer to a step, the same bytes however often it is asked for.
 
         A step that is computed is answered from the folder. One that is charged, but not computed,
         is computed from the messages that were stored with the charge. Any other one is checked and
         charged first. A node whose start is not confirmed asks its question instead, or computes
-        the step and withholds the row.
+        the step and withholds the row: the row then stays in its folder.
         """
         contract = self.contract
         folder = self.folder
@@ -174,7 +175,7 @@ class Node(Member):
         step = folder.step(contract, position)
         if step is not None and step.answer is not None:
             if folder.has_stopped(contract):
-                folder.update_mark(contract)  # which may be what failed
+                folder.update_mark(contract)  # the node may have stopped because this failed
             if travel.witness is not None:
                 travel.witness.compare(ask, step)
             return travel.answer_of(step, step.answer)
@@ -184,9 +185,9 @@ class Node(Member):
         if not is_confirmed and not travel.may_withhold(ask):
             return self._question()
         if step is None:
-            word = travel.declined(ask, folder.last_step(contract))
-            if word is not None:
-                return word
+            declined = travel.declined(ask, folder.last_step(contract))
+            if declined is not None:
+                return declined
             self._begin(ask, withheld=not is_confirmed)
         elif not is_confirmed:
             folder.withhold(contract, position)  # it was killed before it had computed the row
@@ -204,7 +205,7 @@ class Node(Member):
         travel = self.travel
         last = folder.last_step(contract)
         if last is not None and last.answer is None and not self.schedule.gossips:
-            self._finished(last.position)  # a turn, or an attempt, in which it was killed
+            self._finished(last.position)  # the process was killed in this turn or attempt
             last = folder.last_step(contract)
         if (last is not None and last.answer is None) or not travel.follows(last, ask.position):
             raise RefusedError("not the next round")
@@ -242,7 +243,11 @@ class Node(Member):
         return Signature.of(self.contract, self.number, self.folder.signing, key)
 
     def _fresh(self) -> Fresh:
-        """Return this node's question after its start, if others have a later release of it."""
+        """Return this node's question to the others after its start.
+
+        It asks for releases of this node that are later than the last one in its folder, and names
+        a random number of this start.
+        """
         folder = self.folder
         contract = self.contract.hash
         return Fresh(self.number, folder.last_sent(contract), folder.marks.start_number(contract))
@@ -254,8 +259,8 @@ class Node(Member):
     def _reports(self, ask: Ask) -> dict[int, bytes]:
         """Return the signed reports of others on this node since its start, by party.
 
-        A report answers a list of questions that come with it. It counts if this node's question is
-        in its list: older reports are on older random numbers.
+        Each report comes with the list of questions that it answers. It counts if this node's
+        present question is in the list; a report on an earlier start has another random number.
         """
         fresh = self._fresh()
         reports = dict[int, bytes]()
@@ -276,7 +281,14 @@ class Node(Member):
         return reports
 
     def _confirm(self, ask: Ask) -> bool:
-        """Return True if enough parties confirm this node's last step before its start."""
+        """Return True if enough parties have reported on this node since its start.
+
+        Raises
+        ------
+        RefusedError
+            If a later row shows that the folder was restored from an older copy, or a cohort of a
+            sum is wrong.
+        """
         reports = self._reports(ask)
         self._confirmed = self.travel.is_confirmed(ask, reports, self._fresh().last.position)
         if self._confirmed:
@@ -316,13 +328,13 @@ class Node(Member):
         return self.travel.answer_of(step, message)
 
     def _computed(self, step: StoredStep) -> tuple[Any, bytes]:
-        """Return the node's rounds, gone on to a step, and its message there, signed."""
+        """Run the node's rounds up to a step; return their channel and the signed message."""
         channel = self._channel or self._resumed(step.position)
         self._channel = None
         return channel, self.travel.go_on(channel, step)
 
     def _resumed(self, until: Position) -> Any:
-        """Return the node's rounds from the folder, whose last state is not computed again."""
+        """Return the channel as of a position: the last stored state, and the steps after it."""
         steps = self.folder.steps_since_state(self.contract)
         base = next((step for step in reversed(steps) if step.state is not None), None)
         return self.travel.resumed(base, [step for step in steps if step.position < until])

@@ -503,7 +503,7 @@ class Sums:
 
 def _key(group: Group, *agreements: bytes) -> Key:
     """Return a key of this party alone, for what the parties of an attempt have in common."""
-    return Key.seeded(int.from_bytes(group.noise(*agreements), "big"))
+    return Key.seeded(int.from_bytes(group.noise_secret(*agreements), "big"))
 
 
 def _headers_in(messages: tuple[bytes, ...], contract: Contract) -> list[Header]:

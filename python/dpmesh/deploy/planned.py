@@ -81,7 +81,10 @@ class PlannedReleases:
 
     @property
     def noise_scales(self) -> tuple[float, ...]:
-        """Standard deviation of the noise in a number of each round's sum of records' vectors."""
+        """Standard deviation of the noise in each coordinate of each estimated sum.
+
+        `RecordSums` estimates one sum, as the mean over its rounds; `AdaptiveSums` one a round.
+        """
         return tuple(self.algorithm.noise_scales)  # type: ignore[attr-defined]
 
     @property

@@ -154,7 +154,7 @@ class Router(Attendance):
         if position is not None and self.travel.is_cut_off(party):
             attached = (*self.travel.attached(party), WITHHOLD)
             return Ask(position, attached).as_bytes(self.contract)
-        return self.asks(party, self.travel.askers(party))
+        return self.restart_questions(party, self.travel.askers(party))
 
     def _question_before_the_start(self, party: int) -> bytes | None:
         """Return the question for a party's signature, or for the signatures that it kept of all.

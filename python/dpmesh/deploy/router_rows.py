@@ -243,7 +243,7 @@ class RowRouting:
         values: Released | None = None
         if not is_end and not is_withheld:
             values = row.values(self._contract)
-        router.came(row.party, row.position)
+        router.note_answer(row.party, row.position)
         if row.position == router.open_position:
             if is_withheld:
                 self._withheld.setdefault(row.position, set()).add(row.party)

@@ -785,7 +785,7 @@ class SumRouting:
         if not self._are_asked_for(parts, position, party):
             self._leave_out(party)
             fail("parts", "one for each header that the party is asked to answer", "others")
-        self._router.came(party, position)
+        self._router.note_answer(party, position)
         self._parts[party] = parts
         self.settle()
 
@@ -831,7 +831,7 @@ class SumRouting:
         position = self._router.open_position
         if position is not None and self._ends and seal[:2] == (position, party):
             self.ended[party] = answer
-            self._router.came(party, position)
+            self._router.note_answer(party, position)
             self._router.in_time[position].add(party)
             self.settle()
 

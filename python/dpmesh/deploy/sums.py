@@ -420,8 +420,12 @@ class Group:
                 with suppress(ValueError):
                     self._tags_of(header)
 
-    def noise(self, *agreements: bytes) -> bytes:
-        """Return 32 bytes of this party alone, for the agreements of an attempt."""
+    def noise_secret(self, *agreements: bytes) -> bytes:
+        """Return 32 secret bytes from which this party's noise is drawn.
+
+        No other party can compute them. They differ between attempts at a sum, which the
+        `agreements` identify.
+        """
         return derive(self._secrets.local, self.contract.hash, b"noise", *agreements)
 
     def between(self, party: int, t: int, process: bytes, other_process: bytes) -> bytes:

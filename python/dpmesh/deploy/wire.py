@@ -177,12 +177,12 @@ class Recalled(NamedTuple):
     totals: tuple[bytes, ...] = ()
 
     def as_bytes(self, contract: Contract) -> bytes:
-        """Return the state as a message."""
+        """Return the signatures and totals as a message."""
         return pack(RECALLED, contract.hash, pack(*self.signatures), pack(*self.totals))
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Recalled:
-        """Return the state in a message; fail if it is none of this contract."""
+        """Return the signatures and totals in a message; fail if it is none of this contract."""
         kind, contract_hash, signatures, totals = unpack(message)
         if kind != RECALLED or contract_hash != contract.hash:
             fail("message", "what a party kept of the run", "another message")
@@ -217,7 +217,7 @@ def recalled_since(message: bytes, contract: Contract) -> int | None:
 
 
 class Fresh(NamedTuple):
-    """A node's question after a start, if others have a later row of it than it has itself.
+    """A node's question after a start, for later releases of it than its own folder has.
 
     Attributes
     ----------
