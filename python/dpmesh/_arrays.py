@@ -240,7 +240,13 @@ def per_row(argument: str, value: npt.ArrayLike) -> float | Numbers:
 
 
 def node_ids(nodes: npt.ArrayLike | None) -> npt.NDArray[np.uint32] | None:
-    """Convert the node of each row to uint32, as kernels accept them; None stays None."""
+    """Convert the node of each row to uint32, as kernels accept them; None stays None.
+
+    Raises
+    ------
+    ValueError
+        If they are not integers from 0 to 2**32 - 1, in one dimension.
+    """
     if nodes is None:
         return None
     ids: npt.NDArray[Any] = np.atleast_1d(unmasked("nodes", nodes))

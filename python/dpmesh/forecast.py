@@ -31,7 +31,7 @@ from dpmesh.tables import Columns
 __all__ = ["Forecast", "Level", "ReserveCost", "forecast", "public_data", "reserve_cost"]
 
 KEYS = LEAST
-"""Number of runs of each setting, each with fresh noise and records."""
+"""Number of runs of each setting, the fewest for a verdict, each with fresh noise and records."""
 
 TESTED = 0.25
 """Share of the public data that is held out for testing."""
@@ -50,7 +50,7 @@ Labelled = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """Accuracy on one data set at one number of records; means of five runs.
+    """Accuracy on one data set at one number of records: means of `KEYS` runs.
 
     Parameters
     ----------
@@ -59,7 +59,8 @@ class Level:
     records
         Number of records of each site.
     chance, alone, pooled
-        Baselines as in `dm.baselines.Baselines`; `alone` is the mean over the sites.
+        Accuracy of the majority-class baseline, of single-site models (mean over the sites), and of
+        the non-private centralized baseline, as in `dm.baselines.Baselines`.
     federation, spread
         Mean and standard deviation of the federation's accuracy.
     claim
@@ -261,6 +262,9 @@ PAIRS = 20
 class ReserveCost:
     """Accuracy on one public data set, with and without a reserve for lost sites.
 
+    The reserve is a number of sums beside those of the rounds, for attempts at a sum that fail when
+    a site drops out. It is charged to the privacy budget, so that each sum has more noise.
+
     Parameters
     ----------
     data
@@ -296,7 +300,9 @@ def reserve_cost(
     key: Key | None = None,
     on_pair: Callable[[], object] | None = None,
 ) -> list[ReserveCost]:
-    """Simulate the accuracy that a reserve for lost sites costs, on public data.
+    """Simulate on public data how much accuracy a reserve for lost sites costs.
+
+    See `ReserveCost` for the reserve.
 
     Parameters
     ----------
@@ -322,7 +328,7 @@ def reserve_cost(
         for seed in draw.integers(2**62, size=PAIRS):
             problem = _problem(data, sites, records, features, np.random.default_rng(seed))
             scores = []
-            for most_lost, attempts in ((dropouts, reserve), (0, None)):
+            for most_lost, extra_sums in ((dropouts, reserve), (0, None)):
                 choice = choose(
                     Sizes.of(problem),
                     epsilon=epsilon,
@@ -330,7 +336,7 @@ def reserve_cost(
                     algorithm="secure",
                     colluding=colluding,
                     dropouts=most_lost,
-                    reserve=attempts,
+                    reserve=extra_sums,
                 )
                 run = _run(problem, choice, np.random.default_rng(seed))
                 scores.append(baselines.measured(problem, run.released)["accuracy"])

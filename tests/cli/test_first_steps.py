@@ -144,16 +144,16 @@ def test_reproduce_names_the_folders_in_which_loaders_look(tmp_path, monkeypatch
 
 def test_a_command_names_the_extra_that_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
     typer = pytest.importorskip("typer")
-    from dpmesh.cli._errors import telling
+    from dpmesh.cli._errors import reporting_errors
 
     def lacking(package: str) -> None:
         raise ModuleNotFoundError(name=package)
 
     with pytest.raises(typer.Exit):
-        telling(lacking)("matplotlib.figure")
+        reporting_errors(lacking)("matplotlib.figure")
     assert "this needs matplotlib: pip install matplotlib" in capsys.readouterr().err
     with pytest.raises(ModuleNotFoundError):
-        telling(lacking)("dpmesh.nonsense")
+        reporting_errors(lacking)("dpmesh.nonsense")
 
 
 @pytest.mark.slow

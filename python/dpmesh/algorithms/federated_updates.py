@@ -209,7 +209,13 @@ class ClientUpdates(Contribution[ClientProblem]):
         return self.adaptive_clipping.weight(noise_multiplier / 2, expected_size)
 
     def assumptions(self, *, trusted: bool) -> tuple[str, ...]:
-        """Return the assumptions of trust in the server: it sees updates and hides cohorts."""
+        """Return the assumptions about the server, in words.
+
+        Parameters
+        ----------
+        trusted
+            True if a trusted server adds the noise; it then sees updates and hides who took part.
+        """
         sees = "the server is trusted: it sees the clients' updates before it adds noise"
         secret = "who took part in a round, and how many, stays secret"
         if trusted:

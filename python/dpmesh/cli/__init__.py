@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dpmesh import __version__
-from dpmesh.cli._errors import Group, Once, telling
+from dpmesh.cli._errors import Group, Once, reporting_errors
 from dpmesh.cli.audit import audit
 from dpmesh.cli.claims import verify as verify_claims
 from dpmesh.cli.fit import fit
@@ -60,12 +60,12 @@ _PANELS = {
 }
 for panel, commands in _PANELS.items():
     for command in commands:
-        app.command(cls=Once, rich_help_panel=panel)(telling(command))
+        app.command(cls=Once, rich_help_panel=panel)(reporting_errors(command))
 for command in (reproduce, benchmark):
     app.command(cls=Deferred, rich_help_panel="Research")(command)
 for contract_command in (keys, check, rehearse, status, leave, restored, make):
-    contract.command(cls=Once)(telling(contract_command))
-model.command(cls=Once)(telling(verify))
+    contract.command(cls=Once)(reporting_errors(contract_command))
+model.command(cls=Once)(reporting_errors(verify))
 app.add_typer(contract, name="contract", rich_help_panel="Deploy")
 app.add_typer(model, name="model", rich_help_panel="Deploy")
 app.add_typer(privacy, name="privacy", rich_help_panel="Privacy")

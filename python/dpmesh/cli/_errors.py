@@ -20,8 +20,8 @@ from dpmesh.cli._logs import Speaker
 P = ParamSpec("P")
 
 
-def telling(command: Callable[P, None]) -> Callable[P, None]:
-    """Return the command, which reports what is wrong or missing and exits with code 2."""
+def reporting_errors(command: Callable[P, None]) -> Callable[P, None]:
+    """Return a command that reports errors and missing packages in one line, with exit code 2."""
 
     @wraps(command)
     def reported(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -53,16 +53,17 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
     paragraphs = cleandoc(command.__doc__ or "").split("\n\n")
     reported.__doc__ = "\n\n".join(
         " ".join(paragraph.split()) for paragraph in paragraphs
-    )  # of any width
-    reported.__doc__ = re.sub(r"\[(?=[a-z])", r"\\[", reported.__doc__)  # no markup
+    )  # the terminal wraps the lines
+    # brackets are text here, not markup of rich
+    reported.__doc__ = re.sub(r"\[(?=[a-z])", r"\\[", reported.__doc__)
     return reported
 
 
 class Once(TyperCommand):
-    """A command that refuses an option that is given twice, of which the last one would count."""
+    """A command that refuses an option given twice, where click would use the last one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Return what is left of the arguments, as click does."""
+        """Refuse an option given twice, then parse the arguments as click does."""
         options: list[Any] = [*self.make_parser(ctx).parse_args(args=list(args))[2]]
         for option in options:
             takes_one = option.param_type_name == "option" and not (
@@ -74,7 +75,7 @@ class Once(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands, of which the nearest one to a wrong name is suggested."""
+    """A group of commands that suggests the nearest name for an unknown command."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first argument names, as click does."""
@@ -98,11 +99,11 @@ _OF_DISK = {
     "SQLITE_NOTADB": "its file is no database: it was overwritten. Make a new folder with dpmesh "
     "contract keys --lost, naming each contract that it had joined",
 }
-"""Sentences about errors of SQLite, by how the names of their codes begin."""
+"""Descriptions of SQLite errors, by the first part of their codes' names."""
 
 
 def _of_disk(error: sqlite3.Error) -> str:
-    """Return what happened to a folder's file, and what to do."""
+    """Return a sentence that says what is wrong with a party's folder, and what to do."""
     code = getattr(error, "sqlite_errorname", None) or ""  # Python 3.11 or later
     if not code and "not a database" in str(error):
         code = "SQLITE_NOTADB"

@@ -9,7 +9,7 @@ import typer
 
 import dpmesh.cli._options as options
 from dpmesh._validate import nearest
-from dpmesh.cli._errors import Group, Once, telling
+from dpmesh.cli._errors import Group, Once, reporting_errors
 from dpmesh.cli.other_tools import COMMANDS, command_named
 
 _THING = typer.Argument(
@@ -71,7 +71,7 @@ class Claims(Group):
 
 def _command_of_files() -> Any:
     application = typer.Typer(cls=Group, add_completion=False)
-    application.command(FILE, cls=Once)(telling(file_claims))
+    application.command(FILE, cls=Once)(reporting_errors(file_claims))
     return typer.main.get_command(application)
 
 

@@ -10,7 +10,7 @@ import typer
 
 import dpmesh.cli._options as options
 from dpmesh._validate import fail
-from dpmesh.cli._errors import Group, Once, telling
+from dpmesh.cli._errors import Group, Once, reporting_errors
 
 if TYPE_CHECKING:
     from dpmesh._privacy_types import NeighboringRelation
@@ -172,7 +172,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 def command_named(name: str) -> Any:
     """Return one of the commands for click."""
     application = typer.Typer(cls=Group, add_completion=False)
-    application.command(name, cls=Once)(telling(COMMANDS[name]))
+    application.command(name, cls=Once)(reporting_errors(COMMANDS[name]))
     return typer.main.get_command(application)
 
 

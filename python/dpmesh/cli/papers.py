@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 import dpmesh._entry_points as entry_points
-from dpmesh.cli._errors import Once, telling
+from dpmesh.cli._errors import Once, reporting_errors
 
 
 class Deferred(Once):
@@ -30,7 +30,7 @@ class Deferred(Once):
             )
             raise typer.Exit(2)
         command = typer.Typer(add_completion=False)
-        command.command(self.name, cls=Once)(telling(function))
+        command.command(self.name, cls=Once)(reporting_errors(function))
         return typer.main.get_command(command)
 
 

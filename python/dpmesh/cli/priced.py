@@ -22,7 +22,7 @@ from dpmesh._files import JsonObject
 from dpmesh._validate import fail, integer, positive
 from dpmesh.algorithms.base import NOISES, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.registry import Entry
-from dpmesh.cli._errors import Once, telling
+from dpmesh.cli._errors import Once, reporting_errors
 from dpmesh.cli._options import ALGORITHM, CLAIM, OUTPUT
 from dpmesh.cli.mechanisms import Kind, kind_named, takes_kinds
 from dpmesh.cli.views import OF_A_VIEW, Nodes, Option, Seed, TopologyName, seen, topology_named
@@ -33,13 +33,13 @@ Parameters: TypeAlias = dict[str, Any]
 """Arguments of an algorithm, by name."""
 
 MOST_ROUNDS = 100_000
-"""Rounds that are tried."""
+"""Most rounds that are tried for --rounds, where it is not given."""
 
 MOST_ROUNDS_OF_A_VIEW = 1000
-"""Rounds that are tried for a view."""
+"""The same for the view of a weaker adversary, whose cost takes longer to compute."""
 
 LARGE_DELTA = 0.01
-"""Delta above which there is a warning without a number of records."""
+"""Delta above which a warning is shown if the number of records is not known."""
 
 _OF_SENSITIVITY = NOISES["noise_to_sensitivity"]
 
@@ -103,7 +103,7 @@ class Price(NamedTuple):
 
 
 def command_of(entry: Entry) -> Any:
-    """Return the command of an algorithm; it prints text or JSON, of several prices a table."""
+    """Return the command of an algorithm; it prints text or JSON, and a table of several prices."""
 
     def command(
         json: bool, epsilon: list[float] | None, noise: list[float] | None, **arguments: Any
@@ -135,7 +135,7 @@ def command_of(entry: Entry) -> Any:
     )
     command.__annotations__ = {name: option.annotation for name, option in options.items()}
     app = typer.Typer(add_completion=False)
-    app.command(entry.name, cls=Once)(telling(command))
+    app.command(entry.name, cls=Once)(reporting_errors(command))
     return typer.main.get_command(app)
 
 
@@ -180,7 +180,7 @@ def _noise_option(fields: Mapping[str, Field]) -> Any:
 
 
 def _ratio_of(fields: Mapping[str, Field]) -> str:
-    """Return the parameter of the noise in words; one with an epsilon has its noise for it."""
+    """Return what --noise is relative to; the sensitivity, if epsilon sets the noise."""
     return next((text for name, text in NOISES.items() if name in fields), _OF_SENSITIVITY)
 
 
@@ -195,8 +195,9 @@ def _options_of_signature(entry: Entry, fields: Mapping[str, Field]) -> dict[str
         default = _default(entry, name, field)
         if default is None:
             value_type = value_type | None
+        # Help is the first clause of 20 or more characters; "t = 1, 2, .." does not end one.
         text = re.split(r"(?<=.{20})[;:,.] (?![\d.])|(?<!\.)\.$", field.text)[0]
-        if not text.endswith(".."):  # of a schedule: t = 1, 2, ..
+        if not text.endswith(".."):
             text += "."
         option = typer.Option(help=text, rich_help_panel=ALGORITHM)
         options[name] = Option(Annotated[value_type, option], default)
@@ -208,12 +209,12 @@ def _default(entry: Entry, name: str, field: Field) -> Any:
     signatures = [inspect.signature(kind).parameters for kind in _kinds(entry)]
     parameter = next(parameters[name] for parameters in reversed(signatures) if name in parameters)
     default = field.default
-    if parameter.default is Parameter.empty:  # also where a file's data would give it
+    if parameter.default is Parameter.empty:  # required here, also if data give it in a file
         default = Parameter.empty
     default = entry.public.get(name, default)
     if default is Parameter.empty or isinstance(default, (int, float, str, NoneType)):
         return default
-    return None  # a schedule, which the algorithm has by itself
+    return None  # a schedule: the algorithm then uses its own default
 
 
 def _kinds(entry: Entry) -> tuple[type, ...]:
@@ -230,7 +231,7 @@ def _fields(entry: Entry) -> dict[str, Field]:
 
 
 def _plain_type(hint: object) -> Any:
-    """Return the type with which an option can give such a value; None if there is none."""
+    """Return the type of an option for values of this type; None if no option can state them."""
     for option in options_of(hint):
         if option in (int, float, bool, str):
             return option
@@ -287,18 +288,19 @@ def _price(
 
 @dataclass(kw_only=True)
 class Pricing:
-    """An algorithm whose noise, epsilon or rounds are computed.
+    """The computation of an algorithm's noise, epsilon or rounds from the other two.
 
     Parameters
     ----------
     kind, public
         The algorithm, and its parameters but for the noise.
     delta
-        Of the guarantee.
+        Delta of the guarantee.
     rounds
-        Length of a run; None if it is asked for, or fixed by the parameters.
+        Number of rounds of a run; None if it is to be computed, or fixed by the parameters.
     view, facts
-        An observer, None for everybody, and the facts on which the proof about it rests.
+        The view of a weaker adversary, and the facts about losses on which its proof rests; None
+        for an adversary who sees all messages.
     """
 
     kind: type[AnyAlgorithm]
@@ -340,7 +342,7 @@ class Pricing:
             return self._priced(with_budget(epsilon, noise), None, None, dim)
         if self.delta == 0:
             fail("delta", "one above 0, such as 1e-5, for a view", self.delta)
-        self.rounds = self.rounds or 32
+        self.rounds = self.rounds or 32  # the default: each record is used once in any run
         return self._solved(lambda noise: with_budget(None, noise), epsilon, noise)
 
     def _solved(
@@ -393,7 +395,7 @@ class Pricing:
     ) -> Price:
         """Return the noise and the report; `rounds` is None if their number does not matter."""
         facts = () if self.view is None else (self.facts,)
-        plan = algorithm.plan(rounds or 2, *facts)
+        plan = algorithm.plan(rounds or 2, *facts)  # round 0 may depend on no data
         touching = plan.touching or algorithm.plan(2).touching
         mechanism = touching[0].mechanism
         sensitivity = touching[0].sensitivity

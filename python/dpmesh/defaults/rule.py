@@ -157,10 +157,11 @@ class Sizes:
         )
 
     def effective_records(self, method: Method, colluding: int) -> float:
-        """Return the records for which a trusted server would need as much noise in the mean.
+        """Return the number of records at which a trusted server's mean has as much noise.
 
-        By gossip each of n nodes adds noise for the smallest one. By secure aggregation each site
-        adds a share, and those of all but the colluding ones are enough.
+        In gossip each of n nodes adds noise for the records of the smallest one, and the mean has
+        1 / sqrt(n) of it. In secure aggregation each site adds a share, and the shares of the sites
+        that do not collude suffice.
         """
         if method == "gossip":
             return self.smallest * sqrt(self.nodes)

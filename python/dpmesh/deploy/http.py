@@ -217,7 +217,13 @@ class RouterServer:
         self.port: int = self._socket.getsockname()[1]
 
     def run(self, progress: Callable[[Router], object] = id) -> None:
-        """Serve until the run is over for all parties that are not missing; then close."""
+        """Serve until the run is over for all parties that are not missing; then close.
+
+        Parameters
+        ----------
+        progress
+            Called with the router while it serves, to show its progress.
+        """
         asyncio.run(self._run(progress))
 
     def close(self) -> None:

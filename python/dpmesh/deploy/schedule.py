@@ -35,7 +35,7 @@ class PerNode(Protocol):
     """Randomness that names the nodes whose rows it is drawn for: a key, or a round's coins."""
 
     def for_nodes(self: AnyPerNode, nodes: Any) -> AnyPerNode:
-        """Return the randomness of some nodes."""
+        """Return the randomness of these nodes alone, in the order of `nodes`."""
 
 
 AnyPerNode = TypeVar("AnyPerNode", bound=PerNode)

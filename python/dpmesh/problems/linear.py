@@ -438,7 +438,12 @@ class LinearProblem(PartitionedProblem):
         return self._constants(self.classes, radius)
 
     def model_constants(self, radius: float | None = None) -> Constants:
-        """Constants of one of a node's `models`, whose own norm is at most `radius`.
+        """Lipschitz, smoothness and strong convexity constants of one of a node's `models`.
+
+        Parameters
+        ----------
+        radius
+            Largest norm of that one model; None for no bound.
 
         Raises
         ------

@@ -144,7 +144,7 @@ class OneProcess:
         return _NO_GUARD
 
     def agree(self, signs: Sign = Sign.NONE, same: int = 0) -> Sign:
-        """Return the signs."""
+        """Return the signs of this process: there is no other one."""
         return signs
 
     def everyone(self, value: T) -> list[T]:

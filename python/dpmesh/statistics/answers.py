@@ -320,7 +320,10 @@ class Answer:
 
     @property
     def covariance(self) -> Floats:
-        """The covariance of a regression's coefficients, noise and sampling together."""
+        """Covariance of a regression's coefficients, of noise and sampling together.
+
+        Shape (coefficients, coefficients).
+        """
         return self._fitted.covariance
 
     @property

@@ -73,7 +73,7 @@ class Design:
 
     @property
     def width(self) -> int:
-        """Length of z, p."""
+        """Length p of a record's vector z: the constant and the entries of all blocks."""
         return 1 + sum(block.width for block in self.blocks)
 
     @property

@@ -1,4 +1,4 @@
-"""Records that are asked, as the parties of a contract hold them: each cell as two numbers."""
+"""Records of which questions are asked, as parties of a contract hold them: two numbers a cell."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dpmesh.statistics.geometry import Column
 from dpmesh.statistics.questions import Vectors
 
 PER_COLUMN = 2
-"""Numbers of a cell: its value, 0 if there is none, and whether there is one."""
+"""Numbers of a cell: its value, or 0 if it is missing, and 1 if it is present, else 0."""
 
 
 def encoded(questions: Questions, columns: Mapping[str, Column]) -> Floats:
-    """Return cells as numbers, shape (records, 2 columns)."""
+    """Return the cells as numbers, `PER_COLUMN` a column, shape (records, 2 * columns)."""
     parts = [columns[name].encoded for name in questions.kinds]
     return np.concatenate(parts, axis=1)
 

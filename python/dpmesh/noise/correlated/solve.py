@@ -52,7 +52,8 @@ def factorize(
         ``"optimal"`` optimises every entry, for up to 2,000 rounds; ``"toeplitz"`` optimises
         constant diagonals, for any number of rounds; ``"square_root"`` truncates the square root
         of the prefix-sum matrix to `bands`; ``"diagonal"`` is independent noise with an optimised
-        schedule, which is best for records used in every round (Theorem 2).
+        schedule, which is best for records used in every round (Theorem 2 of the page on correlated
+        noise).
 
     Returns
     -------

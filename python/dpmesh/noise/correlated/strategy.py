@@ -86,7 +86,7 @@ class CorrelatedStrategy(ABC):
 
     @property
     def rows(self) -> int:
-        """Number of rows of noise."""
+        """Number of rows of noise: one less than rounds on a network, whose start is public."""
         if self.topology is None:
             return self.rounds
         return self.rounds - 1
@@ -159,12 +159,14 @@ class CorrelatedStrategy(ABC):
         separation: int = 1,
         memory: npt.ArrayLike = 0.0,
     ) -> CorrelatedGaussian:
-        """Return the noise of the run, with mu = 1 / `noise_to_sensitivity` for the claim.
+        """Return the noise of a run whose releases together are mu-Gaussian-DP.
+
+        Here mu = 1 / `noise_to_sensitivity`, under the strategy's `assumptions`.
 
         Parameters
         ----------
         noise_to_sensitivity
-            Standard deviation over the sensitivity of the whole run.
+            Standard deviation of the noise over the sensitivity of the whole run.
         sensitivities
             L2 sensitivity of each row, shape (rows,).
         uses

@@ -16,7 +16,7 @@ from dpmesh._core import ViewSystem
 from dpmesh.kernels.views import Certificate, all_pairs, cheap_bounds, solve_pairs, worst_pair
 
 MOST_COALITIONS = 100_000
-"""More than so many are bounded from pairs."""
+"""Number of coalitions beyond which they are bounded from pairs."""
 
 _AT_ONCE = 64
 
@@ -24,18 +24,23 @@ _AT_ONCE = 64
 def any_coalition(
     system: ViewSystem, nodes: int, size: int, entries: int, *, gap: float = 1e-3
 ) -> tuple[Certificate, str]:
-    """Return the worst coalition of `size` nodes, or a bound on it, and which of the two.
+    """Bound mu against every coalition of `size` nodes that pool their views.
 
     Parameters
     ----------
     system
         The public numbers of the run.
     nodes, size
-        Numbers of all nodes, and of members.
+        Number of all nodes, and of a coalition's members.
     entries
-        Rounds times nodes.
+        Number of rounds times number of nodes.
     gap
-        Relative.
+        Largest relative gap between the upper and the lower bound on mu.
+
+    Returns
+    -------
+    The bound, and a description of its method: the worst of all coalitions, or a bound from pairs
+    where there are more than `MOST_COALITIONS`.
     """
     if size == 1 or comb(nodes, size) > MOST_COALITIONS:
         bound = from_pairs(system, nodes, size, entries, gap=gap)
