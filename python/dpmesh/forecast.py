@@ -30,27 +30,28 @@ from dpmesh.tables import Columns
 
 __all__ = ["Forecast", "Level", "ReserveCost", "forecast", "public_data", "reserve_cost"]
 
-KEYS = LEAST
+RUNS = LEAST
 """Number of runs of each setting, the fewest for a verdict, each with fresh noise and records."""
 
-TESTED = 0.25
+TEST_SHARE = 0.25
 """Share of the public data that is held out for testing."""
 
-FACTORS = (0.25, 1.0, 4.0)
+RECORD_FACTORS = (0.25, 1.0, 4.0)
 """Numbers of records that are compared, as multiples of the requested number."""
 
-MOST = 200_000
+MOST_RECORDS = 200_000
 """Most records of all sites together that are simulated."""
 
 MOST_FEATURES = 2_000
 """Most features of a simulated record."""
 
 Labelled = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
+"""Features, shape (records, features), and classes 0, 1, .., shape (records,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """Accuracy on one data set at one number of records: means of `KEYS` runs.
+    """Accuracy on one data set at one number of records: means of `RUNS` runs.
 
     Parameters
     ----------
@@ -217,7 +218,7 @@ def forecast(
 
     levels = []
     choice = None
-    seeds = draw.integers(2**62, size=KEYS)
+    seeds = draw.integers(2**62, size=RUNS)
     for name, data in public_data(classes).items():
         for count in _compared(sites, records):
             # All counts have the same seeds, so that levels differ by their records alone.
@@ -241,15 +242,15 @@ def forecast(
 
 def runs_of_forecast(sites: int, records: int, classes: int = 2) -> int:
     """Return the number of runs of a forecast."""
-    return KEYS * len(_compared(sites, records)) * len(public_data(classes))
+    return RUNS * len(_compared(sites, records)) * len(public_data(classes))
 
 
 def _compared(sites: int, records: int) -> list[int]:
     """Return the numbers of records of a site that are simulated."""
     counts = []
-    for factor in FACTORS:
+    for factor in RECORD_FACTORS:
         count = max(1, round(factor * records))
-        if factor == 1 or (count != records and sites * count <= MOST):
+        if factor == 1 or (count != records and sites * count <= MOST_RECORDS):
             counts.append(count)
     return counts
 
@@ -349,7 +350,7 @@ def reserve_cost(
                 data=name,
                 accuracy=float(accuracies[:, 0].mean()),
                 without=float(accuracies[:, 1].mean()),
-                difference=difference(accuracies[:, 0] - accuracies[:, 1], held_out=TESTED),
+                difference=difference(accuracies[:, 0] - accuracies[:, 1], held_out=TEST_SHARE),
             )
         )
     return costs
@@ -362,13 +363,13 @@ def _check_shape(sites: int, records: int, features: int) -> None:
     integer("features", features, at_least=1)
     if features > MOST_FEATURES:
         fail("features", f"at most {MOST_FEATURES}, so that a simulation ends soon", features)
-    if sites * records > MOST:
-        expected = f"at most {MOST} records of all sites together; accuracy hardly changes beyond"
-        fail("records", expected, sites * records)
+    if sites * records > MOST_RECORDS:
+        limit = f"at most {MOST_RECORDS} records of all sites together"
+        fail("records", f"{limit}; accuracy hardly changes beyond", sites * records)
 
 
 def public_data(classes: int) -> dict[str, Labelled]:
-    """Return public data sets with so many classes, by name: features and classes 0, 1, ..
+    """Return the public data sets with this number of classes, by name.
 
     Raises
     ------
@@ -405,7 +406,7 @@ def _problem(
     ends[:, 1] += 1e-6
     x = Columns.of(ends.tolist(), range(features)).encode(list(x.T)).features
     order = draw.permutation(len(y))
-    tested, training = np.split(order, [int(TESTED * len(y))])
+    tested, training = np.split(order, [int(TEST_SHARE * len(y))])
     count = sites * records
     repeats = ceil(count / len(training))
     shuffled = np.concatenate([draw.permutation(training) for _ in range(repeats)])
@@ -433,7 +434,7 @@ def _level(
             on_run()
     pairs = [*zip(problems, runs, strict=True)]
     measured = [baselines.measured(problem, run.released) for problem, run in pairs]
-    beside = [replace(baselines.compute(problem), held_out=TESTED) for problem in problems]
+    beside = [replace(baselines.compute(problem), held_out=TEST_SHARE) for problem in problems]
     populations = [baselines.population_of(problem, run.released) for problem, run in pairs]
     verdict = Verdict(
         measured=measured, beside=beside, epsilon=None, unit="run", populations=populations
@@ -465,5 +466,5 @@ def _run(problem: dm.LinearProblem, choice: Choice, draw: np.random.Generator) -
         rounds=choice.rounds,
         metrics=dm.Metrics([], progress=False),
         key=key,
-        delta=1e-5,
+        delta=1e-5,  # of the run's report alone, which a forecast does not show
     )

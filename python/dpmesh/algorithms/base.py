@@ -62,10 +62,10 @@ NOISES: Mapping[str, str] = {
     "noise_to_sensitivity": "noise over the sensitivity",
     "noise_std": "standard deviation",
 }
-"""Parameters that set the noise, in all algorithms that take no epsilon, in words."""
+"""Descriptions of the parameters that set the noise; an algorithm has one of them, or epsilon."""
 
 KNOWN_TO_ALL = {"known_to_all": True}
-"""Metadata of a field of a state whose array all nodes know, not one with a row for each node."""
+"""Metadata of a state's field that all nodes know: its array has no row for each node."""
 
 AN_ALGORITHM = "an algorithm of dpmesh.algorithms, or a subclass of Algorithm of your own"
 
@@ -92,7 +92,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     travels: ClassVar[Travel]
 
     parameters_are_released: ClassVar[bool] = False
-    """Whether `parameters` follow from releases alone, so that the guarantee covers them."""
+    """True if `parameters` follow from releases alone, so that the guarantee covers them."""
 
     any_rows: ClassVar[str] = ""
     """Reason why the sensitivity holds for any rows that other nodes send, honest or not.
@@ -111,13 +111,13 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     """The purposes whose streams all nodes must share; a node's others are its own secret."""
 
     takes_directed: ClassVar[bool] = False
-    """Whether it learns over a `PushMatrix`, whose columns alone sum to 1."""
+    """True if it learns over a `PushMatrix`, whose columns sum to 1 and rows need not."""
 
     no_views: ClassVar[str] = ""
     """Reason why no epsilon under a weaker adversary is proved, where that holds for all runs."""
 
     counts_copies: ClassVar[bool] = False
-    """Whether `release_of` counts the copies of a record that `copies` allows."""
+    """True if `release_of` already covers `copies`: the most nodes that hold the same record."""
 
     def __new__(cls: type[AlgorithmT], *bare: Any, **given: Any) -> AlgorithmT:
         """Refuse a budget where noise is the parameter; list all names if one is unknown."""

@@ -178,7 +178,7 @@ def _forecast_of_reserve(
     contract: Contract, request: _Request, reserve: int | None
 ) -> Iterator[str]:
     """Return lines about the accuracy that missing parties and their reserve cost a classifier."""
-    from dpmesh.forecast import MOST, MOST_FEATURES, PAIRS, public_data, reserve_cost
+    from dpmesh.forecast import MOST_FEATURES, MOST_RECORDS, PAIRS, public_data, reserve_cost
 
     outline = contract.tables.outline
     if outline is None or outline.classes is None or outline.several:
@@ -193,7 +193,7 @@ def _forecast_of_reserve(
         with progress_bar(pairs, unit="pair") as advance:
             costs = reserve_cost(
                 sites=request.parties,
-                records=min(mean_records, MOST // request.parties),
+                records=min(mean_records, MOST_RECORDS // request.parties),
                 features=columns,
                 classes=len(outline.classes),
                 epsilon=request.epsilon,

@@ -25,7 +25,15 @@ from dpmesh.algorithms.registry import Entry
 from dpmesh.cli._errors import Once, reporting_errors
 from dpmesh.cli._options import ALGORITHM, CLAIM, OUTPUT
 from dpmesh.cli.mechanisms import Kind, kind_named, takes_kinds
-from dpmesh.cli.views import OF_A_VIEW, Nodes, Option, Seed, TopologyName, seen, topology_named
+from dpmesh.cli.views import (
+    VIEW_OPTIONS,
+    Nodes,
+    Option,
+    Seed,
+    TopologyName,
+    topology_named,
+    view_from_options,
+)
 from dpmesh.privacy.views import LossFacts, View
 from dpmesh.settings.parts import Field, entries, options_of
 
@@ -43,7 +51,8 @@ LARGE_DELTA = 0.01
 
 _OF_SENSITIVITY = NOISES["noise_to_sensitivity"]
 
-_SEVERAL = list[float] | None
+_REPEATED = list[float] | None
+"""Values of an option that may be given several times, for a table."""
 
 _EPSILON = typer.Option(
     help="Budget: compute the noise, or the rounds.", metavar="FLOAT", rich_help_panel=CLAIM
@@ -145,8 +154,8 @@ def _options(entry: Entry) -> dict[str, Option]:
     has_own_epsilon = "epsilon" in fields
     has_views = _has_views(entry.kind)
     options = {
-        "epsilon": Option(Annotated[_SEVERAL, _EPSILON], None),
-        "noise": Option(Annotated[_SEVERAL, _noise_option(fields)], None),
+        "epsilon": Option(Annotated[_REPEATED, _EPSILON], None),
+        "noise": Option(Annotated[_REPEATED, _noise_option(fields)], None),
         "rounds": Option(Annotated[int | None, _ROUNDS], None),
         **_options_of_signature(entry, fields),
     }
@@ -165,7 +174,7 @@ def _options(entry: Entry) -> dict[str, Option]:
         options["topology"] = Option(TopologyName, "complete")
         options["seed"] = Option(Seed, 0)
     if has_views:
-        options |= OF_A_VIEW
+        options |= VIEW_OPTIONS
     options["json"] = Option(Annotated[bool, _JSON], False)
     return options
 
@@ -262,7 +271,7 @@ def _price(
     view: View | None = None
     facts: LossFacts | None = None
     if _has_views(entry.kind):
-        view, facts = seen(**{name: arguments.pop(name) for name in OF_A_VIEW})
+        view, facts = view_from_options(**{name: arguments.pop(name) for name in VIEW_OPTIONS})
     if _takes_topology(entry):
         arguments["topology"] = topology_named(
             arguments.pop("topology"), arguments.pop("nodes"), arguments.pop("seed")

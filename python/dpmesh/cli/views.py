@@ -49,7 +49,7 @@ class Option(NamedTuple):
     default: Any
 
 
-OF_A_VIEW = {
+VIEW_OPTIONS = {
     "view": Option(Observer, None),
     "nodes": Option(Nodes, 16),
     "topology": Option(TopologyName, "meetings"),
@@ -59,10 +59,10 @@ OF_A_VIEW = {
     "classes": Option(Annotated[int | None, _CLASSES], None),
     "regularization": Option(Annotated[float, _REGULARIZATION], 0.0),
 }
-"""Options of a command by name: what `seen` accepts."""
+"""Options of a command by name: what `view_from_options` accepts."""
 
 
-def seen(
+def view_from_options(
     *,
     view: str | None,
     nodes: int,

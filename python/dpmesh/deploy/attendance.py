@@ -154,8 +154,8 @@ class Attendance:
         """Return one message with the questions for a party; None if it has answered all of them.
 
         The last message is sent again while it has all open questions, also if some of its
-        questions are answered by now. Each message with questions goes back to the parties that
-        asked, beside its answers, so that few messages save bytes.
+        questions are answered by now. A party that asked receives each message that its answers
+        refer to: the fewer messages there are, the fewer bytes it receives.
 
         Parameters
         ----------

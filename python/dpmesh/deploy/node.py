@@ -83,11 +83,11 @@ class Node(Member):
             self.travel = Sums(self)
         self._lock = Lock()
         self._confirmed = rehearsal
-        """True once enough others confirmed that this folder lacks no release of the node."""
+        """True once enough other parties reported on the releases of this node."""
         self._has_signed = False
         """True once the folder knows that a signature of this node may have left it."""
         self._channel: Any = None
-        """The rounds of this node so far; None after a start, until the next step."""
+        """The channel of this node's rounds; None after a start, until the next step."""
 
     def answer(self, message: bytes) -> bytes:
         """Return the answer to a message of the router.

@@ -34,7 +34,7 @@ Levels: TypeAlias = Mapping[str, float]
 
 
 def drawings(results: Sequence[Result]) -> Iterable[tuple[Figure, str]]:
-    """Draw scores of released models, then what was measured over the rounds and for the bytes."""
+    """Draw scores of released models, then metrics over the rounds and over the bytes sent."""
     by_setting = results_by_setting(results)
     if all(np.isfinite(scores(runs)).all() for runs in by_setting.values()):
         levels = _levels(results)
