@@ -150,7 +150,9 @@ def test_noise_of_partners_needs_a_message_in_each_round(tmp_path: Path) -> None
         Parties(tmp_path, "gradient descent", changes=changes, module=__name__)
 
 
-def test_a_round_that_looks_at_records_stops_its_node_before_it_sends(tmp_path: Path) -> None:
+def test_a_round_that_looks_at_records_stops_its_node_before_it_sends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     meeting = parties(tmp_path, "by records", rehearsal=False)
     router = Router(meeting.contract)
     stopped = set[int]()
@@ -160,6 +162,10 @@ def test_a_round_that_looks_at_records_stops_its_node_before_it_sends(tmp_path: 
             stopped |= {party} if refused(answer) == "stopped" else set()
             router.take(party, answer)
     assert len(stopped) == len(meeting.nodes)
+    errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert len(errors) == len(meeting.nodes)
+    reason = "round 2 yields a Relay where its dry run yields nothing more"
+    assert all(reason in str(error) for error in errors)
     assert all(
         node.last_position < Position(3) for node in meeting.nodes if node.last_position is not None
     )
