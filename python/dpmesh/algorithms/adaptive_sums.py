@@ -68,7 +68,7 @@ class AdaptiveSumsState:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
-    """Noisy sums over all records, round after round, at one scale of noise.
+    """Noisy sums over all records, one in each round, with noise of one scale.
 
     Parameters
     ----------
@@ -78,21 +78,23 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
         Largest L2 norm of a record's vector in each round, C_t; longer ones are clipped.
     distances
         Largest L2 distance between the vectors of two records in each round, D_t: at most 2 C_t.
-        Less than that is for the problem to keep, and an assumption of the report.
+        Clipping alone ensures 2 C_t. A smaller value must follow from how the problem makes its
+        vectors, and is listed as an assumption in the report.
     sites
         Number of sites.
     records
         Number of records of all sites together: a public constant.
     noise_to_sensitivity
-        Scale of the noise that the adversary does not know over ``sqrt(sum_t D_t^2)``; see
-        `for_budget`.
+        Standard deviation of the noise that the adversary does not know, over
+        ``sqrt(sum_t D_t^2)``; see `for_budget`.
     colluding, dropouts, secure
-        As of `RecordSums`; each dropout costs each round once more.
+        As in `RecordSums`. For each dropout the plan has one more release in each round.
 
     Guarantee
     ---------
-    What is released has the epsilon and delta of `plan` for one record of one site, replaced:
-    against the server together with `colluding` sites under a secure sum, else against everybody.
+    All sums together have the epsilon and delta of `plan` for replacing one record of one site.
+    With `secure` the adversary is the server together with `colluding` sites; without it, one who
+    sees all messages.
 
     Examples
     --------

@@ -84,18 +84,17 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
     Parameters
     ----------
     algorithm
-        One that learns a linear model, whose messages travel by gossip or as secure sums.
+        An algorithm that learns a linear model, by gossip or by secure aggregation.
     rounds
-        Its rounds; the moments are released in the last one.
+        Rounds of the algorithm; the moments are released in the last one.
     moments
-        The release of the moments: secure if the algorithm's sums are.
+        The release of the moments. It uses secure aggregation if the algorithm does.
 
     Guarantee
     ---------
-    Under replace-one a record moves the moments of its node by at most 4, whatever model was
-    released, and nothing else in this release. The plan is that of the algorithm, and after it
-    `moments` (proof: ``docs/privacy/regression.md``). Released parameters are the model and, after
-    it, the noisy moments.
+    Under replace-one a record moves the moments of its node by at most 4 in L2 norm, whatever model
+    was released. The plan has the releases of the algorithm, then `moments` (proof:
+    ``docs/privacy/regression.md``). Released parameters are the model, then the noisy moments.
 
     Examples
     --------

@@ -136,10 +136,11 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
     contribution: the sum moves by its sensitivity at most, is divided by public numbers alone, and
     all that follows the noise is post-processing. Groups that take turns are mu-Gaussian-DP with
     mu = sqrt(k) / `noise_multiplier` for k turns of a group, also with `noise` (Theorem 1 of
-    ``docs/privacy/correlated_noise.md``); a removed client leaves its number free, so that the
-    others' groups stay. Control variates change nothing: a client's follows from its own data, its
-    coins and releases, and the server's from releases (``docs/algorithms/federated.md`` has the
-    proof). All clients have the same weight: weights by numbers of records would be private data.
+    ``docs/privacy/correlated_noise.md``). If a client is removed, the other clients keep their
+    numbers, and so their groups. Control variates change nothing: a client's follows from its own
+    data, its coins and releases, and the server's from releases (``docs/algorithms/federated.md``
+    has the proof). All clients have the same weight: weights by numbers of records would be private
+    data.
 
     Examples
     --------
@@ -377,7 +378,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
     def losses(
         self, state: FederatedState, t: int, problem: ModelProblem, key: Key
     ) -> Numbers | None:
-        """Return the losses of the clients that learn in round t, at w^t."""
+        """Return the losses at w^t of the clients that learn in round t; None if there are none."""
         cohort = self.cohort(t, key, problem.nodes)
         losses = self.contribution.losses(state.w, cohort, t, problem, key)
         if len(losses) or self.secure_sum is not None:

@@ -61,10 +61,10 @@ class TrustedServer:
 
     @property
     def rounds(self) -> None:
-        """A server serves runs of any length."""
+        """None: a run with a trusted server may have any number of rounds."""
 
     def numbers(self, contribution: AnyContribution, noise_to_sensitivity: float | None) -> None:
-        """There is no secure sum."""
+        """Return None: a trusted server needs no secure aggregation."""
 
     def mechanism(self, noise_to_sensitivity: float | None, numbers: SecureSum | None) -> Mechanism:
         """Return Gaussian noise on the sum."""

@@ -164,17 +164,20 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         One whose messages travel by gossip, or as secure sums over sites; it has one more feature
         than the problem, a constant.
     mean
-        The release of the sum of all records, of norm 1: secure if the algorithm's sums are.
+        The release of the sum of all records, each clipped to norm 1. It uses secure aggregation
+        if the algorithm does.
     moment
-        The release of what is left of them after that, for sums that are secure; None for none.
+        The release of the second moments of the centered records, only under secure aggregation.
+        None for no such release.
 
     Guarantee
     ---------
     Under replace-one a record moves the sum of its node by at most 2, since it is clipped to norm
-    1, and that of second moments by at most sqrt 2, and nothing else in these releases. All further
-    rounds learn from records that are functions of themselves and of them. The plan is that of the
-    algorithm, and before it `mean` and `moment` (proof: ``docs/privacy/first_stage.md``). Released
-    parameters are the weights and, after them, the centre, and the axes of the moment.
+    1, and the sum of second moments by at most sqrt 2. It changes nothing else in these releases.
+    All further rounds learn from centered records; each is a function of the record itself and of
+    these releases. The plan has `mean`, then `moment`, then the releases of the algorithm (proof:
+    ``docs/privacy/first_stage.md``). Released parameters are the weights, then the centre, then the
+    axes of the second moments.
 
     Examples
     --------

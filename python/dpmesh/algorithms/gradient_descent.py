@@ -70,13 +70,14 @@ class GradientDescent(Descent[GradientDescentState]):
 
     Guarantee
     ---------
-    All messages of T rounds are mu-Gaussian-DP with mu = 2 sqrt(k) / `noise_multiplier`, where k =
-    ceil((T - 1) / `batches`) rounds use a record, for replacing one record of one node, whatever
-    `mixings` is: given all earlier messages, each record moves the message after a round that uses
-    it by at most 2 alpha L / (records // batches), since b_t is made of messages alone. Noise
-    between partners (`BetweenPartners`, `Both`) hides a record from an adversary who sees all
-    messages, unless a link partner of its node is part of it (Theorems 1 and 3 of
-    ``docs/privacy/correlated_noise.md``). The nodes' own models are not covered.
+    With Gaussian noise, all messages of T rounds are mu-Gaussian-DP with mu = 2 sqrt(k) /
+    `noise_multiplier` for one copy of a record, where k = ceil((T - 1) / `batches`) rounds use a
+    record, for replacing one record of one node, whatever `mixings` is: given all earlier messages,
+    each record moves the message after a round that uses it by at most 2 alpha L / (records //
+    batches), since b_t is made of messages alone. Noise between partners (`BetweenPartners`,
+    `Both`) hides a record from an adversary who sees all messages, unless a link partner of its
+    node is part of it (Theorems 1 and 3 of ``docs/privacy/correlated_noise.md``). The nodes' own
+    models are not covered.
 
     Examples
     --------

@@ -78,12 +78,13 @@ class GradientTracking(Descent[TrackingState]):
 
     Guarantee
     ---------
-    All noisy gradients of T rounds are mu-Gaussian-DP with mu = 2 sqrt(k) / `noise_multiplier`,
-    where k = ceil(T / `batches`) rounds use a record, for replacing one record of one node: the
-    point at which a gradient is taken is a function of earlier noisy gradients, and given these a
-    record moves the mean of clipped gradients by at most 2 L / (records // batches). Trackers,
-    messages and models are functions of noisy gradients and of the public network, so that the
-    guarantee covers them as well, against everybody.
+    With Gaussian noise, all noisy gradients of T rounds are mu-Gaussian-DP with mu = 2 sqrt(k) /
+    `noise_multiplier` for one copy of a record, where k = ceil(T / `batches`) rounds use a record,
+    for replacing one record of one node: the point at which a gradient is taken is a function of
+    earlier noisy gradients, and given these a record moves the mean of clipped gradients by at most
+    2 L / (records // batches). Trackers, messages and models are functions of noisy gradients and
+    of the public network, so that the guarantee covers them as well, against an adversary who sees
+    all messages.
 
     Examples
     --------

@@ -242,7 +242,11 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         return (self.records or 0) // self.batch_size
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return S(t) in `norm`; the mechanism's sqrt(dim) turns L2 into Lemma 1's L1 bound."""
+        """Return S(t), the sensitivity of the message of round t, in the norm `norm`.
+
+        Laplace noise in `dim` dimensions multiplies an L2 bound by sqrt(dim), which gives the L1
+        bound of Lemma 1.
+        """
         if t == 0:
             return Sensitivity(0.0, self.norm, "w_0 does not depend on the data")
         size = self.records / self._rounds if self.records else self.batch_size

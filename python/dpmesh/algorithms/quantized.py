@@ -126,9 +126,9 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         rounding. A ``Quantizer(grid)`` then sends those integers as they are; choose a coarser one,
         since a grid that is coarse beside Delta_k / sqrt(dim) asks for far more noise.
     noise
-        `correlated.BetweenPartners` of `dpmesh.privacy` with one mixing: `noise_std` is then that
-        of which the guarantee speaks, and a node's own noise is smaller; None for independent
-        noise.
+        `correlated.BetweenPartners` of `dpmesh.noise` with one mixing. `noise_std` is then the
+        standard deviation in the guarantee, and the noise that only the node knows is smaller. None
+        for independent noise.
 
     Guarantee
     ---------
@@ -210,7 +210,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         return Sensitivity(self._delta(t), "l2", reason)
 
     def release_of(self, t: int) -> Release:
-        """Return the messages z_k of iteration k = t, before their quantization."""
+        """Return the release of iteration k = t: the noisy states before quantization."""
         if t not in self._releases:
             self._releases[t] = Release(t, self.mechanism_of(t), self.sensitivity(t))
         return self._releases[t]

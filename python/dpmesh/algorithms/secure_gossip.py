@@ -60,9 +60,9 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
     records
         Number of records of all nodes together, N: a public constant.
     noise_multiplier
-        Scale of the noise in a sum that the adversary does not know, over half of the distance by
-        which all sums of a round together move if a record is replaced: alpha C nodes / (records
-        sqrt(fewest neighbours)).
+        Standard deviation of the noise in a sum that the adversary does not know, over half of the
+        L2 sensitivity of all sums of a round together. Under replace-one that half is
+        alpha C nodes / (records sqrt(fewest neighbours)).
     step_size
         alpha for t = 1, 2, ..
     clipping_norm
@@ -73,10 +73,10 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
 
     Guarantee
     ---------
-    All sums of T rounds, and all points, which are made of them, have the epsilon and delta of
-    `plan` for replacing one record of one node, against whoever sees all of them together with
-    `colluding` neighbours of each node: about that of mu = 2 sqrt(T) / `noise_multiplier` (proof:
-    ``docs/privacy/secure_sums.md``).
+    All sums of T rounds, and all models computed from them, have the epsilon and delta of `plan`
+    for replacing one record of one node. The adversary sees all sums and colludes with `colluding`
+    neighbours of each node. The guarantee is close to mu-Gaussian-DP with mu = 2 sqrt(T) /
+    `noise_multiplier` (proof: ``docs/privacy/secure_sums.md``).
 
     Examples
     --------
@@ -154,7 +154,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
         return {}
 
     def release_of(self, t: int) -> Release:
-        """Return the noisy sums of all nodes: one joint release."""
+        """Return the release of round t: the noisy sums of all nodes as one joint event."""
         return Release(t, DistributedDiscreteGaussian(self.sums(t)), self.sensitivity(t))
 
     @property

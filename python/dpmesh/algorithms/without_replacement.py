@@ -229,7 +229,8 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     step_size
         eta_t for t = 1, 2, ..: at most 1 / (2 mu), where mu is the smoothness of the objective.
     controller
-        What decides. The default looks at nothing but coins; `DeepQ` is Algorithm 2.
+        Chooses between a local and a global step. The default draws from public coins alone;
+        `DeepQ` is Algorithm 2.
     calibration
         ``"analytic"``: the least Gaussian noise for the budget. ``"classical"``: by Theorem 1's
         formula. ``"paper"``: by that formula for each single release, as if a record were in one
@@ -266,7 +267,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     decisions_seed
         Makes the public coins of `RandomGlobal` with ``"allocation"``.
     noise
-        `correlated.InTime` of `dpmesh.privacy`, made for ``topology=None``, with `AlwaysGlobal` and
+        `correlated.InTime` of `dpmesh.noise`, made for ``topology=None``, with `AlwaysGlobal` and
         an `arrival_rate` of 1: each node takes back part of the noise of its own earlier updates.
         None for noise of each update by itself.
 
@@ -455,7 +456,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         )
 
     def allocated_release(self, t: int, node: int) -> Release:
-        """Return what one node releases in step t of an allocation, if that is global."""
+        """Return the release of one node in step t, a global step, under random allocation."""
         assert self.allocated is not None
         of_nodes = self.allocated.allocations
         sampling = of_nodes[0]
@@ -481,7 +482,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         return self.noise.release(self.mechanism.noise_to_sensitivity, bounds)
 
     def unit_of(self, t: int, problem: LinearProblem) -> float:
-        """Return Delta of a node that stepped in round t alone; 1 without noise."""
+        """Return Delta of a node whose only step since its last release is t; 1 without noise."""
         unit = float(self._lemma4(problem, np.array([at(self.step_size, t + 1)]))[0])
         if self.allocated is None or self.epsilon is None:
             return unit

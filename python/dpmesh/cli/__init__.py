@@ -44,11 +44,11 @@ _VERSION = typer.Option(
 
 @app.callback()
 def main(version: Annotated[bool, _VERSION] = False) -> None:
-    """Differentially private learning among many nodes."""
+    """Differentially private federated and decentralized learning."""
 
 
 contract = typer.Typer(
-    cls=Group, no_args_is_help=True, help="Contracts between the parties of a mesh."
+    cls=Group, no_args_is_help=True, help="Make, check and rehearse contracts between parties."
 )
 model = typer.Typer(cls=Group, no_args_is_help=True, help="Models that parties learned together.")
 

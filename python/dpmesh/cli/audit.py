@@ -83,7 +83,7 @@ def audit(
     nodes: Nodes = 16,
     topology: TopologyName = "meetings",
 ) -> None:
-    """Audit a privacy claim in its worst case; exit code 1 if more leaks than is claimed.
+    """Audit a privacy claim on worst-case data; exit code 1 if the claim is refuted.
 
     State a claim of your own by --noise or --epsilon, with --rounds and --records; a file states
     its claim. There are three layers: two runs with the same releases, many runs, and one run with

@@ -428,7 +428,7 @@ def router(
     metrics: Metrics = None,
     module: Module = None,
 ) -> None:
-    """Carry released rows, or add up secure sums, between nodes of a contract until it is over."""
+    """Relay messages, or add up masked sums, between the nodes of a contract until it is over."""
     from dpmesh.deploy import Router, read_contract
     from dpmesh.deploy.http import RouterServer, server_tls
 

@@ -111,6 +111,14 @@ class Price(NamedTuple):
         }
 
 
+def _summary(entry: Entry) -> str:
+    """Return the first line of the algorithm's docstring, and of its contribution's, if any."""
+    kinds = [entry.kind]
+    if "contribution" in entry.parts:
+        kinds.append(entry.parts["contribution"])
+    return " ".join((inspect.getdoc(kind) or "").partition("\n")[0] for kind in kinds)
+
+
 def command_of(entry: Entry) -> Any:
     """Return the command of an algorithm; it prints text or JSON, and a table of several prices."""
 
@@ -133,7 +141,7 @@ def command_of(entry: Entry) -> Any:
             typer.echo(_table(prices))
 
     options = _options(entry)
-    command.__doc__ = (inspect.getdoc(entry.kind) or "").partition("\n")[0]
+    command.__doc__ = _summary(entry)
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             Parameter(

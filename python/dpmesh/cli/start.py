@@ -31,7 +31,7 @@ def demo(
     folder: Annotated[Path, _FOLDER] = Path("dpmesh-demo"),
     seed: Annotated[int | None, _SEED] = None,
 ) -> None:
-    """Learn handwritten digits at many sites, beside majority-class and single-site baselines."""
+    """Learn handwritten digits at many sites; compare with majority class and single sites."""
     from dpmesh.demo import EPSILONS, KEYS, RUNS, run_demo, save
 
     import_module("matplotlib")

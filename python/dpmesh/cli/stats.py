@@ -93,7 +93,7 @@ def stats(
     multiline: options.Multiline = False,
     skip_empty_lines: options.SkipEmptyLines = False,
 ) -> None:
-    """Answer questions about the tables of several sites: how many, what mean, which survival.
+    """Release counts, means, quantiles, survival curves and regressions of several sites' tables.
 
     All answers together cost one epsilon, so ask at once what you want to know. Without a question
     it gives means of all numbers and flags, medians of dates and counts of categories, of all that

@@ -74,8 +74,8 @@ class Ledger:
         """The releases so far, as a plan that can compute what they cost.
 
         Unplanned ones are assumed to be no more sensitive than they declare. If earlier releases
-        decided on them, as where noise adapts to results, a run could have cost more than this one
-        did: its epsilon is that of the budget.
+        decided on them, as where noise adapts to results, another run with the same settings could
+        have cost more. The epsilon to state is then that of the budget.
         """
         so_far = self._with(())
         count = unplanned(self._plan, so_far.releases)

@@ -101,8 +101,8 @@ class Plan(InNotebooks):
     assumptions
         What the guarantee rests on and this package cannot check.
     copies
-        The most nodes that hold the same record: it is charged for the releases of so many of them,
-        each with noise of its own.
+        The most nodes that hold the same record. The cost counts the releases of that many nodes,
+        each with independent noise.
     clipped
         The noise multiplier and the clipping norm, for reports; None for algorithms without.
     reaction
@@ -168,7 +168,7 @@ class Plan(InNotebooks):
         return "\n".join([*lines, *(f"assumption  {text}" for text in self.assumptions)])
 
     def with_releases(self, releases: Iterable[Release]) -> Plan:
-        """Return the same kind of plan with other releases: the ledger of a run."""
+        """Return a copy of the plan with other releases, such as those that a run made."""
         releases = tuple(releases)
         reaction = self.reaction
         if reaction is not None and releases != self.releases:

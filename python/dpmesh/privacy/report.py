@@ -345,8 +345,8 @@ def report(
         a `delta` above ``1 / units``.
     view
         An adversary who sees part of the messages, whose epsilon is reported, too; see
-        `Plan.cost`. None reports the cost against one who sees all messages alone; where partners
-        share secrets, against all except link partners.
+        `Plan.cost`. None reports only the cost against an adversary who sees all messages; where
+        partners share secrets, against all parties except link partners.
     not_covered
         What a run measured that is not covered, for its report.
 

@@ -91,7 +91,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     model_
         The released `dpmesh.tables.models.Model`.
     report_
-        What it did and cost, a `FitReport`.
+        A `FitReport`: the choices of the fit, its epsilon and its threat model.
     ledger_
         What was released; ``dm.privacy.total_cost`` of several is their joint cost.
     sites_

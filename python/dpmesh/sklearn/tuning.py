@@ -93,8 +93,9 @@ def tune(
     The fits share `epsilon` of the training records. The choice is made by the exponential
     mechanism with all of `epsilon`. Its utility is that of the task on the held-out records: the
     number of correct predictions, weighted where `class_shares` are stated. For numbers and counts
-    it is minus the squared error, in units of the public range. A record is either in one part or
-    in the other, by its position alone, so the two do not add up.
+    it is minus the squared error, in units of the public range. A record is
+    either in the training part or in the held-out part, by its position alone. So the fits and the
+    choice compose in parallel: both together have `epsilon`.
 
     Parameters
     ----------
@@ -110,7 +111,7 @@ def tune(
     test_size
         Share of each site's records that are held out, in (0, 1), rounded.
     epsilon
-        What all may cost together; by default the estimator's.
+        Epsilon of all fits and the choice together; by default the estimator's.
 
     Raises
     ------
@@ -119,7 +120,8 @@ def tune(
 
     Notes
     -----
-    The held-out scores are added up in one place, which only a simulation or somebody trusted can.
+    The held-out scores are added up in one place. So this function needs a simulation or a trusted
+    curator.
     """
     instance("estimator", estimator, _WANTED, PrivateClassifier, PrivateRegressor)
     if epsilon is None:
