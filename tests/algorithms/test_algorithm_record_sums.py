@@ -56,7 +56,7 @@ def test_a_record_moves_the_sum_by_the_sensitivity_and_no_further(sites: int) ->
     assert moved.distance == pytest.approx(np.sqrt(2), rel=1e-6)
     assert moved.distance > 0.97 * moved.allowed
     (assumed,) = {*algorithm.assumptions} - {*replace(algorithm, diameter=2.0).assumptions}
-    assert "more than 1.414 of the longest apart" in assumed
+    assert "at most 1.414 times the clipping norm apart" in assumed
     planted = couple(replace(algorithm, diameter=1.0), *problems, alone, rounds=1)
     assert "moved by 1.41421" in planted.faults[0]
 

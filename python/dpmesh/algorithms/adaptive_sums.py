@@ -178,8 +178,8 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
         about = () if self.secure_sum is None else self.secure_sum.assumptions_about("sites")
         diameters = [part.diameter for part in self.parts]
         near = (
-            f"no vectors of two records are more than {min(diameters):.4g} to "
-            f"{max(diameters):.4g} of the longest apart, by round"
+            f"the vectors of any two records are at most {min(diameters):.4g} to "
+            f"{max(diameters):.4g} times the clipping norm apart, by round"
         )
         if min(diameters) >= RecordSums.ensured:
             return (*about, *distinct(1))

@@ -192,7 +192,8 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     def assumptions(self) -> tuple[str, ...]:
         """Assumptions of the guarantee that this package cannot check, in words."""
         about = () if self.secure_sum is None else self.secure_sum.assumptions_about("sites")
-        near = f"no vectors of two records are more than {self.diameter:.4g} of the longest apart"
+        apart = f"at most {self.diameter:.4g} times the clipping norm apart"
+        near = f"the vectors of any two records are {apart}"
         return (*about, *([near] if self.diameter < self.ensured else []), *distinct(1))
 
     def sensitivity(self, t: int) -> Sensitivity:
