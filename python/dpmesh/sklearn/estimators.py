@@ -63,16 +63,16 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         of Flax, or functions start(key) and scores(params, x). A record x is a vector of the
         encoded columns; its scores are one number for each class.
     algorithm
-        ``"secure"``: sites add up gradients under a secure sum, and the server learns the noisy
-        sums only. ``"gossip"``: sites send each other noisy models, which everybody may read. None
-        takes the first from 3 sites on (with 1 colluding), else the second: see
-        `dpmesh.defaults.choose`. Or a function that makes any algorithm of dpmesh for a noise,
-        which is calibrated to `epsilon`.
+        ``"secure"``: secure aggregation of gradients; the server learns only noisy sums.
+        ``"gossip"``: sites send each other noisy models, and all messages may be public. None
+        chooses ``"secure"`` from 3 sites on (with 1 colluding), else ``"gossip"``: see
+        `dpmesh.defaults.choose`. Or a function from a noise multiplier to an algorithm of dpmesh;
+        its noise is calibrated to `epsilon`.
     noise
-        ``"BetweenPartners"``: sites gossip and share noise, which cancels in the mean of all, so
-        that they need no server for as little noise. `epsilon` then holds against all parties
-        except link partners, with up to `colluding` sites among them. None for a noise of each
-        site.
+        ``"BetweenPartners"``: gossip with pairwise-cancelling noise. Partners share noise that
+        cancels in the mean over all sites. The adversary of `epsilon` sees all messages and
+        colludes with up to `colluding` sites, but knows no shared noise of other sites. None for
+        independent noise of each site.
     colluding
         With ``"secure"``, or `noise`: sites that may collude with the server, or with each other.
     rounds
