@@ -119,9 +119,9 @@ impl<F: Features> LinearModel<'_, F> {
             slopes.resize(records.len() * outputs, 0.0);
             self.features.scores_in_f64(records, params, slopes);
             powers.resize(records.len(), 0.0);
-            self.features.sums_of_powers(records, clipping.norm, powers);
             vectorized!({
                 self.slopes(records, slopes);
+                self.features.sums_of_powers(records, clipping.norm, powers);
                 let each = slopes.chunks_exact_mut(outputs).zip(&*powers);
                 for ((slopes, &powers), &record) in each.zip(records) {
                     let of_slopes = sum_of_powers(slopes, clipping.norm);

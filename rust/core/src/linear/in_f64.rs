@@ -244,7 +244,11 @@ fn add_records<T: Wide, S: Simd, const R: usize>(
     let single = pairs.into_remainder();
     if !single.is_empty() {
         let factors = [factors_of(outputs - 1)];
-        add_products(simd, records, factors, [single], prefetch);
+        if outputs == 1 {
+            add_products(simd, records, factors, [single], prefetch);
+        } else {
+            add_products(simd, records, factors, [single], |_, _| ());
+        }
     }
 }
 
