@@ -34,7 +34,7 @@ const fn alternating_inverse_factorials(first: usize) -> [f64; TERMS] {
 /// `cos(angle)` within 2^-52, for angles of at most [`LARGEST_ANGLE`].
 ///
 /// The angle is reduced by the nearest number `n` of quarter turns. The first fused product leaves an exact difference:
-/// it is a multiple of 2^-53 and below 1. The second rounds it once, by at most 2^-54; what [`QUARTER`] lacks is less than
+/// it is a multiple of 2^-53 and below 1. The second rounds it once, by at most 2^-54; what its two parts lack is less than
 /// 2^-106 n. The series round by less than 2^-53.
 #[inline(always)]
 #[must_use]

@@ -251,7 +251,9 @@ impl<'a, F: Features> LinearModel<'a, F> {
         let groups = records.chunks(RECORDS_AT_ONCE);
         for (records, slopes) in groups.zip(scores.chunks_mut(RECORDS_AT_ONCE * outputs)) {
             let Some(clip) = clipping else {
-                slopes.iter_mut().for_each(|slope| *slope *= weight);
+                for slope in slopes {
+                    *slope *= weight;
+                }
                 continue;
             };
             let mut powers = [0.0; RECORDS_AT_ONCE];
@@ -260,7 +262,9 @@ impl<'a, F: Features> LinearModel<'a, F> {
             for (slopes, powers) in slopes.chunks_exact_mut(outputs).zip(powers) {
                 let length = inlined_norm(slopes, clip.norm) * clip.norm.root(*powers);
                 let factor = weight * clip.factor(length);
-                slopes.iter_mut().for_each(|slope| *slope *= factor);
+                for slope in slopes {
+                    *slope *= factor;
+                }
             }
         }
         if let Some(clip) = clipping
