@@ -198,7 +198,7 @@ test_bad_input_is_named = refused(
     (lambda: make_algorithm(5, compressor=4), "compressor: wanted a compressor, with compress"),
     (
         lambda: make_algorithm(5, compressor=SimpleNamespace(compress=len, decode=len)),
-        "compressor: wanted .* decode, apart",
+        "compressor: wanted .* decode, decode_packet",
     ),
     (
         lambda: make_algorithm(5, smoothness=1.0).init(
