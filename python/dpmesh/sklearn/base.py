@@ -223,12 +223,20 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return copy
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the released model, its ranges and its report into one file; see `Model.save`.
+        """Write the released model, the public ranges and the report into one file.
+
+        The file is a numpy archive (npz), see `dpmesh.tables.models.Model.save`. It holds no
+        records.
+
+        Parameters
+        ----------
+        path
+            Path of the file.
 
         Raises
         ------
         OSError
-            If it cannot be written.
+            If the file cannot be written.
         """
         check_is_fitted(self)
         self.model_.save(path)
@@ -237,25 +245,27 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def load(
         cls: type[SelfT], path: str | os.PathLike[str], *, network: str | MakeNetwork | None = None
     ) -> SelfT:
-        """Return an estimator with the model that `save` wrote.
+        """Return a fitted estimator with the model from a file that `save` wrote.
 
-        Its parameters are the defaults, except `epsilon`, `delta`, `ranges`, `features` and
-        `fit_intercept`.
+        The file restores the model, the report, the classes and the parameters `epsilon`, `delta`,
+        `ranges`, `features`, `fit_intercept` and `class_shares`. Other parameters have their
+        defaults.
 
         Parameters
         ----------
         path
-            The file.
+            Path of the file.
         network
-            Makes the network of the model, if it has one: see `Model.load`.
+            Function that returns the network, or its name "module:function", if the model is a
+            network. The file holds no code.
 
         Raises
         ------
         ValueError
-            If the file holds no model of this estimator, or one of a network that is not given; see
-            `Model.load`.
+            If the file holds no model of this class of estimators, or the model is a network and
+            `network` is missing.
         OSError
-            If it cannot be read.
+            If the file cannot be read.
         """
         model = Model.load(path, network=network)
         saved = model.about.get("fit")
@@ -281,7 +291,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return estimator
 
     def predict(self, X: TableLike) -> Cells:
-        """Return the prediction for each record: its class, or its target in the target's units.
+        """Return the predicted class of each record, or the predicted target in the units of y.
 
         Parameters
         ----------
@@ -290,7 +300,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
         Returns
         -------
-        Shape (records,), or (records, labels) where records may have several labels.
+        Shape (records,). With multi-label y: 0 or 1 for each label, shape (records, labels).
 
         Raises
         ------
@@ -387,21 +397,24 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         raise NotImplementedError
 
     def fit(self: SelfT, X: TableLike, y: ColumnLike, groups: ColumnLike = None) -> SelfT:
-        """Learn a model of all sites' records, with (`epsilon`, `delta`)-DP for each record.
+        """Train one model on the records of all sites, simulated in this process.
 
-        `report_` states the guarantee, its threat model and its assumptions. There is none without
-        an epsilon, nor with a seeded `random_state`.
+        All releases of one fit are (`epsilon`, `delta`)-DP for replacing one record of one site.
+        `report_` states the adversary and the assumptions. Every further fit of the same records
+        adds its own epsilon. A fit with an epsilon of None, or with a seeded `random_state`, is not
+        private.
 
         Parameters
         ----------
         X
-            A pandas or pyarrow table, or an array of shape (records, columns).
+            A pandas, polars or pyarrow table, or an array of shape (records, columns).
         y
-            The class or the target of each record, shape (records,).
+            The class or the target of each record, shape (records,). A classifier also accepts
+            several labels of 0 and 1, shape (records, labels).
         groups
-            The site of each record, shape (records,). None: all records are at one site, and a
-            warning says so. Where scikit-learn calls `fit`, request them by
-            ``set_fit_request(groups=True)``, with metadata routing enabled.
+            The site of each record, shape (records,). With None all records belong to one site,
+            and a warning says so. If scikit-learn calls `fit`, as a pipeline does, enable metadata
+            routing and call ``set_fit_request(groups=True)``.
 
         Returns
         -------
@@ -410,12 +423,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         Raises
         ------
         ValueError
-            If an argument or parameter does not fit.
+            If an argument or a parameter is invalid.
 
         Warns
         -----
         UserWarning
-            If values are clipped, sites share records, or fits of the same records add up.
+            If values are clipped to their range, two sites hold the same record, or earlier fits
+            used the same records.
         """
         encoded = self._encoded_problem(X, y, groups)
         _check_writable(encoded.outline)

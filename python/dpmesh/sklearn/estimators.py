@@ -30,72 +30,87 @@ from dpmesh.topology import Topology
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
-    """A private classifier (softmax) of records at many sites, linear or by a network.
+    """A classifier trained with record-level DP across sites: softmax regression or a network.
 
-    With y of shape (records, labels), of 0 and 1, a record may have several labels, at most 63.
-    There is a logistic model for each. A record's gradients in all of them are clipped together, so
-    that one record costs what it costs with one class.
+    The default is multinomial logistic (softmax) regression on the features of a record. A
+    `network` replaces the linear model.
+
+    Multi-label classification: y of shape (records, labels) with values 0 and 1, at most 63 labels.
+    Each label has a logistic model. The gradient of a record in all models is clipped to one joint
+    norm. So more labels need no more epsilon.
 
     Parameters
     ----------
     epsilon, delta
-        Privacy budget of a whole `fit`, for replacing one record of one site. `report_` has the
-        threat model. An epsilon of None learns without noise, for comparison.
+        Privacy budget of one `fit`. The unit of privacy is a record, and neighbouring datasets
+        differ in the value of one record of one site (replace-one). The adversary depends on
+        `algorithm`, and `report_` names the adversary. With an epsilon of None the fit adds no
+        noise and is not private.
     ranges
-        Public ranges of the columns, see `dpmesh.tables.Columns.of`. They must not be computed from
-        the data. None stands for [-1, 1] in each column.
+        Public range or categories of each column, in a form that `dpmesh.tables.Columns.of`
+        accepts. State the ranges from public knowledge, never from the data. Numbers outside are
+        clipped. None stands for [-1, 1] in each column.
     classes
-        All classes there may be, from public knowledge. None takes those of `class_shares`, or else
-        those of `y`, which then count as public. With labels: their names.
+        All possible classes, from public knowledge. None reads the classes from `class_shares`, or
+        else from `y`: the set of classes then counts as public. With multi-label y: the names of
+        the labels.
     class_shares
-        The share of all records that each class has, such as ``{"no": 0.97, "yes": 0.03}``, from
-        public knowledge. A record's weight is then in inverse proportion to the share of its class,
-        and verdicts are about balanced accuracy. None gives all records the same weight.
+        Public share of each class among all records, such as ``{"no": 0.97, "yes": 0.03}``. The
+        loss of a record is then weighted in inverse proportion to the share of its class, and
+        `evaluate` reports balanced accuracy. None gives all records the same weight.
     features
-        What the model makes of each record's columns: ``"columns"``, ``"hats"``, ``"cosines"``,
-        ``"scattering"`` for images, or a union such as ``"hats+cosines"``; see
-        `dpmesh.tables.features`. None decides by `dpmesh.defaults.rule.features_for`.
+        Feature map: ``"columns"`` (the encoded columns), ``"hats"`` (piecewise-linear splines),
+        ``"cosines"`` (random Fourier features), ``"scattering"`` (wavelet features of images), or a
+        union such as ``"hats+cosines"``; see `dpmesh.tables.features`. None chooses by public
+        sizes, see `dpmesh.defaults.rule.features_for`.
     fit_intercept
-        Whether the model has an intercept.
+        True to add a constant 1 to each record.
     network
-        None for a linear model. Or a function without arguments, or its name "module:function",
-        that makes a network in JAX: it returns a module with init(key, x) and apply(params, x), as
-        of Flax, or functions start(key) and scores(params, x). A record x is a vector of the
-        encoded columns; its scores are one number for each class.
+        None for a linear model. Else a function without arguments that returns a JAX network, or
+        the function's name "module:function". The network is an object with ``init(key, x)`` and
+        ``apply(params, x)``, such as a Flax module, or with ``start(key)`` and
+        ``scores(params, x)``. Here x is the vector of a record's encoded columns, and the network
+        returns one score for each class.
     algorithm
-        ``"secure"``: secure aggregation of gradients; the server learns only noisy sums.
-        ``"gossip"``: sites send each other noisy models, and all messages may be public. None
-        chooses ``"secure"`` from 3 sites on (with 1 colluding), else ``"gossip"``: see
-        `dpmesh.defaults.choose`. Or a function from a noise multiplier to an algorithm of dpmesh;
-        its noise is calibrated to `epsilon`.
+        ``"secure"``: gradient descent with secure aggregation. Sites send masked noisy sums of
+        clipped gradients, and the adversary is the server, which learns only the noisy total.
+        ``"gossip"``: decentralized learning. Sites send each other noisy models, and the adversary
+        reads all messages. None chooses ``"secure"`` if at least ``colluding + 2`` sites take
+        part and there is an epsilon, else ``"gossip"``. Or a function that accepts a noise
+        multiplier (standard deviation over clipping norm) and returns an algorithm of dpmesh;
+        `fit` finds the noise multiplier for `epsilon`.
     noise
-        ``"BetweenPartners"``: gossip with pairwise-cancelling noise. Partners share noise that
-        cancels in the mean over all sites. The adversary of `epsilon` sees all messages and
-        colludes with up to `colluding` sites, but knows no shared noise of other sites. None for
-        independent noise of each site.
+        ``"BetweenPartners"``: gossip with pairwise-cancelling noise. Two partners share noise,
+        which one adds and the other subtracts, so that it cancels in the mean over all sites. The
+        adversary then sees all messages and colludes with up to `colluding` sites, but does not
+        know the noise that other sites share. None: independent noise at each site.
     colluding
-        With ``"secure"``, or `noise`: sites that may collude with the server, or with each other.
+        Number of sites in the adversary's coalition. With ``"secure"``: sites that collude with the
+        server. With `noise`: sites that collude with the reader of all messages.
     rounds
-        None: the rule chooses them. An `algorithm` that is a function needs a number.
+        Number of rounds; None chooses it by public sizes and epsilon. Required if `algorithm` is a
+        function.
     topology
-        The network of an algorithm that gossips; by default a complete or random regular graph.
-        With `algorithm` None it stands for ``"gossip"``, as does a `noise`.
+        Communication graph of gossip; by default a complete or a random regular graph. If
+        `algorithm` is None, a `topology` or a `noise` selects ``"gossip"``.
     random_state
-        None draws noise from the operating system. A seed makes the fit reproducible and not
-        private, which `report_` states.
+        None draws noise from the operating system. A seed makes the fit reproducible: the fit is
+        then not private, and `report_` says so.
 
     Attributes
     ----------
     classes_
-        The classes, shape (classes,), sorted; or the labels in their order.
+        The classes, shape (classes,), sorted. With multi-label y: names of the labels, in the order
+        of the columns of y.
     model_
-        The released `dpmesh.tables.models.Model`.
+        The released model, a `dpmesh.tables.models.Model`.
     report_
-        A `FitReport`: the choices of the fit, its epsilon and its threat model.
+        A `FitReport`: settings of the fit, epsilon and threat model.
     ledger_
-        What was released; ``dm.privacy.total_cost`` of several is their joint cost.
+        The noisy releases of the fit, as a `dpmesh.privacy.Plan`. `dpmesh.privacy.total_cost`
+        composes the ledgers of several fits of the same records.
     sites_
-        The distinct `groups`.
+        The distinct values of `groups`, sorted.
 
     Examples
     --------
@@ -199,7 +214,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return tuple(share_at[place] for place in range(listed.width))
 
     def score(self, X: TableLike, y: ColumnLike, sample_weight: ColumnLike = None) -> float:
-        """Return the accuracy, of labels the mean over all; they are compared as in `fit`."""
+        """Return the accuracy on records with known classes.
+
+        The accuracy is a plain mean, also with `class_shares`. With multi-label y it is the share
+        of correct labels. No epsilon covers the score, which is computed without noise.
+
+        Parameters
+        ----------
+        X, y
+            Records and classes, as for `fit`.
+        sample_weight
+            Weight of each record in the mean, shape (records,); None for equal weights.
+        """
         return float(np.average(self._correct(X, y), weights=sample_weight))
 
     def _correct(self, X: TableLike, y: ColumnLike) -> Cells:
@@ -211,7 +237,20 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return np.asarray(codes(np.asarray(y)) == codes(predicted))
 
     def predict_proba(self, X: TableLike) -> npt.NDArray[np.float64]:
-        """Return the probability of each class, shape (records, classes)."""
+        """Return the probability of each class, shape (records, classes).
+
+        With multi-label y: the probability of each label, shape (records, labels).
+
+        Parameters
+        ----------
+        X
+            A table or an array with the columns of `fit`.
+
+        Raises
+        ------
+        ValueError
+            If the columns are not those of `fit`.
+        """
         check_is_fitted(self)
         return self.model_.predict_proba(self._table(X, reset=False))
 
@@ -230,22 +269,26 @@ def _sorted(classes: Sequence[Any]) -> Cells:
 
 
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
-    """A private regression of records at many sites: linear, or of counts.
+    """A regression trained with record-level DP across sites: linear, or Poisson for counts.
 
-    Squared losses of records of norm 1, whose gradients are clipped to 0.1, are Huber's: the loss
-    is linear in errors beyond a twentieth of the range, so that no outlier dominates.
+    For linear regression, targets are scaled to [-1, 1], records have norm 1, and the default
+    algorithms clip gradients to norm 0.1. The clipped squared loss is then the Huber loss: linear
+    for errors above 5% of the target range, and quadratic for smaller ones. No outlier dominates.
 
     Parameters
     ----------
     target_range
-        Public range of y, ``(low, high)``: targets beyond are clipped. None stands for (-1, 1).
+        Public range of y, ``(low, high)``, in the units of y. Targets outside are clipped. None
+        stands for (-1, 1).
     counts
-        Public bound of y, if it counts something: in place of a target range. A Poisson regression
-        then learns the logarithm of the expected count, which is never above the bound.
+        Public upper bound of y, if y counts events; give it in place of `target_range`. The model
+        is then a Poisson regression with a logarithmic link, and no predicted count exceeds the
+        bound.
     calibrate
-        Whether one noisy sum over all records, part of the budget, maps the predictions such that
-        they add up to the targets. Gradients are clipped: without it totals of skewed targets are
-        too low. None: if the noise is small enough, by `dpmesh.defaults.rule.calibration_pays`.
+        True to release one more noisy sum over all records, and to correct the predictions so that
+        their total agrees with the total of the targets. The sum uses part of the budget. Clipped
+        gradients underestimate the total of skewed targets. None calibrates if the noise in the sum
+        is small enough, see `dpmesh.defaults.rule.calibration_pays`.
     features
         As for `PrivateClassifier`; None stands for ``"columns"``.
     epsilon, delta, ranges, fit_intercept

@@ -43,21 +43,23 @@ SPLITS = FEW
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Evaluation(InNotebooks):
-    """Scores of a federation beside the baselines of its sites.
+    """Result of `evaluate`: scores of a federated model beside baselines, and a fitted estimator.
 
-    The scores are for research: they are computed from held-out records without noise, the
-    baselines are trained without it, and no epsilon covers them. The estimator may be published.
+    The estimator may be published, under the guarantee in its report. The scores may not: they are
+    computed from held-out records without noise, the baselines are trained without noise, and no
+    epsilon covers them.
 
     Parameters
     ----------
     estimator
-        Fitted to the training records of the first split.
+        Fitted estimator: to the training records of the first split, or to all records where
+        `evaluate` compared several epsilons.
     verdict
-        Scores of its released model and of those of further splits, beside the majority
-        class, single sites and a centralized model, on the same held-out records.
+        Scores of the models of all splits, beside the majority class, single sites and a
+        centralized model, on the same held-out records.
     by_epsilon
-        The verdict of each epsilon, where several were looked at; `estimator` and `verdict` are
-        those of the one that was named beforehand.
+        Verdict of each compared epsilon; empty without `epsilons`. `estimator` and `verdict` belong
+        to the epsilon `keep` of `evaluate`.
 
     Examples
     --------
@@ -76,17 +78,20 @@ class Evaluation(InNotebooks):
 
     @property
     def score(self) -> float:
-        """Accuracy, or R², of released models on held-out records, on average over the splits."""
+        """Mean score of the released models on held-out records, over the splits.
+
+        For classes the accuracy, or the balanced accuracy with `class_shares`.
+        """
         return self.verdict.score
 
     @property
     def baselines(self) -> baselines.Baselines:
-        """The means of the baselines over the splits."""
+        """Scores of the baselines, averaged over the splits."""
         return self.verdict.baselines
 
     @property
     def epsilon_table(self) -> Table:
-        """Scores at each epsilon, where several were compared, as a table."""
+        """Table with the score at each compared epsilon; without rows if none were compared."""
         metric = self.verdict.metric
         heads = ["epsilon", "unit", "adversary", metric, "95% interval", "beside single sites"]
         lines = []
@@ -105,12 +110,12 @@ class Evaluation(InNotebooks):
 
     @property
     def sentence(self) -> str:
-        """The improvement over single sites, in a sentence."""
+        """The verdict in one sentence: improvement of the federation over single sites."""
         return self.verdict.sentence
 
     @property
     def note(self) -> str:
-        """A caution about the comparison; empty for a linear model."""
+        """A caution that the baselines of a network are linear models; empty for a linear model."""
         if self.estimator.model_.network is None:
             return ""
         parameters = self.estimator.model_.weights.size
@@ -141,36 +146,46 @@ def evaluate(
     keep: float | None = None,
     on_fit: Callable[[], object] | None = None,
 ) -> Evaluation:
-    """Fit to a part of every site's records and test on the rest, again and again.
+    """Score an estimator on held-out records of repeated random splits, beside baselines.
 
-    Each split draws its own held-out records. The model of the first one may be published; what
-    those of the others learned is in the scores alone.
+    Each split holds out a share of the records of every site, fits a clone of the estimator to the
+    others, and scores the clone on the held-out records. The baselines are the majority class (the
+    mean, for numbers), models of single sites, and a centralized model.
+
+    The scores are computed without noise, and no epsilon covers them: keep them private. The
+    epsilon of the returned estimator covers the returned estimator alone.
 
     Parameters
     ----------
     estimator
-        A `PrivateClassifier` or `PrivateRegressor`; clones of it are fitted, each at its epsilon.
+        A `PrivateClassifier` or `PrivateRegressor`. It is cloned and stays unfitted.
     X, y, groups
-        As for its `fit`.
+        As for the estimator's `fit`.
     test_size
-        Share of each site's records that are held out, in (0, 1), rounded.
+        Share of each site's records to hold out, in (0, 1); the number of records is rounded.
     splits
-        Number of splits; fewer than 5 give no verdict, and fewer than 10 are called few. By default
-        10, and 1 for a network or a large table, where a fit takes long.
+        Number of random splits, at least 1. With fewer than 5 the result states no verdict, and
+        with fewer than 10 it warns of few splits. By default 10 for a small linear model, and 1
+        for a network or a large table.
     epsilons
-        Epsilons to compare in place of the estimator's: on the same splits, and beside the same
-        baselines without privacy, each with noise of its own. The one to
-        `keep` is then fitted again to all records, with fresh noise. No epsilon covers the scores
-        that were looked at, nor a choice by them, and the model's report says so.
+        Several epsilons to compare, in place of the estimator's. All are scored on the same splits.
+        Afterwards a clone with the epsilon `keep` is fitted to all records with fresh noise. Its
+        report states that no epsilon covers the scores, nor a choice by the scores.
     keep
-        Which of them the model has, named before the scores are known: by default the smallest.
+        The one of `epsilons` for the returned estimator; by default the smallest. Name it before
+        you see the scores: a choice by the scores is not covered by epsilon.
     on_fit
-        Called after each fit beside its baselines, as to move a progress bar.
+        Function without arguments, called after each fit, for example to advance a progress bar.
+
+    Returns
+    -------
+    The scores, with a fitted estimator: fitted to the training records of the first split, or to
+    all records if `epsilons` is given.
 
     Raises
     ------
     ValueError
-        If an argument does not fit, or nothing is held out.
+        If an argument is invalid, or no record is held out.
     """
     expected = "a PrivateClassifier or PrivateRegressor"
     instance("estimator", estimator, expected, PrivateClassifier, PrivateRegressor)

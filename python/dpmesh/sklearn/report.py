@@ -26,36 +26,37 @@ _FILE_KEYS = {"counts_all_sites": "together", "threat_model": "against"}
 
 @dataclass(frozen=True, kw_only=True)
 class FitReport(InNotebooks):
-    """The settings, the traffic and the privacy of a fit.
+    """Settings, traffic and privacy of one fit of an estimator.
 
     Parameters
     ----------
     estimator
-        Name of the class.
+        Name of the estimator's class.
     sites
         Number of sites.
     records
-        The public number of records: of all sites together, or of the smallest site.
+        Public number of records: of all sites together, or of the smallest site.
     algorithm, topology
-        In words.
+        Names of the algorithm and of the communication graph, with settings, in words.
     rounds
         Number of rounds.
     megabytes
-        What was sent over all links, in 10**6 bytes.
+        Traffic over all links together, in 10**6 bytes.
     privacy
-        The guarantee, which holds for each record of each site.
+        The (epsilon, delta) guarantee for replacing one record of one site.
     threat_model
-        The threat model of the guarantee, in words.
+        The adversary of the guarantee, in words.
     counts_all_sites
-        True if `records` counts all sites together, as under secure aggregation.
+        True if `records` counts all sites together, as under secure aggregation; False if it is
+        the size of the smallest site.
     features
-        What is made of a record, in words.
+        Feature map of the model, in words.
     calibration
-        Of a regression: the total of its predictions before and after calibration, beside the noisy
-        total of the targets; or why it is not calibrated, in words.
+        For a regression: totals of the predictions before and after calibration, and the noisy
+        total of the targets; or the reason for no calibration, in words. Empty for a classifier.
     fits
-        Fits of this estimator and its clones, in this process, that saw some of these records: this
-        one included. The guarantee is of this fit alone.
+        Number of fits of this estimator and its clones, in this process, that used some of the same
+        records. This fit is included. `privacy` is the guarantee of this fit alone.
 
     Examples
     --------
@@ -104,7 +105,7 @@ class FitReport(InNotebooks):
 
     @property
     def plain_words(self) -> str:
-        """Meaning of the guarantee for one person, for those who decide on epsilon."""
+        """Explanation of the guarantee for a lay reader: the meaning for one person."""
         words = plain_words(self.privacy.epsilon, self.privacy.delta, self.threat_model)
         if not self.privacy.seeded:
             return words
@@ -117,7 +118,7 @@ class FitReport(InNotebooks):
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> FitReport:
-        """Return the report that `as_dict` gave."""
+        """Return the report from a dictionary that `as_dict` returned."""
         fields = {file_key: name for name, file_key in _FILE_KEYS.items()}
         content = {fields.get(key, key): value for key, value in saved.items()}
         return cls(**{**content, "privacy": Report.from_dict(saved["privacy"])})

@@ -37,19 +37,19 @@ _LARGEST_SEED = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tuned:
-    """The candidate that was chosen, and what all of it cost.
+    """Result of `tune`: the chosen candidate, and the privacy of all fits and the choice.
 
     Parameters
     ----------
     estimator
-        The chosen one, fitted to the training records at `epsilon_of_a_fit`.
+        The estimator of the chosen candidate, fitted to the training records.
     params
-        What it sets.
+        Parameters that the chosen candidate sets.
     epsilon, delta
-        Of all fits and the choice together, for any record. The adversary is that of the fits'
-        guarantee, who also learns the choice.
+        Guarantee of all fits and the choice together, for replacing one record. The adversary is
+        the adversary of the fits, and also learns which candidate was chosen.
     epsilon_of_a_fit
-        What each fit costs by itself, at most.
+        Largest epsilon of a single fit.
 
     Examples
     --------
@@ -88,40 +88,44 @@ def tune(
     test_size: float = 0.25,
     epsilon: float | None = None,
 ) -> Tuned:
-    """Fit each candidate and choose one on held-out records, within one epsilon.
+    """Choose hyperparameters with DP: fit each candidate, and select one on held-out records.
 
-    The fits share `epsilon` of the training records. The choice is made by the exponential
-    mechanism with all of `epsilon`. Its utility is that of the task on the held-out records: the
-    number of correct predictions, weighted where `class_shares` are stated. For numbers and counts
-    it is minus the squared error, in units of the public range. A record is
-    either in the training part or in the held-out part, by its position alone. So the fits and the
-    choice compose in parallel: both together have `epsilon`.
+    The unit is a record, and neighbouring datasets differ in the value of one record (replace-one).
+    The split into training and held-out records depends on positions alone, not on values.
+
+    - All fits together have `epsilon` for a training record, by composition.
+    - The choice has `epsilon` for a held-out record. It is the exponential mechanism (McSherry and
+      Talwar 2007). The utility of a candidate is the number of correct predictions, weighted by
+      `class_shares` if stated. For numbers and counts it is minus the sum of squared errors, in
+      units of the public range. One record changes the utility by at most 1.
+    - Each record is either a training record or a held-out record. So fits and choice compose in
+      parallel, and have `epsilon` together.
+
+    The held-out scores are computed in one place, so that the choice needs a trusted curator or a
+    simulation.
 
     Parameters
     ----------
     estimator
-        A `PrivateClassifier` or `PrivateRegressor` with a finite epsilon; it is not fitted.
-        Classes that are rare must be stated (``classes=``).
+        A `PrivateClassifier` or `PrivateRegressor` with a finite epsilon. It stays unfitted. State
+        `classes` if a class is rare: a class without a training record is unknown otherwise.
     candidates
-        Parameters that each candidate sets, such as ``[{"rounds": 50}, {"rounds": 200}]`` or
-        ``[{"algorithm": "secure"}, {"algorithm": "gossip"}]``. More candidates leave less epsilon
-        to each fit. If candidates set ``epsilon``, the budget is shared in proportion.
+        Parameters of each candidate, such as ``[{"rounds": 50}, {"rounds": 200}]`` or
+        ``[{"algorithm": "secure"}, {"algorithm": "gossip"}]``. The fits divide the budget, so that
+        each further candidate leaves less epsilon to each fit. If candidates set ``epsilon``, their
+        values are scaled by a common factor. No candidate may set ``delta``, ``colluding`` or
+        ``noise``.
     X, y, groups
-        As for its `fit`.
+        As for the estimator's `fit`.
     test_size
-        Share of each site's records that are held out, in (0, 1), rounded.
+        Share of each site's records to hold out, in (0, 1); the number of records is rounded.
     epsilon
         Epsilon of all fits and the choice together; by default the estimator's.
 
     Raises
     ------
     ValueError
-        If an argument does not fit.
-
-    Notes
-    -----
-    The held-out scores are added up in one place. So this function needs a simulation or a trusted
-    curator.
+        If an argument is invalid.
     """
     instance("estimator", estimator, _WANTED, PrivateClassifier, PrivateRegressor)
     if epsilon is None:
