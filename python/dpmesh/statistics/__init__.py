@@ -1,4 +1,6 @@
-"""Statistics of tables at several sites, all that are asked together at one epsilon.
+"""Private statistics of the records of several sites: means, tables, regressions, survival curves.
+
+`ask` answers several questions from noisy sums, with one (epsilon, delta) for all answers together.
 
 >>> asked = [dm.statistics.Mean("age"), dm.statistics.Histogram("stage")]   # doctest: +SKIP
 >>> print(dm.statistics.ask(asked, table, site, ranges=ranges, epsilon=1))  # doctest: +SKIP

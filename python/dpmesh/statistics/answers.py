@@ -34,15 +34,18 @@ class Row(NamedTuple):
     Attributes
     ----------
     name
-        What it is.
+        Name of the number, such as ``"age, mean"``.
     estimate
-        NaN where there are too few records for the noise.
+        Estimate from the noisy sums; NaN if there are too few records for the noise.
     noise, sampling
-        Half of a 95% interval for the noise alone, and for the choice of the records alone.
+        Half-widths of two 95% intervals: for the privacy noise alone, and for the sampling of the
+        records alone.
     low, high
-        A 95% interval for what the records were drawn from: both together.
+        Ends of a 95% interval for the population that the records were sampled from. The interval
+        includes privacy noise and sampling.
     p_value
-        Of the hypothesis that it is 0, noise included, if there is one.
+        Two-sided p-value of the hypothesis that the number is 0, privacy noise included; None if
+        the hypothesis was not tested.
 
     Examples
     --------
@@ -256,34 +259,35 @@ class Answer:
     title
         The question in words.
     rows
-        The numbers.
+        The estimated numbers, with intervals.
     notes
-        What to know of them.
+        Remarks on the numbers, in words.
     dates
-        Whether the numbers are days, shown as dates.
+        True if the numbers are days, which are shown as dates.
     p_value
-        Of a test, if there is one.
+        The p-value of a test, such as the log-rank test; None without a test.
     ratios
-        Exponentials of the rows, such as odds ratios.
+        Odds or rate ratios of a regression, or hazard ratios of survival curves, with intervals.
     fit
-        Of a regression, its coefficients and covariances.
+        Coefficients and covariances of a regression; None for other questions.
     medians
-        Of survival curves, in the units of time; infinite where they are not reached.
+        Medians of survival curves, in the units of time; infinite if a curve stays above 1/2.
     curves
-        Survival curves as numbers.
+        Survival curves of the groups, as numbers.
     pairs
-        All two-way tables of some columns.
+        The noisy two-way tables of a `Pairs`; None for other questions.
     bars
-        Whether the rows are counts of bins.
+        True if the rows are counts of the bins of a column.
     grid
-        Of a two-way table, how its rows are arranged.
+        Arrangement of the rows as a two-way table; None for other questions.
     explained
-        Whether the notes say why there are no estimates.
+        True if the notes say why there are no estimates.
     effects, effect_scale
-        Coefficients of a regression on one common scale, for a picture: that of a number is its
-        effect over the whole public range. `effect_scale` is this scale in words.
+        Coefficients of a regression on one common scale, for a plot. For a column of numbers: the
+        effect of a change from the low to the high end of the public range. `effect_scale` names
+        the scale.
     column
-        Whose bins the rows count, if `bars`; whose groups the curves compare.
+        Column that the bins divide, if `bars`; column of the groups, if there are survival curves.
 
     Examples
     --------
@@ -346,7 +350,7 @@ class Answer:
         return warnings
 
     def table(self) -> Table:
-        """Return what is shown, without the notes."""
+        """Return the table of the answer, without the notes."""
         if self.grid is not None:
             return self.grid.table(self.title, self.rows)
         return self._table_of(self.title, self.rows)

@@ -50,26 +50,30 @@ PUBLIC = "the number of sites and of all records together are public"
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(InNotebooks):
-    """Answers that may be published, and what they cost together.
+    """Result of `ask`: private answers, with the guarantee of all of them together.
+
+    Answers, ledger and report may be published. `notices` may not.
 
     Parameters
     ----------
     answers
-        One for each question.
+        The answer to each question, in the order of the questions.
     sites, records
-        Their public numbers.
+        Public numbers of sites, and of records of all sites together.
     threat_model
-        The threat model of the guarantee, in words.
+        The adversary of the guarantee, in words.
     privacy
-        What all answers cost together.
+        The (epsilon, delta) guarantee of all answers together, for replacing one record.
     ledger
-        The release that they follow from.
+        The noisy releases that the answers were computed from.
     notices
-        What the data's owner alone should know: no epsilon covers it, and it is not printed.
+        Remarks on the data for their owner alone, such as numbers of clipped values. They are
+        computed without noise, no epsilon covers them, and they are neither printed nor saved.
     origin
-        Under a contract, which one, and who signed the total: see `dpmesh.deploy.outcome`.
+        For a run between parties: the contract, and the signatures of the total, see
+        `dpmesh.deploy.outcome`. None for a simulation.
     earlier
-        Ledgers of earlier releases of the same records whose cost `privacy` includes.
+        Ledgers of earlier releases of the same records, whose epsilon is included in `privacy`.
 
     Examples
     --------
@@ -99,30 +103,42 @@ class Statistics(InNotebooks):
         return "\n\n".join([head, *map(str, self.answers), cost])
 
     def synthesize(self, rows: int, seed: int = 0) -> Synthetic:
-        """Draw rows from the answer of `Pairs`: they are no data, and cost nothing more.
+        """Draw a synthetic table from the noisy two-way tables that `Pairs` released.
+
+        The synthetic table is post-processing of the release: it needs no further epsilon.
 
         Parameters
         ----------
         rows
-            How many, at least 1.
+            Number of synthetic records, at least 1.
         seed
-            Of public coins.
+            Seed of the random draws, which need not be secret.
 
         Raises
         ------
         ValueError
-            If there is no such answer, or an argument is out of range.
+            If no question was a `Pairs`, or an argument is out of range.
         """
         return synthesize(pairs_in(self.answers), rows, seed)
 
     def charged(self, epsilon: float, why: str, earlier: Sequence[Plan]) -> Statistics:
-        """Return the same answers with the cost of earlier releases included."""
+        """Return the same answers, with a report that includes earlier releases.
+
+        Parameters
+        ----------
+        epsilon
+            Epsilon of these answers and of the earlier releases together.
+        why
+            Explanation of `epsilon`, added to the assumptions of the report.
+        earlier
+            Ledgers of the earlier releases of the same records.
+        """
         privacy = self.privacy
         privacy = replace(privacy, epsilon=epsilon, assumptions=(*privacy.assumptions, why))
         return replace(self, privacy=privacy, earlier=tuple(earlier))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what may be published in plain types that JSON can hold."""
+        """Return the publishable part, without `notices`, in plain types that JSON can hold."""
         fields: dict[str, Any] = {
             "sites": self.sites,
             "records": self.records,
@@ -452,40 +468,55 @@ def ask(
     key: Key | None = None,
     on_site: Callable[[], object] | None = None,
 ) -> Statistics:
-    """Answer questions about the records of all sites, at one epsilon for all answers together.
+    """Answer questions about the records of all sites, with one (epsilon, delta) for all answers.
 
-    The vectors of all questions are released as one sum, each question with the same share of the
-    budget. Each vector is divided by its sensitivity: k questions need sqrt(k) times the noise of
-    one. Regressions take several rounds, over which they divide their share.
+    Each question maps a record to a vector. Sums of the vectors over all records are released with
+    Gaussian noise, and the answers are computed from the noisy sums. All vectors of a round are
+    released together, each divided by its sensitivity: with k questions, the noise of each is
+    sqrt(k) times the noise of a single question. Some regressions need several rounds, which
+    divide the budget of the regression.
+
+    All answers together are (epsilon, delta)-DP for replacing one record of one site. The number of
+    sites and the number of all records are public. With at least ``colluding + 2`` sites the sums
+    use secure aggregation, and the adversary is the server colluding with up to `colluding` sites.
+    With fewer sites each site adds noise for itself, and the adversary reads all messages.
 
     Parameters
     ----------
     questions
-        Such as ``[Mean("age"), Histogram("stage")]``.
+        One or more questions, such as ``[Mean("age"), Histogram("stage")]``.
     X
-        A pandas or pyarrow table, a dictionary of columns, or an array of shape (records, columns).
+        Records: a pandas, polars or pyarrow table, a dictionary of columns, or an array of shape
+        (records, columns), whose columns have the names x0, x1, and so on.
     groups
-        The site of each record, shape (records,); None for a single site.
+        Site of each record, shape (records,); None for a single site.
     ranges
-        Public ranges by column, or a TOML file of them, see `dpmesh.tables`; those of columns that
-        are not asked about are ignored. Columns of an array are x0, x1, ..
+        Public range of each column, by name, in a form that `dpmesh.tables.Columns.of` accepts; or
+        the path of a TOML file of ranges. Ranges of other columns are ignored.
     epsilon, delta
-        The budget of all answers together.
+        Privacy budget of all answers together: epsilon positive, delta in (0, 1).
     colluding
-        Sites that may collude with the server of the secure sum, which takes 2 honest sites more.
+        Number of sites that may collude with the server of secure aggregation.
     weights
-        One number for each question: its share of the budget (mu^2) is in proportion to it. A
-        question with four times the weight has half the noise. By default all shares are equal.
+        Positive weight of each question in the budget; None for equal weights. A question's share
+        of mu^2 is proportional to its weight, where mu is the parameter of Gaussian DP (Dong, Roth
+        and Su 2022). A question with four times the weight of another has half the noise, relative
+        to its sensitivity.
     key
-        The source of the noise; by default the operating system. A seeded one makes the answers
-        reproducible, and then they are not private.
+        Source of the noise, a `dpmesh.Key`; None for the operating system. A seeded key makes the
+        answers reproducible, and not private.
     on_site
-        Called after the records of each site in each round, to show progress.
+        Function without arguments, called after each site in each round, to show progress.
+
+    Returns
+    -------
+    The answers, in the order of the questions, with the privacy report.
 
     Raises
     ------
     ValueError
-        If an argument does not fit, or a column holds what its range does not allow.
+        If an argument is invalid, a value does not fit the range of its column, or there are too
+        few records for the noise. Nothing is released then.
 
     Examples
     --------

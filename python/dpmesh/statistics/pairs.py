@@ -32,18 +32,25 @@ MOST_CELLS = 2**22
 
 @dataclass(frozen=True, init=False)
 class Pairs(OneRound):
-    """All two-way tables of columns, from which `Statistics.synthesize` draws rows.
+    """Two-way tables of counts for all pairs of columns, from which to draw synthetic records.
 
-    A record is in one cell of each table: two records are at most sqrt(d (d - 1)) apart for d
-    columns. Missing values are a cell.
+    `Statistics.synthesize` draws the synthetic records. Each record is in one cell of each table.
+    For d columns the L2 sensitivity of all tables together to replacing a record is
+    ``sqrt(d (d - 1))``. A missing value has a cell.
 
     Parameters
     ----------
     columns
-        Of any kind, 2 to 64.
+        Names of 2 to 64 columns of any kind.
     bins
-        Equal bins of each number and date; by default 4 to 32, the most at which the noise of one
-        table has a total variation of 3%.
+        Number of bins of equal width for each column of numbers or dates, at least 2. None chooses
+        the largest number from 4 to 32 for which the noise moves a table by at most 3% in total
+        variation.
+
+    Raises
+    ------
+    ValueError
+        If the number of columns or of bins is out of range, or a column is named twice.
 
     Examples
     --------
@@ -66,20 +73,21 @@ class Pairs(OneRound):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns."""
+        """Names of the columns that the question reads."""
         return self.columns
 
     def settled(self, noise: float | None, records: int) -> Pairs:
-        """Return the question with its bins, which follow from the noise; the fewest without it.
+        """Return the question with a default number of bins, chosen by the noise.
 
-        The noise of a count of deviation s is ``s sqrt(2 / pi)`` on average without its sign. A
-        table of two columns of b bins therefore has a total variation of ``b^2 s sqrt(2 / pi) / (2
-        records)`` by noise alone. The default b is the largest at which that is `NOISE_OF_TABLE`.
+        Gaussian noise of standard deviation s in a count has the mean absolute value
+        ``s sqrt(2 / pi)``. So the noise moves a table of b times b bins by
+        ``b^2 s sqrt(2 / pi) / (2 records)`` in total variation on average. The default b is the
+        largest for which this is at most 3%; without a known noise it is the smallest, 4.
 
         Raises
         ------
         ValueError
-            If the noise of tables of the fewest bins is too large for so many records.
+            If tables of 4 times 4 bins have too much noise for the number of records.
         """
         if self.bins is not None:
             return self
@@ -100,7 +108,7 @@ class Pairs(OneRound):
         return tuple(len(cells(kinds[name], self.bins)) for name in self.columns)
 
     def size(self, kinds: Kinds) -> Size:
-        """Return the public size of a record's vector."""
+        """Return length, largest norm and sensitivity of a record's vector."""
         sizes = self.cells(kinds)
         total = sum(a * b for a, b in combinations(sizes, 2))
         if total > MOST_CELLS:
@@ -110,7 +118,7 @@ class Pairs(OneRound):
         return Size(total, sqrt(pairs), sqrt(2 * pairs), entries=pairs)
 
     def vectors(self, columns: Columns) -> sparse.csr_array:
-        """Return a 1 in one cell of each table, shape (records, cells)."""
+        """Return vectors with a 1 in the record's cell of each table, shape (records, cells)."""
         kinds = {name: columns[name].kind for name in self.columns}
         sizes = self.cells(kinds)
         assert self.bins is not None

@@ -50,65 +50,88 @@ LARGEST_CORRELATION = 0.999
 
 
 class Question(ABC):
-    """A question to a table: vectors of records, whose sums are released with noise.
+    """Base class of questions: a map from a record to a vector, whose noisy sum gives the answer.
 
-    A question of several rounds has vectors that follow from the totals of earlier rounds. What a
-    record's vector may follow from, beside these, are the record itself and public numbers.
+    `ask` adds up the vectors of all records and releases the sum with Gaussian noise. A question
+    may have several rounds. In each round the vector of a record is a function of the record
+    itself, of public numbers, and of the noisy sums of earlier rounds, and of nothing else: so the
+    sensitivity that `sizes` states holds.
+
+    In the methods, `kinds` maps each column to its public range. `noise` is the standard deviation
+    of the noise in each element of the question's sum. `records` is the public number of records of
+    all sites.
     """
 
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """The columns that it reads."""
+        """Names of the columns that the question reads."""
 
     def settled(self, noise: float | None, records: int) -> Question:
-        """Return the question with all that follows from the noise in a number of its sum.
+        """Return the question with defaults that depend on the noise filled in.
 
-        Without the noise it is as small as it can be. Most questions are settled as they are.
+        `Pairs` chooses its number of bins here. Other questions return themselves.
+
+        Parameters
+        ----------
+        noise
+            Standard deviation of the noise in each element of the question's sum; None if it is
+            not known yet, for the shortest vectors.
+        records
+            Public number of records of all sites.
         """
         del noise, records
         return self
 
     @abstractmethod
     def shares(self, kinds: Kinds) -> tuple[float, ...]:
-        """Return the share of its budget that each round has: public numbers that add up to 1."""
+        """Return the share of the question's budget (mu^2) in each round; shares add up to 1."""
 
     @abstractmethod
     def sizes(self, kinds: Kinds) -> tuple[Size, ...]:
-        """Return the public size of a record's vector in each round.
+        """Return length, largest norm and sensitivity of a record's vector in each round.
+
+        The sensitivity is the largest L2 distance between the vectors of two records.
 
         Raises
         ------
         ValueError
-            If a column has no range, or one of another kind.
+            If a column has no public range, or a range of the wrong kind.
         """
 
     @abstractmethod
     def vectors_in(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Vectors:
-        """Return a vector for each record in round t, shape (records, dim).
+        """Return the vector of each record in round t, shape (records, dim).
 
-        `totals` holds the released sums of the rounds before it.
+        Parameters
+        ----------
+        columns
+            The cells of each column.
+        t
+            The round, from 0.
+        totals
+            Noisy sums of the rounds before t.
         """
 
     @abstractmethod
     def require_all(self, kinds: Kinds, noises: Sequence[float], records: int) -> None:
-        """Fail if records are too few for the noise in a number of each round's sum.
+        """Raise a `ValueError` before any release if there are too few records for the noise.
 
-        This is before anything is released.
+        `noises` holds the standard deviation of the noise in each element of each round's sum.
         """
 
     @abstractmethod
     def answer_from(self, kinds: Kinds, totals: Sequence[NoisyTotal], records: int) -> Answer:
-        """Return the answer.
+        """Compute the answer from the noisy sums.
 
         Parameters
         ----------
         kinds
-            The public ranges of the columns.
+            Public range of each column.
         totals
-            The released sum of each round.
+            Noisy sum of each round.
         records
-            The public number of records of all sites.
+            Public number of records of all sites.
         """
 
 
@@ -120,44 +143,50 @@ class OneRound(Question):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that it reads."""
+        """Names of the columns that the question reads."""
         values = [getattr(self, field) for field in self.reads]
         return tuple(name for name in values if name is not None)
 
     @abstractmethod
     def size(self, kinds: Kinds) -> Size:
-        """Return the public size of a record's vector."""
+        """Return length, largest norm and sensitivity of a record's vector."""
 
     @abstractmethod
     def vectors(self, columns: Columns) -> Vectors:
-        """Return a vector for each record, shape (records, dim)."""
+        """Return the vector of each record, shape (records, dim)."""
 
     def require(self, noise: float, records: int) -> None:
-        """Fail if records are too few for the noise in a number, before anything is released."""
+        """Raise a `ValueError` before any release if there are too few records for the noise.
+
+        `noise` is the standard deviation of the noise in each element of the sum.
+        """
 
     @abstractmethod
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return the answer from a noisy sum, with noise of this standard deviation in a number."""
+        """Compute the answer from the noisy sum `total`, shape (dim,).
+
+        `noise` is the standard deviation of the noise in each element.
+        """
 
     def shares(self, kinds: Kinds) -> tuple[float, ...]:
-        """Return that all of its budget is in one round."""
+        """Return ``(1.0,)``: the single round has the whole budget of the question."""
         return (1.0,)
 
     def sizes(self, kinds: Kinds) -> tuple[Size, ...]:
-        """Return the public size of a record's vector."""
+        """Return length, largest norm and sensitivity of a record's vector in the single round."""
         return (self.size(kinds),)
 
     def vectors_in(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Vectors:
-        """Return a vector for each record."""
+        """Return the vector of each record, shape (records, dim)."""
         return self.vectors(columns)
 
     def require_all(self, kinds: Kinds, noises: Sequence[float], records: int) -> None:
-        """Fail if records are too few for the noise."""
+        """Raise a `ValueError` before any release if there are too few records for the noise."""
         (noise,) = noises
         self.require(noise, records)
 
     def answer_from(self, kinds: Kinds, totals: Sequence[NoisyTotal], records: int) -> Answer:
-        """Return the answer."""
+        """Compute the answer from the noisy sum of the single round."""
         (released,) = totals
         return self.answer(kinds, released.total, released.noise, records)
 
@@ -174,13 +203,13 @@ class OfColumns(OneRound):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns."""
+        """Names of the columns that the question reads."""
         return self.columns
 
 
 @dataclass(frozen=True)
 class OneHot(OneRound):
-    """A question whose records are each in one cell: the sensitivity is sqrt(2)."""
+    """A count of records by cell; each record is in one cell, so the L2 sensitivity is sqrt(2)."""
 
     @abstractmethod
     def cells(self, kinds: Kinds) -> int:
@@ -188,14 +217,14 @@ class OneHot(OneRound):
 
     @abstractmethod
     def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
-        """Return the number of each record's cell."""
+        """Return the index of each record's cell, shape (records,)."""
 
     def size(self, kinds: Kinds) -> Size:
-        """Return the public size of a record's vector."""
+        """Return length, largest norm and sensitivity of a record's vector."""
         return Size(self.cells(kinds), *geometry.ONE_HOT)
 
     def vectors(self, columns: Columns) -> Floats:
-        """Return a 1 at each record's cell."""
+        """Return one-hot vectors of the records' cells, shape (records, cells)."""
         kinds = {name: column.kind for name, column in columns.items()}
         return geometry.one_hot(self.cell(columns), self.cells(kinds))
 
@@ -209,10 +238,22 @@ def several(names: tuple[str, ...], least: int) -> tuple[str, ...]:
 
 
 class Mean(OfColumns):
-    """Count, mean and variance of columns of numbers or flags.
+    """Count, mean and variance of each column, for columns of numbers or flags.
 
-    A record is in all of them: the sensitivity is 2.06 times the root of their number, in units of
-    half a range. The mean has Fieller's interval where the count has noise.
+    Each number is scaled to z in [-1, 1] by its public range. The vector of a record has
+    ``(z, z^2, z^3 / 4, z^4 / 4)`` for each column, and a 1 for each column that may be missing and
+    is present. For c columns the L2 sensitivity to replacing a record is ``sqrt(4.25 c)``. The 95%
+    interval of a mean is Fieller's interval for a ratio, because the count may have noise too.
+
+    Parameters
+    ----------
+    columns
+        Names of the columns, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If there is no column, or a column is named twice.
 
     Examples
     --------
@@ -222,7 +263,7 @@ class Mean(OfColumns):
     """
 
     def size(self, kinds: Kinds) -> Size:
-        """Return the public size of a record's vector."""
+        """Return length, largest norm and sensitivity of a record's vector."""
         numbers = [kind_of(kinds, name, MEASURED, A_NUMBER) for name in self.columns]
         missing = sum(kind.may_be_missing for kind in numbers)
         count = len(numbers)
@@ -234,11 +275,14 @@ class Mean(OfColumns):
         )
 
     def vectors(self, columns: Columns) -> Floats:
-        """Return the powers of each number, and whether it is there."""
+        """Return powers of each scaled number, and a 1 for each present value that may be missing.
+
+        Shape (records, dim).
+        """
         return geometry.moments([columns[name] for name in self.columns])
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return three rows for each column."""
+        """Return count, mean and variance of each column."""
         rows: list[Row] = []
         for name in self.columns:
             kind = kinds[name]
@@ -334,14 +378,22 @@ def _fieller_interval(
 
 @dataclass(frozen=True)
 class Histogram(OneHot):
-    """Count of records in each bin or category; missing values are a bin.
+    """Count of records in each bin or category of a column; missing values have a bin.
+
+    The L2 sensitivity to replacing a record is sqrt(2).
 
     Parameters
     ----------
     column
-        Of any kind.
+        Name of a column of any kind.
     bins
-        Equal bins of the range of numbers and dates.
+        Number of bins of equal width over the public range, at least 2, for numbers and dates.
+        Categories and flags have a bin for each value.
+
+    Raises
+    ------
+    ValueError
+        If `bins` is out of range.
 
     Examples
     --------
@@ -362,11 +414,11 @@ class Histogram(OneHot):
         return len(cells(kinds[self.column], self.bins))
 
     def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
-        """Return the number of each record's bin."""
+        """Return the index of each record's bin, shape (records,)."""
         return columns[self.column].cell(self.bins)
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return a count for each bin."""
+        """Return the count of each bin."""
         names = cells(kinds[self.column], self.bins)
         return Answer(
             title=f"{self.column}, count",
@@ -391,16 +443,25 @@ def _counts(names: list[str], total: Floats, noise: float, records: int) -> tupl
 
 @dataclass(frozen=True)
 class Quantiles(Histogram):
-    """Quantiles of a column of numbers or dates, from a histogram; intervals end at its edges.
+    """Quantiles of a column of numbers or dates, computed from a noisy histogram.
+
+    Missing values do not count. The ends of an interval are edges of bins. The L2 sensitivity of
+    the histogram to replacing a record is sqrt(2).
 
     Parameters
     ----------
     column
-        Of numbers or dates.
+        Name of a column of numbers or dates.
     at
-        Each in (0, 1).
+        Probabilities of the quantiles, each in (0, 1): 0.5 is the median.
     bins
-        Equal bins of the range. More bins are finer and have more noise together.
+        Number of bins of equal width over the public range, at least 2. More bins have a finer
+        resolution and a larger total noise.
+
+    Raises
+    ------
+    ValueError
+        If `bins` or a probability is out of range.
 
     Examples
     --------
@@ -423,7 +484,7 @@ class Quantiles(Histogram):
         return super().cells(kinds)
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return a row for each quantile."""
+        """Return the estimate and interval of each quantile."""
         kind = kinds[self.column]
         counts = consistent(total, records)
         low, high = ends(kind)
@@ -439,14 +500,22 @@ class Quantiles(Histogram):
 
 @dataclass(frozen=True)
 class TwoWay(OneHot):
-    """Count of records with each pair of categories of two columns; missing is a category.
+    """Contingency table: count of records with each pair of values of two columns.
+
+    The L2 sensitivity to replacing a record is sqrt(2).
 
     Parameters
     ----------
     row, column
-        Categories or flags.
+        Names of two columns of categories or flags.
     missing
-        Whether the table shows records that lack a value; they are among the rows of the answer.
+        True to print the counts of records that lack a value. The rows of the answer contain them
+        in any case.
+
+    Raises
+    ------
+    ValueError
+        If both names are equal.
 
     Examples
     --------
@@ -471,17 +540,17 @@ class TwoWay(OneHot):
         return cells(row_kind, 2), cells(column_kind, 2)
 
     def cells(self, kinds: Kinds) -> int:
-        """Return the number of pairs."""
+        """Return the number of pairs of values."""
         rows, columns = self._categories(kinds)
         return len(rows) * len(columns)
 
     def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
-        """Return the index of each record's pair of cells, shape (records,), counted row by row."""
+        """Return the index of each record's pair of values, shape (records,), row by row."""
         width = len(cells(columns[self.column].kind, 2))
         return columns[self.row].cell(2) * width + columns[self.column].cell(2)
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return a count for each pair."""
+        """Return the count of each pair of values."""
         rows, columns = self._categories(kinds)
         names = [
             f"{self.row} {row_name}, {self.column} {column_name}"
@@ -498,11 +567,22 @@ class TwoWay(OneHot):
 
 
 class Correlation(OfColumns):
-    """Correlations of all pairs of columns, over the records with a value in each of them.
+    """Pearson correlation of each pair of columns, over the records without a missing value.
 
-    The vector is the upper triangle of ``(1, z)(1, z)^T``, with the c columns scaled to [-1, 1] in
-    z: replacing a record moves the sum by at most sqrt(2) (1 + c). Sampling errors are those of a
-    normal distribution (Fisher's transformation).
+    The vector of a record is the upper triangle of the matrix ``(1, z)(1, z)^T``, where z holds the
+    c columns scaled to [-1, 1] by their public ranges. The L2 sensitivity to replacing a record is
+    ``sqrt(2) (1 + c)``. Intervals use Fisher's transformation, whose sampling error is that of
+    normally distributed columns.
+
+    Parameters
+    ----------
+    columns
+        Names of the columns, at least 2: numbers or flags.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than 2 columns, or a column is named twice.
 
     Examples
     --------
@@ -514,22 +594,23 @@ class Correlation(OfColumns):
     least = 2
 
     def size(self, kinds: Kinds) -> Size:
-        """Return the public size of a record's vector."""
+        """Return length, largest norm and sensitivity of a record's vector."""
         for name in self.columns:
             kind_of(kinds, name, MEASURED, A_NUMBER)
         width = len(self.columns) + 1
         return Size(width * (width + 1) // 2, width, sqrt(2) * width)
 
     def vectors(self, columns: Columns) -> Floats:
-        """Return products of all pairs."""
+        """Return the products of each pair of scaled columns, shape (records, dim)."""
         return geometry.products([columns[name] for name in self.columns])
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return a row for each pair.
+        """Return the correlation of each pair, with its interval.
 
-        The interval is normal in Fisher's ``z = arctanh(r)``. Its noise is the deviation of z over
-        simulated sums, which cost nothing as they follow from the released one; its sampling
-        deviation is ``1 / sqrt(n - 3)``.
+        The interval is normal in Fisher's ``z = arctanh(r)``, where r is the correlation. The
+        standard deviation of z by the privacy noise is estimated from simulated noise on the
+        released sum, which is post-processing. The standard deviation by sampling is
+        ``1 / sqrt(n - 3)`` for n records.
         """
         may_be_missing = any(kinds[name].may_be_missing for name in self.columns)
         n = float(records)

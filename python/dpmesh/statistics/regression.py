@@ -87,25 +87,33 @@ ESTIMAND = "estimates what all records of the population would give under this m
 class Regression(Question):
     """Coefficients of a linear, logistic or Poisson regression, with standard errors and p-values.
 
-    Standard errors hold noise and sampling together. A record that lacks a value adds 0.
+    Standard errors include privacy noise and sampling. A record with a missing value contributes
+    the zero vector to every sum.
 
     Parameters
     ----------
     target
-        What is explained: a flag (logistic), a number (linear), or counts from 0 (Poisson).
+        Name of the dependent variable: a flag (logistic), a number (linear), or a count from 0
+        (Poisson).
     terms
-        The columns that explain it: numbers, flags or categories.
+        Names of the independent variables: numbers, flags or categories.
     family
         ``"linear"``, ``"logistic"`` or ``"poisson"``; by default logistic for a flag, else linear.
     robust
-        Whether a linear regression also releases the outer products of residuals. Without them its
-        standard errors assume that all residuals have the same spread. Logistic and Poisson
-        regressions always release them, at no further cost.
+        True if a linear regression also releases the outer products of the residuals, for
+        heteroscedasticity-consistent standard errors. False assumes residuals of equal variance.
+        Logistic and Poisson regressions always release the outer products, without further epsilon.
+
+    Raises
+    ------
+    ValueError
+        If there is no term, a column is named twice, or `family` is unknown.
 
     Guarantee
     ---------
-    A record's vector in each round is a function of the record, of public numbers and of released
-    totals: any two are at most the distance of `sizes` apart (docs/privacy/regression.md).
+    In each round the vector of a record is a function of the record, of public numbers and of
+    released sums. Replacing a record changes the sum by at most the sensitivity that `sizes`
+    states, in L2 norm (docs/privacy/regression.md).
 
     Examples
     --------
@@ -133,7 +141,7 @@ class Regression(Question):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that it reads."""
+        """Names of the columns that the question reads."""
         return (self.target, *self.terms)
 
     def _fitted(self, kinds: Kinds) -> Newton | Moments:
@@ -164,22 +172,22 @@ class Regression(Question):
         return Newton(target=self.target, kind=kind, design=design, family=FAMILIES[family])
 
     def shares(self, kinds: Kinds) -> tuple[float, ...]:
-        """Return the share of its budget that each round has."""
+        """Return the share of the question's budget (mu^2) in each round; shares add up to 1."""
         return self._fitted(kinds).shares
 
     def sizes(self, kinds: Kinds) -> tuple[Size, ...]:
-        """Return the public size of a record's vector in each round."""
+        """Return length, largest norm and sensitivity of a record's vector in each round."""
         return self._fitted(kinds).sizes
 
     def vectors_in(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Floats:
-        """Return a vector for each record in round t, shape (records, dim)."""
+        """Return the vector of each record in round t, shape (records, dim)."""
         kinds = {name: columns[name].kind for name in self.names}
         vectors = self._fitted(kinds).vectors(columns, t, totals)
         is_finite = np.asarray(np.isfinite(vectors).all(axis=1))
         return np.where(is_finite[:, np.newaxis], vectors, 0.0)
 
     def require_all(self, kinds: Kinds, noises: Sequence[float], records: int) -> None:
-        """Fail if records are too few for the noise, before anything is released."""
+        """Raise a `ValueError` before any release if there are too few records for the noise."""
         fitted = self._fitted(kinds)
         width = fitted.design.width
         least_records = RECORDS_PER_COEFFICIENT * width

@@ -47,25 +47,28 @@ SIMULATIONS = 999
 
 @dataclass(frozen=True)
 class Survival(questions.OneHot):
-    """A Kaplan-Meier curve of each group, with its median and numbers at risk.
+    """Survival analysis: Kaplan-Meier curve, median survival and numbers at risk of each group.
 
-    With groups there are the log-rank test and hazard ratios against the first group.
+    With several groups the answer has a log-rank test, and the hazard ratio of each group to the
+    first group.
 
-    All follow from one noisy table of group, bin of time, and event or not. Each record is one
-    person, followed from the low end of the range of `time` on. Late entry and repeated events have
-    no proof here: a person would be in several cells.
+    Everything is computed from one noisy table of counts by group, bin of time, and event or
+    censoring. Each record is one person, in one cell of the table, so that the L2 sensitivity to
+    replacing a record is sqrt(2). Follow-up starts at the low end of the public range of `time`.
+    Late entry and repeated events are not supported, because a person would be in several cells.
 
     Parameters
     ----------
     time
-        A number: how long the person was followed. Who is followed beyond the end of its range, or
-        to its end without an event, is censored there.
+        Name of a column of numbers: duration of follow-up. A person with a longer follow-up than
+        the public range is censored at the end of the range.
     event
-        A flag: whether the event ended it.
+        Name of a column of flags: 1 if the follow-up ended with the event, 0 if it was censored.
     by
-        Categories or a flag that divide the records into groups.
+        Name of a column of categories or flags that defines the groups; None for a single group.
     bins
-        Equal bins of time, each with its high end: an event at t counts by t.
+        Number of bins of equal width over the public range of `time`. A bin includes its high end:
+        an event at time t is counted in the bin that ends at or after t.
 
     Examples
     --------
@@ -110,7 +113,7 @@ class Survival(questions.OneHot):
         return cells_of_groups
 
     def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
-        """Return the number of each record's cell, shape (records,).
+        """Return the index of each record's cell, shape (records,).
 
         The cells of a group are those of events and of censoring in each bin, in turn, and one of
         records that were followed to the end. Groups follow each other.
