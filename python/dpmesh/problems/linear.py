@@ -39,45 +39,48 @@ SLACK = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class LinearProblem(PartitionedProblem):
-    """A linear model, the records of each node, and test records.
+    """Linear classification or regression on records that are divided among nodes.
 
-    The losses and the objectives of nodes are those of `dpmesh.kernels.linear`; parameters have the
-    type of the features.
+    The objective of a node is the mean loss of a batch of its records plus the regularizer.
+    `dpmesh.kernels.linear` defines the losses. Parameters have the type of the features, float32
+    or float64.
 
     Parameters
     ----------
     train
-        All records to learn from.
+        Training records of all nodes together.
     partition
-        Indices in `train` of each node's records: disjoint arrays, none empty, in the order in
-        which the records arrive.
+        Row numbers in `train` of each node's records, one integer array per node: disjoint, none
+        empty, in the order in which the records arrive. `dpmesh.data.iid` makes one.
     loss
-        ``"logistic"`` or ``"hinge"`` (labels -1 and +1), ``"squared"``, ``"absolute"`` or
-        ``"huber"`` (real targets), ``"poisson"`` (counts over their public bound), ``"softmax"``
-        (classes), or ``"multilabel"`` (sets of labels: ``y @ 2 ** np.arange(labels)`` of an array
-        of 0 and 1).
+        Loss of a record: ``"logistic"`` or ``"hinge"`` for labels -1 and +1; ``"softmax"`` for
+        labels 0 to ``classes - 1``; ``"squared"``, ``"absolute"`` or ``"huber"`` for real targets;
+        ``"poisson"`` for counts divided by their public bound; ``"multilabel"`` for sets of labels,
+        each set as one integer whose bit j is set if the record has label j.
     test
-        Records for `accuracy`, with the features and the kind of labels of `train`. Those with real
-        targets have no accuracy, and are for metrics of your own.
+        Test records, with the features and the kind of labels of `train`, for `accuracy`,
+        baselines and custom metrics; None for none. Real targets have no accuracy.
     classes
-        Number of classes, for labels 0 to ``classes - 1``: of softmax, or of one-vs-all models with
-        another loss; or of labels in a set. None for one model.
+        Number of classes for ``"softmax"``; number of one-vs-all models for another loss; number of
+        labels for ``"multilabel"``. None for a single model.
     regularization
-        Factor of ``|w|^2 / 2`` in each node's objective.
+        Factor lambda of the regularizer ``lambda |w|^2 / 2`` in each node's objective (weight
+        decay), at least 0.
     feature_norm
-        A public bound on the L2 norm of a record; `constants` needs it. By default that of `train`,
-        such as 1 after `dpmesh.data.unit_norm`. Every training record is checked against it; a
-        relative excess of up to 1e-6 is attributed to rounding, and a sensitivity that rests on it
-        may be too small by that much.
+        Public upper bound on the L2 norm of a record's features. By default the bound that `train`
+        states, such as 1 after `dpmesh.data.unit_norm`. Sensitivities without clipping rest on it.
+        Each training record is checked against it. An excess of up to 1e-6 of the bound is
+        attributed to rounding; a sensitivity may then be too small by that fraction.
     label_bound
-        A public bound on the absolute value of a real target (one model).
+        Public upper bound on the absolute value of a real target, for a single model.
     outline
-        What features and labels stand for, for models to publish; by default features and labels
-        as they are. Shares of classes that it states weight the losses of the training records.
+        Meaning of features and labels, which released models carry; by default features and labels
+        as they are. If it states frequencies of the classes, they weight the losses of the training
+        records.
     memory
-        Flat array that begins with the training features and has room for one more of each record,
-        shape (records * (features + 1),). `centred` then overwrites it with the centred features,
-        and this problem has lost its own. None makes a copy of them.
+        Flat array that begins with the training features and has room for one more number per
+        record, shape (records * (features + 1),). `centred` overwrites it, after which this problem
+        cannot be used. None makes `centred` copy the features.
 
     Raises
     ------
@@ -126,34 +129,37 @@ class LinearProblem(PartitionedProblem):
 
     @property
     def dim(self) -> int:
-        """Length of the parameters of a node: features, times classes if there are any."""
+        """Number of parameters of a node: features, times `classes` if that is not None."""
         return self.train.dim * (self.classes or 1)
 
     @property
     def models(self) -> int:
-        """Number of a node's models that share no parameters: `classes` if one-vs-all, else 1."""
+        """Number of one-vs-all models of a node, which share no parameters; 1 for other losses."""
         if self.classes is None or self.loss == "softmax":
             return 1
         return self.classes
 
     def zeros(self, nodes: int | None = None) -> FloatArray:
-        """Parameters to start from: shape (nodes, dim), by default for every node."""
+        """Return parameters of 0, shape (nodes, dim), by default for all nodes of the problem."""
         count = self.nodes if nodes is None else integer("nodes", nodes, at_least=1)
         params = np.empty((count, self.dim), self.train.features.dtype)
         params.fill(0.0)
         return params
 
     def initial(self, key: Key) -> FloatArray:
-        """Parameters of one model to start from, shape (1, dim): 0, whatever the key.
+        """Return the initial parameters of one model, shape (1, dim): 0, for any key.
 
-        A subclass may return others that depend on none of the nodes' records.
+        A subclass may return other parameters, which must not depend on the nodes' records.
         """
         return self.zeros(1)
 
     def gradient(
         self, params: npt.ArrayLike, batches: Batches, *, clipping_norm: float | None = None
     ) -> FloatArray:
-        """Gradient of each node's objective on its batch, see `LinearModel.gradient`."""
+        """Return each node's gradient of its objective on its batch, shape (nodes, dim).
+
+        See `dpmesh.kernels.LinearModel.gradient` for the parameters.
+        """
         return self._linear.gradient(
             params, batches, regularization=self.regularization, clipping_norm=clipping_norm
         )
@@ -166,7 +172,12 @@ class LinearProblem(PartitionedProblem):
         clipping_norm: float | None,
         norm: Norm = "l2",
     ) -> FloatArray:
-        """Sum of the clipped gradients of the records' losses; 0 for a node without records."""
+        """Return each node's sum of clipped record gradients, shape (nodes, dim).
+
+        With a `clipping_norm` of None gradients are not clipped. The regularizer is not included. A
+        node without records has a sum of 0. See `dpmesh.kernels.LinearModel.gradient` for the
+        parameters.
+        """
         return self._linear.gradient(
             params, batches, clipping_norm=clipping_norm, norm=norm, divide_by=1.0
         )
@@ -174,9 +185,9 @@ class LinearProblem(PartitionedProblem):
     def clipped_sums(
         self, params: npt.ArrayLike, batches: Batches, clipping_norm: float
     ) -> Sensitive:
-        """Sum of each node's clipped record gradients in float64, see `LinearModel.clipped_sums`.
+        """Return each node's sum of clipped record gradients in float64, shape (nodes, dim).
 
-        Weight decay is not included.
+        The regularizer is not included. See `dpmesh.kernels.LinearModel.clipped_sums`.
         """
         return Sensitive(self._linear.clipped_sums(params, batches, clipping_norm=clipping_norm))
 
@@ -192,7 +203,10 @@ class LinearProblem(PartitionedProblem):
         radius: float | None = None,
         out: FloatArray | None = None,
     ) -> FloatArray:
-        """Parameters after one gradient step of each node, see `LinearModel.step`."""
+        """Return the parameters after one gradient step of each node, shape (nodes, dim).
+
+        See `dpmesh.kernels.LinearModel.step` for the parameters.
+        """
         return self._linear.step(
             params,
             step_size,
@@ -208,27 +222,33 @@ class LinearProblem(PartitionedProblem):
     def local_training(
         self, start: npt.ArrayLike, walks: Walks, *, step_size: float, radius: float
     ) -> FloatArray:
-        """Updates of many nodes from one model, see `LinearModel.train`."""
+        """Return each node's model update after local training from one model, shape (nodes, dim).
+
+        See `dpmesh.kernels.LinearModel.train` for the parameters.
+        """
         updates, _ = self._linear.train(
             start, walks, step_size=step_size, radius=radius, regularization=self.regularization
         )
         return updates
 
     def objective(self, params: npt.ArrayLike, batches: Batches) -> Numbers:
-        """Each node's objective on its batch, shape (nodes,), see `LinearModel.losses`."""
+        """Return each node's objective on its batch, at the node's parameters, shape (nodes,)."""
         return self._linear.losses(params, batches, regularization=self.regularization)
 
     def class_objectives(self, params: npt.ArrayLike, batches: Batches) -> Numbers:
-        """Objectives of each node's models on its batch, shape (nodes, models).
+        """Return the objective of each model of each node on its batch, shape (nodes, models).
 
-        A node has `classes` one-vs-all models, or just one; see `LinearModel.class_losses`.
+        A node has `classes` one-vs-all models, or a single model.
         """
         if self.models == 1:
             return self.objective(params, batches)[:, np.newaxis]
         return self._linear.class_losses(params, batches, regularization=self.regularization)
 
     def record_losses(self, params: npt.ArrayLike, batches: Batches) -> Numbers:
-        """Loss of each record of the batches, see `LinearModel.record_losses`."""
+        """Return the loss of each record of each node's batch, at the node's parameters.
+
+        The shape is (nodes, batch size), or that of the indices of batches of different lengths.
+        """
         return self._linear.record_losses(params, batches)
 
     @property
@@ -239,17 +259,17 @@ class LinearProblem(PartitionedProblem):
         return self.classes is not None or bool((np.abs(self.test.labels) == 1).all())
 
     def accuracy(self, params: npt.ArrayLike) -> Numbers:
-        """Fraction of the test records that each row of parameters classifies correctly.
+        """Return the fraction of the test records that each model classifies correctly.
 
         Parameters
         ----------
         params
-            Shape (models, dim). They are rounded to the type of the features: long runs may hold
-            float64 models of float32 features.
+            Parameters of each model, shape (models, dim). They are rounded to the type of the
+            features: long runs may hold float64 models of float32 features.
 
         Returns
         -------
-        Shape (models,), see `LinearModel.accuracy`.
+        Accuracies from 0 to 1, shape (models,); means over all labels for ``"multilabel"``.
 
         Raises
         ------
@@ -273,12 +293,17 @@ class LinearProblem(PartitionedProblem):
         return self._model_of(self.test)
 
     def model(self, params: npt.ArrayLike) -> Model:
-        """Return these parameters as a model that predicts: shape (dim,), as ``run.released[0]``.
+        """Return a model that predicts with the given parameters.
+
+        Parameters
+        ----------
+        params
+            Parameters of one model, shape (dim,), such as ``run.released[0]``.
 
         Raises
         ------
         ValueError
-            If their number is not that of the model's parameters.
+            If the number of parameters is not `dim`.
         """
         assert self.outline is not None
         return self.outline.model(params)
@@ -292,12 +317,13 @@ class LinearProblem(PartitionedProblem):
             yield Sensitive(np.asarray(dense, np.float64))
 
     def centred(self, centre: FloatArray) -> LinearProblem:
-        """Return the problem of centred records: each less a public centre, then scaled to norm 1.
+        """Return the problem with a centre subtracted from each record, rescaled to norm 1.
 
         Parameters
         ----------
         centre
-            Shape (features,), or longer: see `dpmesh.tables.features.centred`.
+            Released mean of the records (private centering), shape (features,), or longer: see
+            `dpmesh.tables.features.centred`.
 
         Returns
         -------
@@ -308,7 +334,7 @@ class LinearProblem(PartitionedProblem):
         ValueError
             If the records are centred already.
         RuntimeError
-            If another centre has overwritten the features in `memory`.
+            If an earlier call with another centre has overwritten the features in `memory`.
         """
         centre_bytes = centre.tobytes()
         cached: tuple[bytes, LinearProblem] | None = self.__dict__.get("_centred")
@@ -343,9 +369,9 @@ class LinearProblem(PartitionedProblem):
         return problem
 
     def centred_blank(self) -> LinearProblem:
-        """Return a stand-in for `centred`, of the same shape, whose features are all 0.
+        """Return a problem of the shape of `centred`, whose features are all 0.
 
-        A first stage needs it to make initial models before the centre is known.
+        `FirstStage` makes initial models with it, before the centre is known.
         """
         assert self.outline is not None
         dim = self.train.dim + 1
@@ -366,10 +392,11 @@ class LinearProblem(PartitionedProblem):
         return problem
 
     def split_centre(self, params: FloatArray) -> tuple[LinearProblem, FloatArray]:
-        """Return the problem that the parameters of one model are for, and the model's weights.
+        """Split a model's parameters into weights and centre; return the problem and the weights.
 
-        Parameters of a `FirstStage` end with the centre that was subtracted from all records: their
-        problem is that of the centred records, and their weights are those before the centre.
+        Parameters of a `FirstStage` end with the centre that was subtracted from all records. The
+        returned problem is then that of the centred records. Other parameters are all weights, of
+        this problem.
         """
         if not self._holds_centre(params):
             return self, params
@@ -382,7 +409,8 @@ class LinearProblem(PartitionedProblem):
         Parameters
         ----------
         params
-            Shape (dim,); those of `FirstStage` end with the centre that was taken off all records.
+            Parameters of one model, shape (dim,); those of `FirstStage` end with the centre that
+            was subtracted from all records.
 
         Raises
         ------
@@ -423,12 +451,13 @@ class LinearProblem(PartitionedProblem):
         return params[: self._centred_dim], params[self._centred_dim :]
 
     def constants(self, radius: float | None = None) -> Constants:
-        """Lipschitz, smoothness and strong convexity constants, see `linear_constants`.
+        """Return Lipschitz, smoothness and strong convexity constants of a node's objective.
 
         Parameters
         ----------
         radius
-            Largest norm of a node's parameters; None for no bound.
+            Largest L2 norm of a node's parameters, for bounds within that ball; None for no bound.
+            See `dpmesh.problems.linear_constants`.
 
         Raises
         ------
@@ -438,18 +467,18 @@ class LinearProblem(PartitionedProblem):
         return self._constants(self.classes, radius)
 
     def model_constants(self, radius: float | None = None) -> Constants:
-        """Lipschitz, smoothness and strong convexity constants of one of a node's `models`.
+        """Return Lipschitz, smoothness and strong convexity constants of one of a node's `models`.
 
         Parameters
         ----------
         radius
-            Largest norm of that one model; None for no bound.
+            Largest L2 norm of that one model; None for no bound.
 
         Raises
         ------
         ValueError
-            If the problem has no `feature_norm`, or a subclass has a gradient of its own, to which
-            these constants do not apply.
+            If the problem has no `feature_norm`, or a subclass overrides `gradient`: the constants
+            do not apply to it.
         """
         if type(self).gradient is not LinearProblem.gradient:
             fail("problem", "model_constants of its own for a gradient of its own", "ours")

@@ -163,13 +163,13 @@ class PartitionedProblem:
 
     @property
     def members(self) -> Indices:
-        """The nodes' numbers in the whole problem: 0, 1, .. unless this problem is a part of it."""
+        """Numbers of these nodes in the whole problem, shape (nodes,): 0, 1, .. unless a part."""
         members, _ = self._part
         return members
 
     @property
     def all_records(self) -> Indices:
-        """Number of records of every node of the whole problem, which is public."""
+        """Number of records of each node of the whole problem, a public array."""
         _, all_records = self._part
         return all_records
 
@@ -183,7 +183,7 @@ class PartitionedProblem:
         return {node: row for row, node in enumerate(self.members.tolist())}
 
     def holds(self, node: int) -> bool:
-        """Return True if the records of a node of the whole problem are here."""
+        """Return True if this problem holds the records of a node, given its number."""
         return node in self._row_of_node
 
     def row_of(self, node: int) -> int:
@@ -251,11 +251,11 @@ class PartitionedProblem:
         return indices.reshape(self.nodes, -1)
 
     def rounds(self, size: int) -> int:
-        """Number of rounds until a node runs out of records, if each round uses `size` of them."""
+        """Return the number of rounds until a node runs out, with `size` new records a round."""
         return self.fewest_records // integer("size", size, at_least=1)
 
     def batch(self, round: int, size: int) -> Indices:
-        """Records that arrive in a round: each record is used once.
+        """Return the records that arrive in a round, the next `size` of each node, each used once.
 
         Parameters
         ----------
@@ -286,20 +286,20 @@ class PartitionedProblem:
         return indices.take(places, mode="clip")  # no bounds check, which takes as long again
 
     def allocated(self, round: int, key: Key, *, rounds: int) -> Ragged:
-        """Records of a round of a pass in which each record draws its round secretly.
+        """Return the records that random allocation assigns to a round, secret batches.
 
-        Every record of a node draws one of the rounds by itself, all with the same probability.
+        Each record of a node draws one of the rounds of the pass, independently and uniformly.
         Sizes of batches are random and secret, and a batch may be empty.
 
         Parameters
         ----------
         round
-            From 0, below `rounds`.
+            Round of the pass, from 0 to ``rounds - 1``.
         key
-            Of the nodes' own secret coins, row r for node r here: its streams of the purpose
-            `Purpose.ALLOCATION` must be known to nobody else.
+            Key of the nodes' secret coins. Only node r may know row r of its streams of the purpose
+            `Purpose.ALLOCATION`.
         rounds
-            Into how many rounds the pass is divided, a public number.
+            Number of rounds of the pass, a public number.
 
         Returns
         -------

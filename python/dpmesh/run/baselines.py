@@ -53,30 +53,36 @@ SHOWN_OF_MANY = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Baselines:
-    """Scores on the common test records, in one measure; `others` has those in further ones.
+    """Majority-class, single-site and centralized baselines: their scores on the test records.
+
+    All nodes' baselines are scored on the same test records, in one measure.
 
     Parameters
     ----------
     metric
-        ``"accuracy"`` or ``"R²"``, or of `others`: ``"balanced accuracy"``, ``"AUC"``.
+        Name of the measure: ``"accuracy"`` or ``"R²"``, and in `others` ``"balanced accuracy"`` or
+        ``"AUC"``.
     chance
-        Score of always predicting the most frequent class of the training records, or the mean of
-        the test records.
+        Score of the majority-class baseline, which always predicts the most frequent class of the
+        training records. For a regression, the score of always predicting the mean target of the
+        test records.
     alone
-        Of a model that each node trains on its own records, without privacy, shape (nodes,).
+        Scores of the single-site baselines: models that each node trains on its own records,
+        without privacy, shape (nodes,).
     alone_private
-        The same at `epsilon` and `delta`, for some or all nodes, shape (some,); None if not asked.
+        Scores of private single-site baselines at `epsilon` and `delta`, one per node tried, shape
+        (nodes tried,). None if no epsilon was given.
     pooled
-        Of one model trained on all records, without privacy.
+        Score of the centralized baseline: one model of all nodes' records, without privacy.
     epsilon, delta
-        What `alone_private` costs.
+        Budget of each model of `alone_private`; None without such models.
     tested, held_out
-        Number of test records, and their share of all records; 0 in results that an earlier version
-        saved.
+        Number of test records, and their fraction of all records; 0 in results saved by an earlier
+        version.
     sampled
-        Whether a baseline without privacy learned from a stratified sample of its records.
+        True if a baseline without privacy was trained on a stratified sample of its records.
     others
-        The same in further measures, by their names.
+        The same baselines in further measures, by the name of the measure.
 
     Examples
     --------
@@ -105,11 +111,19 @@ class Baselines:
 
     @property
     def measures(self) -> dict[str, Baselines]:
-        """These baselines and `others`, by their measures."""
+        """These baselines and `others`, by the name of the measure."""
         return {self.metric: self, **self.others}
 
     def beside(self, private: Sequence[Measures], epsilon: float | None, delta: float) -> Baselines:
-        """Return them with nodes that work alone and private, at a budget."""
+        """Return the baselines with private single-site scores added.
+
+        Parameters
+        ----------
+        private
+            Scores of each private single-site model, by the name of the measure.
+        epsilon, delta
+            Budget of each of these models.
+        """
 
         def with_private(baselines: Baselines) -> Baselines:
             scores = np.array([measures[baselines.metric] for measures in private])
@@ -119,7 +133,7 @@ class Baselines:
         return replace(with_private(self), others=further)
 
     def as_dict(self) -> JsonObject:
-        """Return them in plain types that JSON can hold."""
+        """Return the baselines in types of JSON."""
         content = dict(vars(self))
         content["alone"] = self.alone.tolist()
         if self.alone_private is not None:
@@ -160,33 +174,44 @@ def compute(
     columns: tuple[Matrix, Matrix] | None = None,
     quick: bool = False,
 ) -> Baselines:
-    """Train the baselines of a problem and test them on its test records.
+    """Train the majority-class, single-site and centralized baselines, and score them.
+
+    The scores are for comparison: no epsilon covers them. All but those of private single-site
+    models come from models without privacy.
 
     Parameters
     ----------
     problem
-        A linear problem with test records. Each node, and the pool of all records, chooses among
-        the models of `dpmesh.run.candidates` by cross-validation inside its training records.
+        A linear problem with test records. The models without privacy are those of scikit-learn in
+        `dpmesh.run.candidates`, chosen by cross-validation within the training records of the node,
+        or of all nodes.
     epsilon, delta
-        The budget of each node that works alone and private, with the settings that
-        `dpmesh.defaults.choose` gives for one node; None computes no such baseline. Records need a
-        norm of about 1.
+        Budget of each private single-site model, trained with the hyperparameters of
+        `dpmesh.defaults.choose` for one node. With an epsilon of None, no private models are
+        trained. Records should have L2 norms of about 1.
     key
-        Its noise; by default new keys. A seeded key makes it reproducible; no other may be given.
+        Seeded key of the noise of private single-site models, which makes them reproducible; by
+        default a new key from the operating system for each model. Other keys are refused.
     most
-        At most so many nodes, evenly spaced, work alone and private.
+        Largest number of nodes, evenly spaced, for which private single-site models are trained.
     columns
-        Encoded columns of training and test records, where the problem's features are made of
-        them: as for `dpmesh.run.candidates.non_private`.
+        Encoded columns of training and test records, a matrix each of shape (records, columns),
+        for models without privacy, if the problem has features made from them (such as
+        splines). None recovers the columns where the features are the columns, and uses the
+        features otherwise.
     quick
-        Whether baselines without privacy choose among fewer models: see the same.
+        True to choose models without privacy by one penalty and one fold alone.
+
+    Returns
+    -------
+    The scores, as `Baselines`.
 
     Raises
     ------
     ValueError
-        If the problem has no test records, or an argument does not fit.
+        If the problem has no test records, or an argument is invalid.
     ModuleNotFoundError
-        Without scikit-learn (extra ``data``), whose models the baselines are.
+        If scikit-learn (extra ``data``) is not installed.
     """
     instance("problem", problem, "a LinearProblem", LinearProblem)
     _require_test(problem)
@@ -361,9 +386,9 @@ def alone_private(
     key: Key | None = None,
     most: int = 32,
 ) -> Scores:
-    """Return the score of each node that trains alone and publishes a private model.
+    """Return the test score of a private single-site model of each node, shape (nodes tried,).
 
-    Parameters are those of `compute`.
+    The parameters are those of `compute`; `most` limits the nodes tried.
 
     Raises
     ------
@@ -382,9 +407,9 @@ def alone_private_measures(
     key: Key | None = None,
     most: int = 32,
 ) -> list[Measures]:
-    """Return the measures of each node that trains alone and publishes a private model.
+    """Return all test scores of a private single-site model of each node, by measure.
 
-    Parameters are those of `compute`.
+    The parameters are those of `compute`; `most` limits the nodes tried.
 
     Raises
     ------
@@ -399,10 +424,17 @@ def alone_private_measures(
 
 
 def measured(problem: LinearProblem, params: FloatArray) -> Measures:
-    """Return measures on the test records, averaged over the models, by name.
+    """Return scores on the test records, averaged over models, by the name of the measure.
 
     A classification has accuracy, balanced accuracy and, for two classes, the area under the ROC
-    curve; a regression has R².
+    curve (AUC); a regression has R².
+
+    Parameters
+    ----------
+    problem
+        A linear problem with test records.
+    params
+        Parameters of each model, shape (models, dim).
 
     Raises
     ------

@@ -53,19 +53,23 @@ R = TypeVar("R", bound=Resumable)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """File in which a run keeps its progress, and how often it is written.
+    """File in which `simulate` keeps the progress of a run, and the interval of saving.
+
+    The file holds the nodes' un-noised parameters: protect it like the data. It holds no records
+    and no key.
 
     Parameters
     ----------
     path
-        The file.
+        Path of the file. A run resumes from an existing file, if it has the same algorithm,
+        network, problem, data and key; otherwise it is refused.
     every
-        Save every `every` rounds; by default about every 10 seconds.
+        Interval in rounds between two writes; None for about 10 seconds.
 
     Raises
     ------
     ValueError
-        If `path` is no path, or `every` not an integer of at least 1.
+        If `path` is not a path, or `every` is not an integer of at least 1.
 
     Examples
     --------

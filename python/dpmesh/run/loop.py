@@ -57,59 +57,71 @@ def simulate(
     engine: Engine | Network | None = None,
     checkpoint: Checkpoint | str | PathLike[str] | None = None,
 ) -> Run:
-    """Run an algorithm and report what it learned, sent and cost.
+    """Run a private learning algorithm on a problem; return models, measurements and privacy.
+
+    All nodes run in this process, or in the processes of an `engine`. The algorithm's mechanism
+    adds the noise; every release is recorded, and the privacy report counts them all.
 
     Parameters
     ----------
     algorithm
-        One of `dpmesh.algorithms`, or anything of the same shape.
+        One of `dpmesh.algorithms`, or a custom subclass of `dpmesh.algorithms.Algorithm`. It
+        determines the noise.
     problem
-        What is learned, with the data of each node. Records in float32 become float64 where
-        messages of `GradientDescent` may be too long for float32.
+        The model, its loss and the records of each node, such as a `LinearProblem`. Records in
+        float32 become float64 where messages of `GradientDescent` may be too long for float32.
     topology
-        Who talks to whom, round by round; only for algorithms whose messages go to neighbours.
+        The communication graph with its mixing weights, such as ``dm.topology.ring(16)``. It is
+        required by gossip (decentralized) algorithms, and refused by all others.
     rounds
-        At least 1.
+        Number of rounds, at least 1.
     key
-        Source of all randomness; by default a new one from the operating system. A run mixes 256
-        fresh bits into such a key, so that no two runs have the same noise. A seeded key makes the
-        run reproducible, and its report states that it is NOT private.
+        Source of all randomness: noise, samples, and simulated failures. By default a new key
+        from the operating system. A run mixes 256 fresh bits into such a key, so that no two runs
+        have the same noise. A seeded key makes the run reproducible, and its report states that it
+        is NOT private.
     delta
-        Delta of the privacy report, in [0, 1); by default that of the budget, or of the algorithm
-        if it has a `delta`, or 0, at which Gaussian noise has no finite epsilon.
+        Delta at which the privacy report states epsilon, in [0, 1). By default the delta of
+        `budget`, else of the algorithm, else 0, at which Gaussian noise has no finite epsilon.
     budget
-        What must not be exceeded: a plan that costs more is refused before the first round, and a
-        run that departs from its plan ends before the first release that would cost more.
+        Largest epsilon and delta of the run. A run whose plan exceeds them is refused before the
+        first round. A run that departs from its plan ends before the first release that would
+        exceed them.
     metrics
-        Metrics to measure: their names and custom functions, or `Metrics`. The latter also sets how
-        often, who receives the measurements and whether a bar shows progress; see there for the
-        names and the default. An empty list measures nothing but traffic.
+        Names of metrics and custom functions, as a list, or a `Metrics`, which lists the names and
+        the default. A `Metrics` also sets the interval, a callback and the progress bar. An empty
+        list measures traffic alone.
     engine
-        Where nodes live and how messages move. By default all nodes are in this process, messages
-        take no time and all arrive. A `Network` has delays and failures; ``seconds`` of virtual
-        time are then measured along with the metrics. Several processes that each hold some of the
-        nodes, such as `dpmesh.engines.mpi.MpiEngine`, all make this call: the root measures and
-        saves; the others' runs hold their own nodes and no history.
+        Processes and network of the run. By default all nodes are in this process, and every
+        message arrives at once. A `Network` simulates delays and failures, and adds the metric
+        ``seconds`` (virtual time). With several processes, such as `dpmesh.engines.mpi.MpiEngine`,
+        each process makes this call for its nodes. The root process measures and saves; the runs
+        of the others have no history.
     checkpoint
-        A file in which the run keeps its progress, about every 10 seconds; `Checkpoint` sets after
-        how many rounds instead. If it exists, the run resumes from it, to the same bits as if it
-        had not been interrupted; if not, it is created. Ctrl-C and SIGTERM save before they stop
-        the run, unless the round takes longer than a second (with an engine, all stop after the
-        round). The file holds the nodes' own parameters and needs the same protection. It holds no
-        key: pass the run's own, seeded or from a file that you keep (`Key.save`).
+        File in which the run keeps its progress, written about every 10 seconds; `Checkpoint` sets
+        an interval in rounds instead. If the file exists, the run resumes from it, with the same
+        bits as an uninterrupted run. Ctrl-C and SIGTERM save before they stop the run, unless the
+        round takes longer than a second (with several processes, all stop after the round). The
+        file holds the nodes' un-noised parameters: protect it like the data. It holds no key: to
+        resume, pass the same `key`, seeded or kept in a file by `Key.save`.
+
+    Returns
+    -------
+    The finished `Run`. Its `privacy` states epsilon, delta, unit and threat model of its `released`
+    models, which are those to publish.
 
     Raises
     ------
     ValueError
-        If an argument is invalid, or a topology is missing, superfluous or of other nodes than the
-        problem's. If the plan is over the budget: the error states how many rounds are affordable.
-        If the checkpoint is that of another run, key or data.
+        If an argument is invalid, or the topology is missing, superfluous or has another number of
+        nodes than the problem. If the plan exceeds the budget: the error states how many rounds
+        are affordable. If the checkpoint belongs to another run, key or data.
     TypeError
         If an argument is one of an earlier version; the error shows the new call.
     OSError
-        If the checkpoint cannot be written; the last one is then untouched.
+        If the checkpoint cannot be written; the previous one is then unchanged.
     ModuleNotFoundError
-        If a progress bar is asked for and its extra is not installed.
+        If a progress bar is asked for and the extra ``progress`` is not installed.
 
     Examples
     --------

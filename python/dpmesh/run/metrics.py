@@ -39,27 +39,52 @@ Chosen: TypeAlias = Sequence[str | UserMetric] | Literal["covered"] | None
 
 @dataclass(frozen=True)
 class Metrics:
-    """The metrics of a run: which, in which rounds, who receives them, and a progress bar.
+    """Metrics of a run, the rounds in which they are measured, a callback and a progress bar.
 
     Parameters
     ----------
     metrics
-        Names out of ``"loss"``, ``"accuracy"`` (with ``"released_accuracy"``), ``"regret"`` (with
-        ``"worst_regret"``), ``"consensus_distance"``, ``"compression"`` (with
-        ``"bits_per_node"``), ``"node_accuracy"``, ``"released_accuracy"`` alone, and functions
-        ``metric(problem, parameters, received)`` of your own that return a number, or one for each
-        node. By default all named ones that the problem and the algorithm allow, without per-node
-        metrics, and regret only up to 256 nodes. ``megabytes``, the traffic so far, is always
-        measured, too. ``"covered"`` measures only what the guarantee covers and may be published.
+        Names of metrics (see Notes) and custom functions, as a list. A function
+        ``metric(problem, parameters, received)`` gets the nodes' models and the models to publish,
+        both of shape (nodes, dim) or (1, dim), and returns a number, or one per node, shape
+        (nodes,). By default all named metrics that the problem and the algorithm allow, except
+        ``"node_accuracy"``, and ``"regret"`` only up to 256 nodes. ``"covered"`` stands for the
+        metrics that follow from releases, public numbers and test records, and may be published if
+        the test records are public.
     every
-        Measure every `every` rounds, and in the last; by default about 25 times in a run.
+        Interval in rounds between two measurements; the last round is always measured. By default
+        a run has about 25 measurements.
     callback
-        Called with the round and its measurements whenever there are any, for example to stream
-        results. If it raises `StopRun`, the run ends there, saved if there is a checkpoint, from
-        which it can resume. The report then counts all rounds, since releases may have decided when
-        to end; the ledger holds the rounds so far. If private data decide, no report covers that.
+        Function that is called as ``callback(round, measurements)`` after each measured round, with
+        a dictionary by the name of the metric. If it raises `StopRun`, the run ends after that
+        round, and can resume from its checkpoint, if it has one. The privacy report then counts
+        all planned rounds, since releases may have decided when to stop; the ledger holds the
+        rounds so far. If private data decide when to stop, no guarantee covers the decision.
     progress
-        True to show a progress bar (extra ``progress``); by default in a terminal or a notebook.
+        True to show a progress bar (extra ``progress``), False for none. By default it is shown in
+        a terminal or a notebook.
+
+    Notes
+    -----
+    The metrics of each name are:
+
+    - ``"loss"``: mean loss of the nodes that learn in the round, on the records that it uses;
+    - ``"accuracy"``: mean accuracy of the nodes' own models on the test records, and
+      ``released_accuracy``, that of the models to publish;
+    - ``"released_accuracy"``: ``released_accuracy`` alone;
+    - ``"node_accuracy"``: accuracy of each node's own model on the test records;
+    - ``"regret"``: regret per example against the best fixed model, averaged over the nodes, and
+      ``worst_regret``, that of the worst node; for linear models and `OnlineLearning`;
+    - ``"consensus_distance"``: root mean square L2 distance of the nodes' models from their mean;
+      for gossip;
+    - ``"compression"``: 32 bits per parameter over the length of a message, and
+      ``bits_per_node``, the mean length of a message; for algorithms with a `compressor`.
+
+    Traffic so far is always measured, as ``megabytes`` (10^6 bytes), and virtual time, as
+    ``seconds``, where a `Network` is simulated. ``released_accuracy``, ``bits_per_node``,
+    ``compression``, ``megabytes`` and ``seconds`` follow from releases, public numbers and test
+    records. All others are made from private records, or from models before noise unless the
+    algorithm releases its models: no epsilon covers them.
 
     Raises
     ------
@@ -88,7 +113,7 @@ class Metrics:
 
     @property
     def names(self) -> list[str] | str | None:
-        """Names of the metrics, as they identify a run."""
+        """Names of the metrics and custom functions; None or ``"covered"`` as given."""
         if self.metrics is None or isinstance(self.metrics, str):
             return self.metrics
         return [metric_name(metric) for metric in self.metrics]
@@ -414,7 +439,9 @@ def metric_name(metric: str | UserMetric) -> str:
 def tracked(
     log: Callable[[str, float, int], object], *, released_only: bool = False
 ) -> Callable[[int, Mapping[str, Any]], None]:
-    """Return a callback for `Metrics` that logs each measurement of the whole network.
+    """Return a callback for `Metrics` that passes measurements to an experiment tracker.
+
+    Measurements with one number per node are not logged.
 
     Parameters
     ----------

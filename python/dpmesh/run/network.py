@@ -20,12 +20,12 @@ from dpmesh.keys import Key, Purpose, generator
 
 @dataclass(frozen=True)
 class Exponential:
-    """Draws with this mean, independent of each other and without memory.
+    """Exponential distribution of seconds or of bits per second, for a `Network`.
 
     Parameters
     ----------
     mean
-        Mean of the draws.
+        Mean of the distribution, positive, in the unit of the parameter it is used for.
 
     Examples
     --------
@@ -46,16 +46,16 @@ class Exponential:
 
 @dataclass(frozen=True, kw_only=True)
 class LogNormal:
-    """Draws around a median, with a long upper tail: exp of a normal of standard deviation sigma.
+    """Log-normal distribution of seconds or of bits per second, for a `Network`.
 
-    About two thirds lie between median / e^sigma and median * e^sigma.
+    About two thirds of the draws lie between median / e^sigma and median * e^sigma.
 
     Parameters
     ----------
     median
-        Median of the draws.
+        Median, in the unit of the parameter it is used for.
     sigma
-        Standard deviation of the logarithm.
+        Standard deviation of the natural logarithm.
 
     Examples
     --------
@@ -78,14 +78,14 @@ class LogNormal:
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform:
-    """Draws between two numbers.
+    """Uniform distribution of seconds or of bits per second, for a `Network`.
 
     Parameters
     ----------
     low
-        Smallest draw.
+        Smallest value, in the unit of the parameter it is used for.
     high
-        Largest draw.
+        Largest value, in the same unit.
 
     Examples
     --------
@@ -113,49 +113,54 @@ Distribution: TypeAlias = float | Exponential | LogNormal | Uniform
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Delays and failures of a network; by default there are none.
+    """Simulated network with delays, lost messages, stragglers and nodes that go offline.
+
+    It is the `engine` of `simulate`. By default nothing is delayed and nothing fails. Delays and
+    failures are drawn from the run's key, never from data, and time is virtual. A message that is
+    sent again repeats the released value, so that failures have no privacy cost.
 
     Parameters
     ----------
     latency
-        Seconds until a message arrives, in addition to those for its length; drawn for each
-        message.
+        Seconds from sending a message to its arrival, in addition to its length over `bandwidth`:
+        a number, or a distribution (`dpmesh.run.Exponential`, `LogNormal`, `Uniform`), drawn for
+        each message.
     bandwidth
-        Bits per second of each of a node's links, which send in parallel; drawn once for each node.
-        None: no limit.
+        Bits per second of each link of a node; its links send in parallel. A number, or a
+        distribution, drawn once for each node. None for no limit.
     compute
-        Seconds that a node computes in a round; drawn for each node and round.
+        Seconds of computation of a node in a round: a number, or a distribution, drawn for each
+        node and round.
     straggler_fraction
-        Share of the nodes that are stragglers, drawn once.
+        Fraction of the nodes that are slow (stragglers), drawn once.
     straggler_slowdown
-        How many times as long they compute, at least 1.
+        Factor on the computation time of stragglers, at least 1.
     loss
-        Probability that a message is lost on its way, below 1.
+        Probability that a sent message is lost, below 1.
     attempts
-        How often a neighbour's message is sent at most. Messages of a server or with a token are
-        sent until they arrive.
+        Largest number of times that a message to a neighbour is sent. Messages to or from a
+        server, or with a token, are sent until they arrive.
     offline
-        Probability that a node is offline in a stretch of `outage_rounds` rounds; below 1. The
-        stretches of each node have their own offset.
+        Probability that a node is offline during a period of `outage_rounds` rounds, below 1. The
+        periods of different nodes start in different rounds.
     outage_rounds
-        Length of such a stretch.
+        Length of such a period, in rounds.
     late_fraction
-        Share of the nodes that join late, drawn once.
+        Fraction of the nodes that join after the start of the run, drawn once.
     late_rounds
-        The round by which all of them have joined, each at a time of its own.
+        Round by which all late nodes have joined, each in a round drawn at random.
     max_delay
-        The most rounds by which a neighbour's message is late: each delay from `min_delay` to this
-        one is equally likely. A node does not wait for late messages, but mixes the older one that
-        it has.
+        Largest delay of a neighbour's message in rounds. Each delay from `min_delay` to `max_delay`
+        is equally likely. A node does not wait: it mixes the last message that has arrived.
     min_delay
-        The fewest rounds by which it is late; equal to `max_delay` for a fixed delay.
+        Smallest delay of a neighbour's message in rounds; equal to `max_delay` for a fixed delay.
 
     Notes
     -----
-    Gossip needs both messages of a link: where one of them is missing, both ends put the link's
-    weight on themselves, so that the matrix of the round stays doubly stochastic and mixing keeps
-    the mean of the nodes. A node that is offline, or has not joined, goes on alone, and the ledger
-    counts its messages as if they were received. Only delay moves the mean, by a bounded amount.
+    In gossip both messages of a link must arrive. If one is missing, both ends add the link's
+    weight to their own, so that the mixing matrix of the round stays doubly stochastic and mixing
+    keeps the mean over the nodes. An offline node continues alone, and the ledger counts its
+    messages as if they were received. Only delays change the mean, by a bounded amount.
 
     Examples
     --------

@@ -46,7 +46,7 @@ class Progress:
 
 
 class StopRun(Exception):  # noqa: N818
-    """Raised by a callback to end its run after the round that it was called with."""
+    """Exception that the callback of `Metrics` raises to end the run after the measured round."""
 
 
 @dataclass(kw_only=True)

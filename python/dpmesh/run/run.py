@@ -151,9 +151,10 @@ class Tabled(InNotebooks):
 
     @property
     def score(self: _Finished) -> float | None:
-        """Accuracy, or R², of the released models on the test records, on average; or None.
+        """Mean accuracy, or R² of a regression, of the released models on the test records.
 
-        Of networks, which have no `baselines`, the last ``released_accuracy`` that was measured.
+        Without `measured`, as for neural networks, this is the last ``released_accuracy`` of the
+        history; None if that was not measured either.
         """
         if self.measured is not None:
             return next(iter(self.measured.values()))
@@ -162,10 +163,11 @@ class Tabled(InNotebooks):
         return self.history.last("released_accuracy")
 
     def table(self: _Finished) -> Table:
-        """Return the scores beside the baselines, or the last measurements without any.
+        """Return a table of the run's scores and its baselines.
 
-        `str` of it is text, notebooks show it; ``to_latex()`` and ``to_csv()`` are for papers.
-        The figures are for research: no epsilon covers them.
+        Where there are no `baselines`, the table has the last measurements of the history. `str`
+        of the table is text, and notebooks show it; ``to_latex()`` and ``to_csv()`` export it. Its
+        scores come from private data without noise: no epsilon covers them.
         """
         if self.measured is not None and self.baselines is not None:
             return compared(self.measured, self.baselines, self.privacy).table
@@ -177,31 +179,38 @@ class Tabled(InNotebooks):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run(Tabled):
-    """A finished simulation.
+    """The result of a simulation: released models, privacy report, measurements and traffic.
+
+    `simulate` returns it. Printing a run shows a summary.
 
     Parameters
     ----------
     settings
-        The algorithm, the network and the number of rounds, in words.
+        Names of the algorithm and the network, and the number of rounds.
     history
-        Measurements; see `History` for what they may be used for.
+        Metrics of the measured rounds. Most are made from private data without noise: no epsilon
+        covers them. ``Metrics("covered")`` measures only metrics that may be published.
     ledger
-        The releases of the run: those of ``algorithm.plan(rounds)``, except in rounds that by
-        chance had none.
+        The releases that took place. They are the releases of ``algorithm.plan(rounds)``, except
+        in rounds in which, by chance, no node released.
     privacy
-        The privacy report: epsilon, delta, unit and threat model.
+        The privacy report: epsilon, delta, unit of privacy, neighbouring relation and threat model.
     traffic
         Messages and bits that crossed the network.
     parameters
-        The nodes' models after the last round, shape (nodes, dim), or (1, dim) where all share one.
-        Not covered by the guarantee.
+        The nodes' models after the last round, shape (nodes, dim), or (1, dim) if all nodes share
+        one model. No guarantee covers them, unless they follow from releases alone: do not publish
+        them.
     released
-        The last broadcasts as they were received, of the same shape: the models to publish.
+        The models to publish, of the same shape: computed from the noisy messages of the run
+        alone, and covered by `privacy`. For gossip they are each node's last average of received
+        messages.
     problem
-        The data, if all are in this process, from which `baselines` are computed. Neither a file
-        nor a pickle of the run holds it.
+        The problem with its records, from which `baselines` are computed; None if the records are
+        divided among processes. Neither a file nor a pickle of the run holds it.
     outline
-        Layout of the released numbers, if they are linear models; `model` needs it.
+        Meaning of the numbers of a linear model (features, classes), which `model` needs; None for
+        other models.
 
     Examples
     --------
@@ -235,20 +244,21 @@ class Run(Tabled):
 
     @cached_property
     def baselines(self) -> Baselines | None:
-        """Majority class, single nodes, centralized model: research figures that no epsilon covers.
+        """Majority-class, single-site and centralized baselines on the test records.
 
-        Computed when they are first looked at; None unless all data are in this process, the
-        problem is a `LinearProblem` with test records, and few seconds are enough.
+        They are computed on first access, which may take seconds. They come from private data
+        without noise, and no epsilon covers them. None unless all records are in this process, the
+        problem is a `LinearProblem` with test records, and few seconds suffice;
         `dm.baselines.compute` has no such limit.
         """
         return beside(self.problem, self.privacy)
 
     @cached_property
     def measured(self) -> Measures | None:
-        """Mean measures of the released models on the test records, as `baselines` have them.
+        """Mean scores of the released models on the test records, by the name of the measure.
 
-        Accuracy, balanced accuracy and, for two classes, AUC; or R². None where there are no
-        `baselines`.
+        A classification has accuracy, balanced accuracy and, for two classes, AUC; a regression
+        has R². None where there are no `baselines`, or the main score is not finite.
         """
         if self.baselines is None:
             return None
@@ -259,30 +269,33 @@ class Run(Tabled):
 
     @cached_property
     def population(self) -> Population | None:
-        """Scores on each node's own test records and on the rarest class; as `baselines`.
+        """Scores on test records like each node's own (non-i.i.d. data), and on the rarest class.
 
-        The test records are dealt to nodes so that each gets the labels that it trains on.
+        The test records are divided among the nodes by label, so that each node's share resembles
+        its training labels. None where there is no `measured`.
         """
         if self.measured is None:
             return None
         return population_of(self.problem, self.released)
 
     def model(self, node: int | None = None) -> Any:
-        """Return a released model that predicts, and can be saved and exported.
+        """Return a released model, ready to predict, save and export.
 
         Parameters
         ----------
         node
-            By default the mean of all released models, which costs no more than they do.
+            Index of the node whose released model is returned. By default the mean of all released
+            models, which is post-processing: the privacy report covers it, too.
 
         Returns
         -------
-        A `dpmesh.Model`; of a problem in JAX or PyTorch, what its `model` returns.
+        A `dpmesh.Model` for a linear problem. For a problem in JAX or PyTorch, what its method
+        ``model`` returns.
 
         Raises
         ------
         ValueError
-            If there is no such node, or nothing states what the released numbers stand for.
+            If there is no such node, or the run has no `outline`, such as a run of `RecordSums`.
         """
         make_model = getattr(self.problem, "model", None)
         if self.outline is None and make_model is not None:
@@ -311,7 +324,7 @@ class Run(Tabled):
         return plots.curves({metric: self.history}, metric, ax=ax)
 
     def as_dict(self) -> JsonObject:
-        """Return everything but the arrays, in plain types that JSON can hold."""
+        """Return settings, history, privacy report, traffic and scores in types of JSON."""
         return {
             "dpmesh": __version__,
             "settings": self.settings,
