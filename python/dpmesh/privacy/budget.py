@@ -1,7 +1,7 @@
-"""A budget: how much may be spent, which noise keeps within it, how many rounds it allows.
+"""Privacy budgets: noise calibration, affordable rounds, and checks of plans.
 
-All of it relies on the plans that algorithms make from public numbers, so it serves every
-algorithm, also one of your own.
+A budget needs only the plan of releases that an algorithm makes from public numbers. So it applies
+to every algorithm, custom ones included.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpmesh.privacy.views.observers import in_words
 
 
 class OverBudget(ValueError):  # noqa: N818
-    """A request that would exceed the budget."""
+    """Error of a plan or a release whose epsilon would exceed the privacy budget."""
 
 
 class Planned(Protocol):
@@ -37,27 +37,27 @@ class Planned(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that may be spent on any node's data.
+    """A privacy budget: an upper bound on epsilon, at a given delta, for the data of every node.
 
     Parameters
     ----------
     epsilon
-        The most that a whole run may cost: finite and positive.
+        Largest epsilon of a whole run, together with the runs in `spent`: finite and positive.
     delta
-        The delta at which epsilon is computed, in [0, 1); Gaussian noise needs a positive one.
+        The delta at which epsilon is computed, in [0, 1). Gaussian noise needs a positive delta.
     spent
-        The ledgers or plans of earlier runs on the same data, as for `total_cost`: what they cost
-        counts, too.
+        Ledgers or plans of earlier runs on the same data. They count towards the budget, see
+        `total_cost`.
     view
-        The adversary, such as ``OneNode(topology=topology)`` of `dpmesh.privacy.views`; None for
-        one who sees every message. Where no lower cost is proved against this adversary, the cost
-        against one who sees every message counts.
+        The adversary's view, such as ``OneNode(topology=topology)`` of `dpmesh.privacy.views`.
+        None: the adversary sees every message. If no smaller epsilon is proved for the view, the
+        epsilon against an adversary who sees every message counts.
 
     Raises
     ------
     ValueError
-        If a number is out of its range, `spent` holds anything but plans, or there is a view beside
-        earlier runs, whose costs against it are not known together.
+        If a number is out of range, `spent` holds anything but plans, or both `view` and `spent`
+        are given: runs are not composed against a view.
 
     Examples
     --------
@@ -101,12 +101,18 @@ class Budget:
         return most
 
     def cost(self, plan: Plan) -> Cost | ViewCost:
-        """Return what a plan costs together with what was spent, at the budget's delta.
+        """Return the epsilon of a plan together with the runs in `spent`, at the budget's delta.
+
+        Parameters
+        ----------
+        plan
+            Planned releases, such as ``algorithm.plan(rounds)``, or the ledger of a run.
 
         Raises
         ------
         ValueError
-            If `plan` is not a plan, or has another neighbouring relation or unit than those spent.
+            If `plan` is not a plan, or its neighbouring relation or unit differs from a plan in
+            `spent`.
         """
         instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
         if self.view is not None:
@@ -116,7 +122,9 @@ class Budget:
         return plan.cost(self.delta)
 
     def allows(self, plan: Plan) -> bool:
-        """Return True if the budget covers a plan, up to rounding in the last digits of epsilon.
+        """Return True if a plan, with the runs in `spent`, stays within the budget.
+
+        The comparison allows for rounding in the last digits of epsilon.
 
         Raises
         ------
@@ -126,12 +134,23 @@ class Budget:
         return self.cost(plan).epsilon <= self.epsilon * (1 + ROUNDING)
 
     def require(self, algorithm: Planned, rounds: int, problem: object = None) -> Plan:
-        """Return the plan of `rounds` rounds of an algorithm; a view needs the problem, too.
+        """Return the plan of `rounds` rounds of an algorithm, if the budget allows the plan.
+
+        Parameters
+        ----------
+        algorithm
+            The algorithm.
+        rounds
+            Number of rounds, at least 1.
+        problem
+            Learning problem of the algorithm, such as a `dpmesh.LinearProblem`. Only a budget with
+            a `view` needs the problem.
 
         Raises
         ------
         OverBudget
-            A `ValueError`, if that costs more; it states how many rounds are affordable.
+            A `ValueError`, if the plan exceeds the budget. The message states how many rounds are
+            affordable.
         """
         require_methods("algorithm", algorithm, "an algorithm", "plan")
         plan = self._plan(algorithm, rounds, problem)
@@ -148,18 +167,20 @@ class Budget:
     def affordable_rounds(
         self, algorithm: Planned, problem: object = None, *, at_most: int = 100_000
     ) -> int:
-        """Return how many rounds of an algorithm keep the budget: 0 if not even one does.
+        """Return the largest number of rounds of an algorithm that stays within the budget.
+
+        The result is 0 if a single round exceeds the budget.
 
         Parameters
         ----------
         algorithm
-            Its cost must not fall as rounds are added.
+            An algorithm whose epsilon does not decrease with the number of rounds.
         problem
-            What it learns, which a view needs.
+            Learning problem of the algorithm. Only a budget with a `view` needs the problem.
         at_most
-            The most rounds to try, at least 1: no more than schedules with a horizon are made for.
-            This is the answer where further rounds cost nothing, for example if each record is used
-            in one round only.
+            Largest number of rounds to try, at least 1. The result is `at_most` if further rounds
+            need no epsilon, for example because each record is used in one round only. If the
+            algorithm has a schedule with a horizon, do not exceed the horizon.
 
         Raises
         ------
@@ -181,33 +202,34 @@ class Budget:
         *,
         guess: float = 1.0,
     ) -> float:
-        """Return the least noise at which `rounds` rounds of an algorithm keep the budget.
+        """Return the least noise for which `rounds` rounds of an algorithm stay within the budget.
 
         Parameters
         ----------
         algorithm
-            Makes the algorithm for a noise; the larger the noise, the less it must cost. Examples
-            are ``lambda noise: replace(learning, noise_multiplier=noise)`` and ``lambda noise:
-            replace(gossip, noise_std=noise)``.
+            Function from a noise level to an algorithm. The unit of the noise level is that of the
+            algorithm's parameter, such as a noise multiplier. More noise must not increase epsilon.
+            Examples: ``lambda noise: replace(learning, noise_multiplier=noise)`` and
+            ``lambda noise: replace(gossip, noise_std=noise)``, with `dataclasses.replace`.
         rounds
-            At least 1.
+            Number of rounds, at least 1.
         problem
-            What it learns, which a view needs.
+            Learning problem of the algorithm. Only a budget with a `view` needs the problem.
         guess
-            Where the search starts.
+            Positive noise level at which the search starts.
 
         Returns
         -------
-        A noise whose epsilon does not exceed the budget's and is within 1e-6 of it (of itself, if
-        it is below 1).
+        The noise level. The epsilon of the run is at most the budget's epsilon, and within 1e-6 of
+        it (for budgets below 1: within a relative 1e-6).
 
         Raises
         ------
         ValueError
-            If `algorithm` is not a function, `rounds` or `guess` are out of range, nothing is left
-            of the budget, or the noises within a factor 1e12 of `guess` all exceed it or all keep
-            it: Gaussian noise needs a delta, and there is nothing to calibrate in an algorithm that
-            takes an `epsilon` of its own.
+            If `algorithm` is not a function, `rounds` or `guess` is out of range, or `spent` has
+            used up the budget. Also if no noise level within a factor 1e12 of `guess` stays within
+            the budget, or all do: Gaussian noise needs a positive delta, and an algorithm with a
+            parameter `epsilon` ignores the noise level.
         """
         if not callable(algorithm):
             fail("algorithm", "a function that makes one for a noise", reprlib.repr(algorithm))

@@ -42,7 +42,14 @@ NEEDS_DELTA = "none: Gaussian noise needs a delta above 0, such as 1e-5"
 
 
 class Cost(NamedTuple):
-    """An epsilon, and the argument that proves it.
+    """An epsilon and its accountant: the result of `Plan.cost` and `total_cost`.
+
+    Attributes
+    ----------
+    epsilon
+        Proved upper bound on epsilon at the requested delta; infinite if nothing is proved.
+    accountant
+        Method that proves the bound, in words.
 
     Examples
     --------

@@ -16,29 +16,29 @@ from dpmesh.privacy.releases import Release
 
 
 class UnplannedRelease(ValueError):  # noqa: N818
-    """A release that its plan does not have, and whose cost is unknown without one."""
+    """Error of a release outside of the plan whose epsilon is proved only within a plan."""
 
 
 class Ledger:
-    """The releases of a run, each recorded before its noise is drawn.
+    """Record of the releases of a run, which enforces the budget before noise is drawn.
 
-    A release belongs to a round, nodes and a batch. Messages of disjoint nodes are parts of one
-    release; when a node sends again under it, that counts as another release.
+    A release belongs to a round, to some nodes and to a batch. Messages of different nodes in a
+    round are parts of one release. A second message of the same node counts as another release.
 
-    With a budget, it admits what an approved plan foresaw, and anything else as long as the budget
-    allows. Stopping when the budget is spent is itself private for pure and for Gaussian releases
-    of all data (Rogers, Roth, Ullman and Vadhan 2016; Smith and Thakurta 2022); the parameters of
-    sampled ones must be chosen beforehand.
+    With a budget, the ledger admits the releases of an approved plan, and any other release as long
+    as the budget allows. To stop when the budget is used up is itself private for releases of pure
+    DP and for Gaussian releases without sampling (Rogers, Roth, Ullman and Vadhan 2016; Smith and
+    Thakurta 2022). The parameters of sampled releases must be fixed before the run.
 
-    Releases of a random allocation, of samples and of correlated noise are planned or refused, with
-    and without a budget: several of them are one event, whose cost is that of the plan.
+    Releases by random allocation, of samples, and with correlated noise are refused unless they are
+    in the plan, with and without a budget. Their epsilon is proved for the plan as a whole.
 
     Parameters
     ----------
     plan
-        Planned releases. A plan is approved if it keeps the budget.
+        Planned releases. The plan is approved if it stays within the budget.
     budget
-        Budget of the run; None allows everything.
+        Privacy budget of the run; None for no limit.
     nodes
         Number of nodes.
 
@@ -71,11 +71,11 @@ class Ledger:
 
     @property
     def plan(self) -> Plan:
-        """The releases so far, as a plan that can compute what they cost.
+        """The releases so far, as a `Plan`, which computes their epsilon.
 
-        Unplanned ones are assumed to be no more sensitive than they declare. If earlier releases
-        decided on them, as where noise adapts to results, another run with the same settings could
-        have cost more. The epsilon to state is then that of the budget.
+        Releases outside of the original plan are assumed to have the sensitivity that they declare.
+        If earlier releases determined them, as with noise that adapts to results, then another run
+        with the same settings could have a larger epsilon. State the epsilon of the budget then.
         """
         so_far = self._with(())
         count = unplanned(self._plan, so_far.releases)
@@ -88,21 +88,22 @@ class Ledger:
         return replace(so_far, assumptions=(*so_far.assumptions, assumed))
 
     def admit(self, release: Release, nodes: Iterable[int] | None) -> None:
-        """Record that some nodes are about to send, in the current round, under a release.
+        """Record messages of the current round before they are sent, or refuse them.
 
         Parameters
         ----------
         release
-            Public facts about the release.
+            Public description of the release that the messages belong to.
         nodes
-            Nodes that send; None for all.
+            Indices of the nodes that send; None for all nodes.
 
         Raises
         ------
         OverBudget
-            A `ValueError`, if the budget has no room for it; it is then not recorded.
+            A `ValueError`, if the release exceeds the budget. It is then not recorded.
         UnplannedRelease
-            A `ValueError`, if it has an epsilon only as part of a plan, and the plan lacks it.
+            A `ValueError`, if the epsilon of the release is proved only within a plan, and the plan
+            has no such release.
         """
         counts = self._sent.get(release)
         times = self._times_with(counts, nodes)
@@ -130,14 +131,14 @@ class Ledger:
             )
 
     def end_round(self) -> None:
-        """Add the releases of the current round to those of the finished ones."""
+        """Close the current round: its releases become releases of a finished round."""
         if self.in_round:
             self.restore(self.in_round)
             self.in_round = []
             self._sent.clear()
 
     def restore(self, releases: Iterable[Release]) -> None:
-        """Add the releases of finished rounds, such as those before a checkpoint."""
+        """Add releases of rounds that were finished earlier, such as before a checkpoint."""
         restored = tuple(releases)
         self.releases += restored
         events = _of_events(restored)

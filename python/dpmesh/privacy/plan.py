@@ -52,14 +52,16 @@ def each_round(rounds: int) -> range:
 
 @dataclass(frozen=True, kw_only=True)
 class ClippedNoise:
-    """The noise on a sum of clipped vectors, as the algorithm was given it: for reports.
+    """Noise multiplier and clipping norm of an algorithm that adds noise to clipped sums.
+
+    Reports print both numbers; no epsilon is computed from them.
 
     Parameters
     ----------
     noise_multiplier
-        Its standard deviation over the clipping norm.
+        Standard deviation of the noise on the sum over the clipping norm.
     clipping_norm
-        The largest norm of one unit's vector; None if only the problem tells it.
+        Largest norm of the vector of one unit; None if it depends on the problem.
 
     Examples
     --------
@@ -73,7 +75,7 @@ class ClippedNoise:
 
     @property
     def standard_deviation(self) -> float | None:
-        """That of the noise on the sum, None if the norm is not known."""
+        """Standard deviation of the noise on the sum; None if `clipping_norm` is None."""
         if self.clipping_norm is None:
             return None
         return self.noise_multiplier * self.clipping_norm
@@ -88,26 +90,30 @@ class ClippedNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(InNotebooks):
-    """All releases of a run, with what is needed to say what they cost.
+    """List of all noisy releases of a run, from which epsilon is computed.
+
+    An algorithm makes its plan from public numbers before the run: ``algorithm.plan(rounds)``.
 
     Parameters
     ----------
     releases
-        In the order in which they happen.
+        The releases, in the order in which they happen.
     neighboring_relation
-        Which datasets count as neighbours: ``"replace_one"`` or ``"add_remove"``.
+        Definition of neighbouring datasets. ``"replace_one"``: they differ in the value of one
+        unit. ``"add_remove"``: one of them has one unit more.
     unit
-        What is replaced, added or removed: a record, or all records of a user.
+        Unit of privacy: ``"record"``, or ``"user"`` for all records of a user.
     assumptions
-        What the guarantee rests on and this package cannot check.
+        Assumptions of the guarantee that this package cannot check, in words.
     copies
-        The most nodes that hold the same record. The cost counts the releases of that many nodes,
-        each with independent noise.
+        Largest number of nodes that hold the same record. Epsilon then covers the releases of that
+        many nodes, each with independent noise.
     clipped
-        The noise multiplier and the clipping norm, for reports; None for algorithms without.
+        Noise multiplier and clipping norm, for reports; None for an algorithm without clipping.
     reaction
-        How much a message changes with a record, and with messages before it: the cost against a
-        view needs this. None if the plan was made without its problem.
+        Bounds on the change of a message with one record and with earlier messages. The epsilon
+        against a view of `dpmesh.privacy.views` needs them. None if the plan was made without the
+        learning problem.
 
     Raises
     ------
@@ -168,7 +174,7 @@ class Plan(InNotebooks):
         return "\n".join([*lines, *(f"assumption  {text}" for text in self.assumptions)])
 
     def with_releases(self, releases: Iterable[Release]) -> Plan:
-        """Return a copy of the plan with other releases, such as those that a run made."""
+        """Return a copy of the plan with these releases in place of its own."""
         releases = tuple(releases)
         reaction = self.reaction
         if reaction is not None and releases != self.releases:
@@ -176,7 +182,7 @@ class Plan(InNotebooks):
         return replace(self, releases=releases, reaction=reaction)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan in plain types that JSON can hold: each kind of release once."""
+        """Return the plan in plain types that JSON can hold; equal releases are stored once."""
         kinds: dict[tuple[object, ...], int] = {}
         listed: list[dict[str, Any]] = []
         joint = joints(self.releases)
@@ -204,7 +210,7 @@ class Plan(InNotebooks):
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Plan:
-        """Return the plan that `as_dict` gave."""
+        """Return the plan from a dictionary that `as_dict` returned."""
         joint = joints_from(fields.get("correlated", ()))
         kinds = []
         for kind in fields["kinds"]:
@@ -225,9 +231,15 @@ class Plan(InNotebooks):
         )
 
     def compositions(self, colluding: int | None = None) -> list[tuple[Release, ...]]:
-        """Return the sequences of releases that one unit's data can touch, each distinct one once.
+        """Return the distinct sequences of releases that can depend on the data of one unit.
 
-        See `dpmesh.privacy.parts`, and `dpmesh.privacy.charged` for `colluding`.
+        There is at most one sequence for each batch of each node.
+
+        Parameters
+        ----------
+        colluding
+            Number of nodes that collude with an adversary who sees all messages, for noise that
+            partners share; None for all other nodes.
         """
         of_nodes = self._compositions(self._nodes(None), colluding)
         distinct = {
@@ -236,14 +248,14 @@ class Plan(InNotebooks):
         return list(distinct.values())
 
     def compositions_of_copies(self, colluding: int | None = None) -> list[tuple[Release, ...]]:
-        """Return as `compositions` what a record can touch that `copies` different nodes hold.
+        """Return `compositions` for a record that `copies` different nodes hold.
 
-        Secrets hide nothing of a record that several nodes hold.
+        For such a record, noise that partners share counts as known to the adversary.
 
         Raises
         ------
         ValueError
-            If there are more than 10,000 combinations.
+            If there are more than 10,000 combinations of batches.
         """
         if self.copies == 1:
             return self.compositions(colluding)
@@ -283,9 +295,10 @@ class Plan(InNotebooks):
     @overload
     def cost(self, delta: float = 0.0, *, view: View) -> ViewCost: ...
     def cost(self, delta: float = 0.0, *, view: View | None = None) -> Cost | ViewCost:
-        """Return the smallest epsilon that we can prove for the whole plan at this delta.
+        """Return the smallest proved epsilon at which the whole plan is (epsilon, delta)-DP.
 
-        It is the epsilon of the node and batch that cost most.
+        The guarantee is for `unit` and `neighboring_relation`. It holds for the data of every node:
+        the result is the largest epsilon over nodes and batches.
 
         Parameters
         ----------
@@ -293,16 +306,18 @@ class Plan(InNotebooks):
             In [0, 1). At 0, Gaussian releases have infinite epsilon.
         view
             The adversary's view, such as ``OneNode(topology=topology)`` of `dpmesh.privacy.views`.
-            None for an adversary who sees every message, and colludes with as many nodes as a star
-            of secrets allows. A view needs the plan of a problem:
-            ``algorithm.plan(rounds, problem)``. Where less than against everybody is not proved,
-            the cost states why.
+            None: the adversary sees every message. With secure aggregation the adversary also
+            colludes with as many parties as the mechanism states. With noise that partners share
+            all other nodes collude, or as many as the claim states if it counts only a node's own
+            secrets (``star=True``). A view needs the plan of a learning problem,
+            ``algorithm.plan(rounds, problem)``. If no smaller epsilon is proved for the view, the
+            result states the reason.
 
         Raises
         ------
         ValueError
-            If `delta` is outside [0, 1), or a release was sampled in a way that is not proved to
-            amplify under this neighbouring relation.
+            If `delta` is outside [0, 1), or privacy amplification by the sampling of a release is
+            not proved under this neighbouring relation.
         """
         everybody = self._worst(delta)
         if view is None:
@@ -332,27 +347,29 @@ class Plan(InNotebooks):
 
     @property
     def names_nodes(self) -> bool:
-        """Return True if a release names the nodes that it concerns."""
+        """True if some release depends on the data of some nodes only."""
         return any(release.nodes is not None for release in self.releases)
 
     def costs_by_node(self, delta: float = 0.0, nodes: int | None = None) -> Numbers:
-        """Return the epsilon of each node's data, of the part of them that costs most.
+        """Return the epsilon for the data of each node, the largest over the node's batches.
 
         Parameters
         ----------
         delta
             In [0, 1).
         nodes
-            Their number; by default the least that includes all nodes named by releases, or 1.
+            Number of nodes. By default the smallest number that includes all nodes named by
+            releases, or 1.
 
         Returns
         -------
-        Shape (nodes,). Nodes that no release names pay for those that concern everybody.
+        Shape (nodes,). A release that names no nodes depends on the data of all nodes, and counts
+        for each of them.
 
         Raises
         ------
         ValueError
-            As `cost`, or if `nodes` is less than that number.
+            As `cost`, or if a release names a node that is not below `nodes`.
         """
         count = self._nodes(nodes)
         if not self.names_nodes or self.copies > 1:
@@ -361,7 +378,15 @@ class Plan(InNotebooks):
         return parts.worst_by_node(costs.epsilons)
 
     def event(self, delta: float = 1e-9) -> DpEvent:
-        """Return the most expensive composition at `delta`, as one event of dp-accounting."""
+        """Return the plan as one event of the library dp-accounting.
+
+        The event composes the releases of the node and batch with the largest epsilon at `delta`.
+
+        Raises
+        ------
+        ValueError
+            As `cost`.
+        """
         import dp_accounting
 
         if self.copies > 1:
@@ -384,7 +409,7 @@ class Plan(InNotebooks):
 
     @property
     def allocations(self) -> list[RandomAllocation]:
-        """The random allocations of the releases, each once."""
+        """The distinct random allocations among the samplings of the releases."""
         samplings = (release.sampling for release in self.touching)
         allocations = [sampling for sampling in samplings if isinstance(sampling, RandomAllocation)]
         return list(dict.fromkeys(allocations))
@@ -408,29 +433,31 @@ MOST_COMBINATIONS = 10_000
 
 
 def total_cost(plans: Iterable[Plan], delta: float = 0.0, *, colluding: int | None = None) -> Cost:
-    """Return the smallest epsilon that we can prove for several runs on the same data together.
+    """Return the smallest proved epsilon of several runs on the same data together.
 
-    Each run has a key of its own. What it does may depend on what earlier ones released; how much
-    noise it adds and how it samples may not. The nodes and batches of one run need not be those of
-    another: a unit may be in the part that costs most in each.
+    The runs draw independent noise, each from a different key. The algorithm of a run may depend on
+    what earlier runs released; its noise and its sampling must not. Nodes and batches may differ
+    between the runs: the result covers a unit that is in the batch with the largest epsilon in
+    every run.
 
     Parameters
     ----------
     plans
-        The plans of the runs, or their ledgers; the plan where a run's own releases ended it early.
+        Plans or ledgers of the runs. Pass the plan, not the ledger, of a run that ended early
+        because of its releases.
     delta
         In [0, 1).
     colluding
-        Where partners share noise: against everybody except link partners, with so many colluding
-        nodes. Each run draws noise of its own, and mu^2 adds up. None for all nodes together, or
-        for those of the claim where it counts a node's own secrets alone (``star=True``).
+        For pairwise-cancelling noise: number of nodes that collude with an adversary who sees all
+        messages and none of the noise that other nodes share. None: all other nodes collude, or as
+        many as the claim states if it counts only a node's own secrets (``star=True``).
 
     Raises
     ------
     ValueError
-        If there is no plan, the neighbouring relations or the units differ, `delta` is outside
-        [0, 1), a sampling is not proved to amplify, or more than 10,000 combinations of parts pay
-        differently.
+        If there is no plan, the neighbouring relations or the units differ, or `delta` is outside
+        [0, 1). Also if amplification by a sampling is not proved, or the runs have more than 10,000
+        combinations of batches with different releases.
 
     Examples
     --------

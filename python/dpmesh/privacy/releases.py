@@ -34,15 +34,16 @@ class Release:
     mechanism
         What adds the noise. Values of sensitivity 0 are released as they are, by `NoNoise`.
     sensitivity
-        How far one neighbouring dataset moves the values, given all earlier releases.
+        Largest change of the values between neighbouring datasets, given all earlier releases.
     batch
-        Which of each node's disjoint batches of records the values depend on, given all earlier
-        releases; None if on all of them. Releases of different batches compose in parallel.
+        Index of the batch of records that the values depend on, given all earlier releases. The
+        batches of a node are disjoint, so releases of different batches compose in parallel. None:
+        the values depend on all records.
     sampling
-        How the units that the values depend on were drawn; None if all of them took part.
+        Random sampling of the units that take part in the release; None if all units take part.
     nodes
-        The nodes, from 0, whose data the values depend on; None for all. Nodes whose noise or
-        sensitivity differ in a round have a release each.
+        Indices of the nodes, from 0, whose data the values depend on; None for all nodes. Nodes
+        whose noise or sensitivity differs in a round have separate releases.
 
     Raises
     ------
@@ -112,10 +113,10 @@ class Release:
 
     @property
     def needs_plan(self) -> bool:
-        """True if its epsilon is known only together with other planned releases.
+        """True if epsilon is proved only for the plan as a whole, not for the release alone.
 
-        So it is for samples, random allocations and rows of correlated noise: their releases are
-        one event, or amplified by coins that must not depend on what was released.
+        This is the case for samples, for random allocation and for correlated noise. Releases of a
+        group have a joint epsilon, and sampling must not depend on earlier releases.
         """
         depends_on_data = self.sensitivity.bound > 0
         return depends_on_data and (self.sampling is not None or self.mechanism.is_joint)
@@ -153,7 +154,7 @@ class Release:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Release:
-        """Return the release that `as_dict` gave."""
+        """Return the release from a dictionary that `as_dict` returned."""
         sampling = fields["sampling"]
         nodes = fields["nodes"]
         return cls(

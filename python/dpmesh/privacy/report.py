@@ -110,38 +110,39 @@ class Guarantee:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(InNotebooks):
-    """The privacy of a run or of a plan.
+    """Privacy report of a run or of a plan: the guarantee, its adversary and its assumptions.
 
     Parameters
     ----------
     epsilon, delta
-        The guarantee, which holds for every node. Infinite epsilon: none.
+        Guarantee for the data of every node. An infinite epsilon guarantees nothing.
     neighboring_relation, unit
-        What the guarantee protects: see `Plan`.
+        Neighbouring relation and unit of privacy of the guarantee, see `Plan`.
     accountant
-        How epsilon was computed.
+        Method that computed epsilon.
     releases
-        Number of rounds in which something left a node.
+        Number of rounds with a release that depends on the data.
     assumptions
-        What the guarantee rests on and is not checked.
+        Assumptions of the guarantee that the package cannot check, in words.
     noise
-        The noise multiplier, the standard deviation and the clipping norm, in words; None where no
-        algorithm clips.
+        Noise multiplier, standard deviation and clipping norm, in words; None if the algorithm does
+        not clip.
     by_node
-        The epsilons of individual nodes; None if no release names its nodes.
+        Smallest, median and largest epsilon over the nodes; None if no release names its nodes.
     view
-        The cost against an adversary who sees part of the messages, in words, or why it is not
-        proved; None if no view was asked for.
+        Epsilon against an adversary who sees part of the messages, in words, or the reason why no
+        smaller epsilon is proved; None if no view was requested.
     view_proof
-        What proves the cost against the view, and the worst observer and target of those searched.
+        Proof of the epsilon against the view, with the worst observer and target that were found.
     by_distance
-        On a static network of up to 64 nodes, the epsilon against any one node at distance 1, 2, ..
+        Epsilon against a single node at distance 1, 2, and so on, in a fixed network of at most 64
+        nodes; else empty.
     not_covered
-        What a run measured and the guarantee does not cover, see `not_covered`.
+        Quantities that the run measured without noise, and that the guarantee does not cover.
     adversary
         The adversary of `epsilon`, in words.
     seeded
-        Whether the noise came from a key with a known seed: then nothing is private.
+        True if the noise came from a key with a known seed: nothing is private then.
 
     Examples
     --------
@@ -174,7 +175,7 @@ class Report(InNotebooks):
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Report:
-        """Return the report that `as_dict` gave."""
+        """Return the report from a dictionary that `as_dict` returned."""
         spread = fields["by_node"]
         return cls(
             **{
@@ -189,12 +190,12 @@ class Report(InNotebooks):
 
     @property
     def is_finite(self) -> bool:
-        """True if there is a finite epsilon."""
+        """True if epsilon is finite; see `is_private` for seeded noise."""
         return self.epsilon < inf
 
     @property
     def is_private(self) -> bool:
-        """True if epsilon is finite and no known seed lets anybody compute the noise."""
+        """True if epsilon is finite and the noise does not come from a known seed."""
         return self.is_finite and not self.seeded
 
     @property
@@ -205,7 +206,7 @@ class Report(InNotebooks):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee with its adversary and all conditions."""
+        """The guarantee with its adversary and all conditions, as a `Guarantee`."""
         return Guarantee(
             epsilon=self.epsilon,
             delta=self.delta,
@@ -327,28 +328,28 @@ def report(
     view: View | None = None,
     not_covered: tuple[str, ...] = (),
 ) -> Report:
-    """Return the report of a plan, or of the ledger of a run.
+    """Return the privacy report of a plan, or of the ledger of a run.
 
     Parameters
     ----------
     plan
-        What was or will be released.
+        Planned releases, or the ledger of a run.
     delta
         In [0, 1).
     seeded
-        Whether the noise came from a key with a known seed. A ledger does not record that, and
-        equals the plan either way; a run's own report, ``run.privacy``, does.
+        True if the noise comes from a key with a known seed. A ledger does not record the key; the
+        report of a run, ``run.privacy``, states whether the key was seeded.
     nodes
-        Number of nodes; by default 1 more than the largest number of a node in the releases.
+        Number of nodes; by default 1 plus the largest index of a node in the releases.
     units
-        Number of records or users that the data hold; None if it is not known. The report warns of
-        a `delta` above ``1 / units``.
+        Number of records or users in the data; None if unknown. The report warns if `delta` exceeds
+        ``1 / units``.
     view
-        An adversary who sees part of the messages, whose epsilon is reported, too; see
-        `Plan.cost`. None reports only the cost against an adversary who sees all messages; where
-        partners share secrets, against all parties except link partners.
+        Weaker adversary, who sees part of the messages, to report in addition; see `Plan.cost`.
+        None reports the epsilon against an adversary who sees all messages. With noise that
+        partners share, it reports the epsilon against all parties except link partners.
     not_covered
-        What a run measured that is not covered, for its report.
+        Quantities measured without noise, to list in the report.
 
     Raises
     ------

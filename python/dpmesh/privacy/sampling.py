@@ -21,9 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PoissonSampling:
-    """Each unit takes part with probability `rate`, in (0, 1], independently.
+    """Poisson sampling: every unit takes part in a release independently with probability `rate`.
 
-    Amplifies under ``"add_remove"``, as long as neither who took part nor how many is published.
+    Amplification by sampling is proved under ``"add_remove"``, as long as neither the sample nor
+    its size is published. Under ``"replace_one"`` a release counts as if the sample were published.
+
+    Parameters
+    ----------
+    rate
+        Sampling rate, in (0, 1].
+
+    Raises
+    ------
+    ValueError
+        If `rate` is outside (0, 1].
 
     Examples
     --------
@@ -36,7 +47,7 @@ class PoissonSampling:
     samples: ClassVar[str] = "Poisson samples"
     failure: ClassVar[float] = 0.0
     curve = staticmethod(poisson_gaussian_epsilon)
-    """The epsilon of releases with Gaussian noise, by their Rényi curve."""
+    """Function that returns the epsilon of composed Gaussian releases of Poisson samples."""
 
     rate: float
 
@@ -50,20 +61,41 @@ class PoissonSampling:
         return dp_accounting.PoissonSampledDpEvent(self.rate, release)
 
     def pair(self, law: Law, relation: NeighboringRelation) -> DominatingPair:
-        """Return the pair that dominates a sampled release whose noise has these losses."""
+        """Return a dominating pair of distributions for a sampled release.
+
+        Parameters
+        ----------
+        law
+            Distribution of the privacy loss of the release without sampling.
+        relation
+            Neighbouring relation.
+        """
         if relation == "add_remove":
             return Poisson(law)
         return PublishedSample(law)
 
     def require(self, relation: NeighboringRelation) -> None:
-        """Accept both relations: a sample that is published costs no less than this."""
+        """Accept both neighbouring relations; no error is raised."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedSizeSampling:
-    """`size` out of `population` units take part, drawn without replacement.
+    """Sampling without replacement: `size` of `population` units take part in a release.
 
-    Amplifies under ``"replace_one"``, as long as who took part is not published.
+    Amplification by sampling is proved under ``"replace_one"``, as long as the sample is not
+    published. Its size is public.
+
+    Parameters
+    ----------
+    size
+        Number of units in a sample, from 1 to `population`.
+    population
+        Number of units, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range.
 
     Examples
     --------
@@ -76,7 +108,7 @@ class FixedSizeSampling:
     samples: ClassVar[str] = "samples of fixed size"
     failure: ClassVar[float] = 0.0
     curve = staticmethod(fixed_size_gaussian_epsilon)
-    """The epsilon of releases with Gaussian noise, by their Rényi curve."""
+    """Function that returns the epsilon of composed Gaussian releases of samples of fixed size."""
 
     size: int
     population: int
@@ -87,7 +119,7 @@ class FixedSizeSampling:
 
     @property
     def rate(self) -> float:
-        """Share of the units that take part."""
+        """Sampling rate ``size / population``."""
         return self.size / self.population
 
     def event(self, release: DpEvent) -> DpEvent:
@@ -97,36 +129,42 @@ class FixedSizeSampling:
         return dp_accounting.SampledWithoutReplacementDpEvent(self.population, self.size, release)
 
     def pair(self, law: Law, relation: NeighboringRelation) -> DominatingPair:
-        """Return the pair that dominates a sampled release whose noise has these losses."""
+        """Return a dominating pair of distributions for a sampled release.
+
+        `law` is the distribution of the privacy loss of the release without sampling.
+        """
         return FixedSize(law)
 
     def require(self, relation: NeighboringRelation) -> None:
-        """Fail under another relation: to add a unit swaps it for another in a sample."""
+        """Raise a `ValueError` unless the neighbouring relation is ``"replace_one"``."""
         only_replace_one(relation)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomAllocation:
-    """Each unit takes part in one release of a group, which it draws secretly beforehand.
+    """Random allocation: each unit takes part in one secret, randomly drawn release of a group.
 
-    All releases of the group have an equal sampling, and are one event: the whole group is charged
-    from its first release on, also if a run ends early. Groups of other cycles are other events.
+    Units draw their releases independently, before the first release. So the number of units in a
+    release is random. This number and the draws must stay secret, and a release without any unit
+    must have noise too. All releases of a group carry an equal `RandomAllocation`. Epsilon is that
+    of the whole group from its first release on, also if the run ends early.
 
-    The sensitivity of a release must be twice a bound of one unit's own part under
-    ``"replace_one"``, and that bound under ``"add_remove"``. Units draw independently, so that the
-    number in a release is random; it stays secret, as does who took part, and a release of no unit
-    has noise, too.
+    Let C be a bound on the norm of one unit's contribution. The declared sensitivity of a release
+    must be 2 C under ``"replace_one"``, and C under ``"add_remove"``.
 
     Parameters
     ----------
     rounds
-        Number of releases, each as likely as the others. Give this or `shares`.
+        Number of releases of the group, all equally likely. Give either `rounds` or `shares`.
     shares
-        Probability of each release, in (0, 1]; what is missing to 1 is never released.
+        Probability of each release, in (0, 1]. If they add up to less than 1, a unit takes part in
+        no release with the remaining probability.
     cycle
-        Number of the pass over the data, from 0; units draw anew in each.
+        Number of the pass over the data, from 0. Units draw anew in each pass, and each pass is a
+        group.
     failure
-        Probability, at most, that releases are more sensitive than declared: it is added to delta.
+        Upper bound on the probability that a release is more sensitive than declared. It is added
+        to delta.
 
     Raises
     ------
@@ -167,29 +205,37 @@ class RandomAllocation:
 
     @property
     def alike(self) -> tuple[tuple[float, int], ...]:
-        """The distinct shares, and how many releases have each."""
+        """The distinct probabilities of releases, each with its number of releases."""
         if not self.shares:
             return ((1 / self.rounds, self.rounds),)
         return tuple(sorted(Counter(self.shares).items()))
 
     @property
     def known(self) -> RandomAllocation | None:
-        """The sampling of a release if everybody knows who takes part: what may fail is left."""
+        """Sampling of a release if the adversary knows the draws; None without a `failure`."""
         if self.failure:
             return replace(self, rounds=1, shares=())
         return None
 
     def event(self, release: DpEvent) -> DpEvent:
-        """Return the release itself: dp-accounting has no event for less."""
+        """Return `release` without amplification: dp-accounting has no event for allocations."""
         return release
 
     def pair(self, law: Law, relation: NeighboringRelation) -> DominatingPair:
-        """Return the pair that dominates all releases whose noise has these losses."""
+        """Return a dominating pair of distributions for all releases of the group together.
+
+        Parameters
+        ----------
+        law
+            Distribution of the privacy loss of a release without sampling.
+        relation
+            Neighbouring relation.
+        """
         shares = tuple((share, 1.0, count) for share, count in self.alike)
         return Allocation(LAPLACE if law.has_atom else GAUSSIAN, shares, relation)
 
     def require(self, relation: NeighboringRelation) -> None:
-        """Accept both relations."""
+        """Accept both neighbouring relations; no error is raised."""
 
 
 Sampling = PoissonSampling | FixedSizeSampling | RandomAllocation
