@@ -1,11 +1,21 @@
-"""Accountants: the epsilon and delta of releases, from plain numbers, without data or state.
+"""Privacy accountants: functions that compute epsilon, delta, mu and Rényi curves from numbers.
 
-Their argument ``noise_to_sensitivity`` is the scale of the noise over the sensitivity (the *noise
-ratio*). The sensitivity is that of the neighbouring relation in use: a clipped sum moves by ``C``
-when a record is added or removed and by ``2 C`` when one is replaced. `noise_to_sensitivity`
-converts a *noise multiplier*, the standard deviation over the clipping norm ``C``; no other
-function applies that factor. Where a bound is proved under one relation only,
-``neighboring_relation`` is an argument and the other is refused.
+Terms of all functions:
+
+- A *unit* is what is protected: a record, or all records of a user.
+- A *release* is one noisy answer, such as the noisy sum of a round. Releases of several rounds on
+  the same data compose adaptively.
+- ``noise_to_sensitivity``, the *noise ratio*, is the scale of the noise over the sensitivity: the
+  standard deviation over the L2 sensitivity for Gaussian noise, the scale over the L1 sensitivity
+  for Laplace noise.
+- The *sensitivity* depends on the neighbouring relation. A sum of vectors that are clipped to norm
+  ``C`` changes by ``C`` if a unit is added or removed (``"add_remove"``), and by ``2 C`` if a unit
+  is replaced (``"replace_one"``).
+- A *noise multiplier* is the standard deviation over ``C``. `noise_to_sensitivity` converts it to a
+  noise ratio; no other function applies the factor 2.
+- ``mu`` is the parameter of Gaussian DP (Dong, Roth and Su 2022).
+
+Functions with the argument ``neighboring_relation`` refuse a relation without a proof.
 """
 
 from dpmesh.accounting import papers

@@ -280,10 +280,11 @@ def random_allocation_delta(
     neighboring_relation: NeighboringRelation,
     noise: Noise = "gaussian",
 ) -> float:
-    """Return the delta of releases of which each unit takes part in one, drawn secretly.
+    """Return the delta of random allocation: each unit takes part in one secret release of many.
 
-    Every unit draws its release by itself, beforehand and in secret; a release of a few units, or
-    of none, has as much noise as the others.
+    Every unit draws its release independently, before the first release. The draws stay secret, and
+    so does the number of units in a release. A release of few units, or of none, has as much noise
+    as the others.
 
     Parameters
     ----------
@@ -328,16 +329,18 @@ def random_allocation_epsilon(
     noise: Noise = "gaussian",
     cycles: int = 1,
 ) -> float:
-    """Return an epsilon of releases of which each unit takes part in one, drawn secretly.
+    """Return the epsilon of random allocation: each unit takes part in one secret release of many.
+
+    See `random_allocation_delta` for the conditions. The result is an upper bound.
 
     Parameters
     ----------
     delta
-        In (0, 1), and in [0, 1) for Laplace noise: without a delta nothing is gained.
+        In (0, 1), or in [0, 1) for Laplace noise. At 0 there is no amplification.
     noise_to_sensitivity, rounds, shares, neighboring_relation, noise
         As for `random_allocation_delta`.
     cycles
-        Number of such passes, each with an independent draw.
+        Number of passes over all releases. Units draw anew, independently, in each pass.
 
     Raises
     ------
@@ -362,7 +365,10 @@ def random_allocation_noise_to_sensitivity(
     noise: Noise = "gaussian",
     cycles: int = 1,
 ) -> float:
-    """Return the least noise at which units in one secret release of many keep a budget.
+    """Return the least noise ratio for which random allocation keeps a budget.
+
+    Each unit takes part in one secret release of many, see `random_allocation_delta`. All releases
+    together are then (`target_epsilon`, `target_delta`)-DP.
 
     Parameters
     ----------

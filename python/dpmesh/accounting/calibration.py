@@ -37,21 +37,24 @@ _RANGE = 1e12
 def calibrate_noise(
     epsilon_of: Callable[[float], float], *, target_epsilon: float, guess: float = 1.0
 ) -> float:
-    """Return the least noise scale at which the epsilon of a composition is within a target.
+    """Return the least noise scale for which an epsilon is at most a target.
 
     Parameters
     ----------
     epsilon_of
-        The epsilon at a noise scale: finite from some scale on, and never growing with it.
+        Function from a noise scale to epsilon. It must not increase with the noise scale, and must
+        be finite for large scales.
     target_epsilon
-        Finite and positive.
+        Largest epsilon, finite and positive.
     guess
-        Start of the search; each factor of two between it and the result takes an evaluation.
+        Noise scale at which the search starts, positive. Each factor of two between the guess and
+        the result takes one evaluation.
 
     Returns
     -------
-    A scale whose `epsilon_of` does not exceed the target and is within 1e-6 of it (of the target,
-    if that is below 1); or, where `epsilon_of` jumps across the target, the scale behind the jump.
+    A noise scale. Its epsilon is at most the target, and within 1e-6 of the target (for targets
+    below 1: within a relative 1e-6). If `epsilon_of` jumps across the target, the scale just above
+    the jump.
 
     Raises
     ------
@@ -172,7 +175,9 @@ def poisson_gaussian_noise_to_sensitivity(
     count: npt.ArrayLike = 1,
     accountant: Accountant = "best",
 ) -> float:
-    """Return the least noise at which Poisson-sampled Gaussian releases keep a budget.
+    """Return the least noise ratio for which Gaussian releases of Poisson samples keep a budget.
+
+    All rounds together are then (`target_epsilon`, `target_delta`)-DP.
 
     Parameters
     ----------
@@ -212,10 +217,11 @@ def fixed_size_gaussian_noise_to_sensitivity(
     count: npt.ArrayLike = 1,
     accountant: Accountant = "best",
 ) -> float:
-    """Return the least noise at which Gaussian releases of fixed-size samples keep a budget.
+    """Return the least noise ratio for which Gaussian releases of fixed-size samples keep a budget.
 
-    Noise is relative to the replace-one sensitivity, and samples are those of
-    `fixed_size_gaussian_epsilon`. Everything else is as in `poisson_gaussian_noise_to_sensitivity`.
+    The sensitivity is that to replacing a unit. The samples are drawn without replacement, as in
+    `fixed_size_gaussian_epsilon`. Parameters, result and errors are those of
+    `poisson_gaussian_noise_to_sensitivity`.
     """
     rounds = sampled_rounds(sampling_rate, relative_noise, count)
     pair, curve = sampled_pair("fixed_size", neighboring_relation)
@@ -227,16 +233,19 @@ def fixed_size_gaussian_noise_to_sensitivity(
 def affordable_rounds(
     epsilon_of: Callable[[int], float], *, target_epsilon: float, at_most: int = 2**40
 ) -> int:
-    """Return the most rounds whose epsilon is within `target_epsilon`: 0 if not even one is.
+    """Return the largest number of rounds for which epsilon is at most a target.
+
+    The result is 0 if the epsilon of one round exceeds the target.
 
     Parameters
     ----------
     epsilon_of
-        The epsilon of the first n rounds, which must not fall as n grows.
+        Function from a number n of rounds to the epsilon of the first n rounds. It must not
+        decrease with n.
     target_epsilon
-        Finite and positive.
+        Largest epsilon, finite and positive.
     at_most
-        The most rounds to try, at least 1.
+        Largest number of rounds to try, at least 1.
 
     Raises
     ------

@@ -121,9 +121,11 @@ def discrete_gaussian_epsilon(
     sampling_rate: npt.ArrayLike = 1.0,
     count: npt.ArrayLike = 1,
 ) -> float:
-    """Return an epsilon of composed discrete Gaussian releases, of samples or of all data.
+    """Return the epsilon of composed discrete Gaussian releases, with or without sampling.
 
-    Samples are Poisson samples under ``"add_remove"`` and of fixed size under ``"replace_one"``.
+    The result is an upper bound, by Rényi DP. The samples are Poisson samples under
+    ``"add_remove"``, and samples of fixed size under ``"replace_one"``. A sampling rate of 1 means
+    no sampling.
 
     At integer orders the moments of a sampled release are sums, with positive factors, of moments
     of the unsampled one, which are at most those of Gaussian noise: exactly for Poisson samples

@@ -20,7 +20,10 @@ from dpmesh.accounting._arguments import Floats, noisy_rounds, non_negatives, op
 
 
 def gdp_mu(noise_to_sensitivity: npt.ArrayLike, *, count: npt.ArrayLike = 1) -> float:
-    """Return the ``mu`` of Gaussian releases that touch the same data, composed.
+    """Return the parameter ``mu`` of Gaussian DP of composed Gaussian releases of the same data.
+
+    ``mu``-GDP: no test distinguishes neighbouring datasets better than N(0, 1) and N(mu, 1) (Dong,
+    Roth and Su 2022). The composition is exact.
 
     Parameters
     ----------
@@ -49,21 +52,22 @@ def gdp_epsilon(*, delta: float, mu: float) -> float: ...
 @overload
 def gdp_epsilon(*, delta: float, mu: Floats) -> Floats: ...
 def gdp_epsilon(*, delta: float, mu: float | Floats) -> float | Floats:
-    """Return the smallest epsilon at which ``mu``-GDP is (epsilon, delta)-differential privacy.
+    """Return the smallest epsilon at which ``mu``-GDP implies (epsilon, delta)-DP.
 
     Exact (Balle and Wang 2018, Theorem 8), to a relative error of about 1e-14, for delta down to
-    1e-300. Where rounding leaves a choice, the epsilon returned is one that holds.
+    1e-300. Rounding is upwards, so that the result is not too small.
 
     Parameters
     ----------
     delta
         In (0, 1).
     mu
-        At least 0: a number, or an array, such as one for each node.
+        Parameter of Gaussian DP, at least 0, such as the result of `gdp_mu`: a number, or an array
+        with a mu for each node.
 
     Returns
     -------
-    Same shape as `mu`; 0 where delta alone covers the release.
+    Epsilon, in the shape of `mu`; 0 where (0, delta)-DP holds.
 
     Raises
     ------
@@ -81,21 +85,22 @@ def gdp_delta(*, epsilon: float, mu: float) -> float: ...
 @overload
 def gdp_delta(*, epsilon: float, mu: Floats) -> Floats: ...
 def gdp_delta(*, epsilon: float, mu: float | Floats) -> float | Floats:
-    """Return the smallest delta at which ``mu``-GDP is (epsilon, delta)-differential privacy.
+    """Return the smallest delta at which ``mu``-GDP implies (epsilon, delta)-DP.
 
     Exact: ``Phi(-epsilon/mu + mu/2) - exp(epsilon) Phi(-epsilon/mu - mu/2)`` (Balle and Wang 2018,
-    Theorem 8), evaluated without cancellation; 0 below the smallest double.
+    Theorem 8), where Phi is the distribution function of N(0, 1). The difference is evaluated
+    without cancellation. A delta below the smallest positive double becomes 0.
 
     Parameters
     ----------
     epsilon
         Finite and positive.
     mu
-        At least 0: a number, or an array, such as one for each node.
+        Parameter of Gaussian DP, at least 0: a number, or an array with a mu for each node.
 
     Returns
     -------
-    Same shape as `mu`.
+    Delta, in the shape of `mu`.
 
     Raises
     ------
@@ -109,10 +114,11 @@ def gdp_delta(*, epsilon: float, mu: float | Floats) -> float | Floats:
 
 
 def analytic_gaussian_noise_to_sensitivity(*, target_epsilon: float, target_delta: float) -> float:
-    """Return the least noise that makes one Gaussian release (epsilon, delta)-private.
+    """Return the least noise ratio for which one Gaussian release is (epsilon, delta)-DP.
 
-    The analytic Gaussian mechanism (Balle and Wang 2018, Algorithm 1): exact at any epsilon, where
-    the classical ``sqrt(2 ln(1.25/delta)) / epsilon`` is proved below 1 and wrong above about 8.
+    This is the calibration of the analytic Gaussian mechanism (Balle and Wang 2018, Algorithm 1),
+    exact for every epsilon. The classical formula ``sqrt(2 ln(1.25/delta)) / epsilon`` is proved
+    only for epsilon below 1, and is wrong above about 8.
 
     Parameters
     ----------

@@ -11,10 +11,11 @@ from dpmesh._validate import one_of, positive
 def noise_to_sensitivity(
     noise_multiplier: float, *, neighboring_relation: NeighboringRelation
 ) -> float:
-    """Convert a noise multiplier into the noise over the sensitivity, which decides the cost.
+    """Convert a noise multiplier into a noise ratio: standard deviation over the L2 sensitivity.
 
-    A clipped sum moves by one clipping norm if a unit is added or removed, and by two if a unit is
-    replaced. The factor is a power of 2, so that the conversion is exact.
+    A sum of clipped vectors changes by at most one clipping norm if a unit is added or removed, and
+    by at most two if a unit is replaced. So the result is `noise_multiplier` under
+    ``"add_remove"``, and half of it under ``"replace_one"``.
 
     Parameters
     ----------

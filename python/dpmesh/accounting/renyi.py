@@ -208,14 +208,15 @@ def rdp_epsilon(
     orders: npt.ArrayLike | None = None,
     conversion: Conversion = "optimal",
 ) -> RdpGuarantee:
-    """Return the smallest epsilon that a Rényi curve proves at `delta`.
+    """Convert Rényi DP to (epsilon, delta)-DP: the smallest epsilon that a Rényi curve proves.
 
     Parameters
     ----------
     delta
         In (0, 1).
     rdp
-        The divergence at each order, at least 0; infinite where there is none.
+        Rényi divergence at each order, at least 0, such as the result of `rdp_gaussian`; infinite
+        where no bound is known.
     orders
         The orders of the curve; by default `DEFAULT_ORDERS`.
     conversion

@@ -42,10 +42,11 @@ def poisson_gaussian_epsilon(
     count: npt.ArrayLike = 1,
     accountant: Accountant = "best",
 ) -> float:
-    """Return an epsilon of composed Gaussian releases of Poisson samples.
+    """Return the epsilon of composed Gaussian releases of Poisson samples, as in DP-SGD.
 
-    Every unit is in each sample with probability `sampling_rate`, independently; the sum is divided
-    by nothing that depends on the sample, and the size of the sample is not published.
+    In each round every unit is in the sample with probability `sampling_rate`, independently. The
+    sample and its size must stay secret: the noisy sum must not be divided by the size. If the size
+    is published, use `published_size_gaussian_epsilon`. Every `accountant` gives an upper bound.
 
     Parameters
     ----------
@@ -54,20 +55,21 @@ def poisson_gaussian_epsilon(
     sampling_rate
         In (0, 1]: a number, or one for each round.
     noise_to_sensitivity
-        Standard deviation over the L2 sensitivity in this relation: a number, or one for each
-        round. For units that each add a vector of norm at most C, the sensitivity is C under
-        ``"add_remove"`` and 2 C under ``"replace_one"``.
+        Standard deviation over the L2 sensitivity under `neighboring_relation`: a number, or one
+        for each round. For units that each add a vector of norm at most C, the sensitivity is C
+        under ``"add_remove"`` and 2 C under ``"replace_one"``.
     neighboring_relation
-        Under ``"replace_one"`` the sum is one of vectors that are clipped to half the sensitivity.
+        ``"add_remove"`` or ``"replace_one"``. Under ``"replace_one"`` the vector of each unit must
+        be clipped to half the sensitivity.
     count
-        Number of rounds of each kind: a number, or one for each round.
+        Number of repetitions of each round: a number, or one for each round.
     accountant
-        ``"pld"``: privacy loss distributions, an upper bound within about 1e-6 of the truth for a
-        few distinct rounds, within 1% at rates and deltas so small that few losses decide, and
-        within 2% for a thousand distinct rounds; one round is exact. Beyond about 1e8 rounds, or
-        below noise 1e-6, its grid proves little or nothing. ``"rdp"``: the Rényi curve,
-        some percent above and more at small sampling rates; under ``"replace_one"`` without
-        amplification. ``"best"``: the smaller of both.
+        ``"pld"``: composition of privacy loss distributions. One round is exact. For a few distinct
+        rounds the result is within about 1e-6 of the exact value, for a thousand distinct rounds
+        within 2%, and within 1% at very small rates and deltas. Beyond about 1e8 rounds, or at
+        noise ratios below 1e-6, it proves little or nothing. ``"rdp"``: the Rényi curve, some
+        percent above the exact value, and more at small sampling rates. Under ``"replace_one"``
+        it has no amplification by sampling. ``"best"``: the smaller of both.
 
     Raises
     ------
@@ -88,12 +90,12 @@ def fixed_size_gaussian_epsilon(
     count: npt.ArrayLike = 1,
     accountant: Accountant = "best",
 ) -> float:
-    """Return an epsilon of composed Gaussian releases of samples of fixed size.
+    """Return the epsilon of composed Gaussian releases of samples of fixed size.
 
-    The samples are drawn without replacement. The result is an upper bound: the rounds' dominating
-    pairs (Zhu, Dong and Wang 2022) are composed, and whether data attain them is not known. The
-    same numbers in `poisson_gaussian_epsilon` give a lower bound, which data attain, 10 to 20%
-    below.
+    In each round a sample of fixed size is drawn without replacement, and stays secret. The result
+    is an upper bound, from the composition of dominating pairs of the rounds (Zhu, Dong and Wang
+    2022). It is not known whether data attain this bound. `poisson_gaussian_epsilon` with the same
+    arguments is a lower bound that data attain, 10 to 20% below.
 
     Parameters
     ----------
@@ -125,12 +127,12 @@ def published_size_gaussian_epsilon(
     population: int,
     count: npt.ArrayLike = 1,
 ) -> float:
-    """Return an epsilon of Gaussian releases of Poisson samples whose size is published, too.
+    """Return the epsilon of Gaussian releases of Poisson samples whose size is published.
 
-    For example, the noisy sum is divided by the size of the sample, or the size is logged:
-    a unit that takes part stands for another one among as many, and moves the sum by up to twice
-    the clipping norm. Both neighbouring datasets are known up to the unit that is added or removed,
-    and there are data that cost as much.
+    The size is published, for example, if the noisy sum is divided by it, or if it is logged. Given
+    the size, a unit in the sample takes the place of another unit. So the unit changes the sum by
+    up to twice the clipping norm. The relation is add-remove, and the adversary knows all other
+    units. Some datasets attain the result.
 
     Parameters
     ----------
