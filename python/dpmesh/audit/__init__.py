@@ -1,8 +1,12 @@
-"""Audits: evidence against a privacy claim from runs on neighbouring data, in three layers.
+"""Privacy audits: tests of a privacy claim by runs on neighbouring datasets.
 
-`couple` is deterministic and finds most faults with one pair of runs; `audit_mechanism` and
-`audit_algorithm` give a lower confidence bound on epsilon from many runs, `audit_one_run` from a
-single one. Failing an audit proves a fault, passing proves nothing.
+- `couple` compares one pair of runs release by release, without statistics. It finds most faults.
+- `audit_mechanism` and `audit_algorithm` give a lower confidence bound on epsilon (or on mu of
+  Gaussian DP) from many runs.
+- `audit_one_run` gives a lower confidence bound from one run with many canaries. A *canary* is a
+  unit with extreme data, inserted to be detected.
+
+A bound above the claim refutes the claim, at the stated confidence. A bound below proves nothing.
 """
 
 from dpmesh.algorithms.worst_case import projection

@@ -37,33 +37,38 @@ def audit_algorithm(
     score: Score | None = None,
     key: Key | None = None,
 ) -> AuditResult:
-    """Return a lower confidence bound on the privacy loss of whole runs.
+    """Return a lower confidence bound on the privacy loss of whole runs of an algorithm.
+
+    The algorithm runs many times on two neighbouring datasets. A test by a score of the messages
+    distinguishes the runs, and its error rates give the bound. Pilot runs choose the score and its
+    threshold, and fresh runs evaluate the test.
 
     Parameters
     ----------
     algorithm
         The algorithm to audit.
     problem, neighbor
-        Two problems that differ in one unit, as much as possible.
+        Two learning problems whose data differ in one unit, as much as possible.
     carrier
         Carrier of the messages, such as `alone`.
     rounds
-        Rounds of each run; few are enough for a canary that is used early.
+        Number of rounds of each run. Few are enough if the algorithm uses the differing unit early.
     runs
-        Runs on each dataset, and as many again for the pilot.
+        Number of evaluated runs on each dataset; the pilot runs are as many again.
     claim
-        By default that of the algorithm's plan at `delta`.
+        Claim to test; by default the claim of the algorithm's plan at `delta`, see `claim_of`.
     delta
-        In [0, 1).
+        Delta of the default claim, in [0, 1).
     confidence
-        In (0, 1).
+        Confidence level of the bound, in (0, 1).
     score
-        Large for runs on `problem`, small for runs on `neighbor`; a function of the values that the
-        run `sent`, `released` and `received`, and of nothing else. By default
-        `ReplayedLikelihood`; where units are sampled, better a `projection`. A contrast of all
-        three takes its place where pilot runs show a fault that it misses.
+        Function of a run that is large on `problem` and small on `neighbor`. It may read the
+        attributes `sent`, `released` and `received` of the run, and nothing else. By default the
+        likelihood ratio of the releases. If units are sampled, a `projection` is better. If pilot
+        runs show a violation that the score misses, a linear combination of the observed values
+        replaces the score.
     key
-        Of all randomness; by default a new one from the operating system.
+        Key of all randomness; by default a new key from the operating system.
 
     Raises
     ------
@@ -102,20 +107,21 @@ def audit_algorithm(
 def audit_layers(
     pair: Pair, crowd: Crowd, *, runs: int = 1_000, confidence: float = 0.95, key: Key | None = None
 ) -> Iterator[Coupling | AuditResult]:
-    """Couple pairs of runs, distinguish many, guess the canaries of one; yield each result in turn.
+    """Run `couple`, `audit_algorithm` and `audit_one_run` in turn, and yield each result.
 
     Parameters
     ----------
     pair
-        The algorithm and two neighbouring problems of the first two layers.
+        Algorithm and two neighbouring learning problems, for `couple` and `audit_algorithm`. The
+        method `worst_case` of an algorithm returns `pair` and `crowd`.
     crowd
-        The algorithm and the canaries of the third layer.
+        Algorithm and canaries, for `audit_one_run`.
     runs
-        Number of runs of the second layer, see `audit_algorithm`.
+        Number of runs of `audit_algorithm` on each dataset.
     confidence
-        Confidence of the second and of the third layer, each, in (0, 1).
+        Confidence level of each of the two bounds, in (0, 1).
     key
-        Of all randomness; by default a new one from the operating system.
+        Key of all randomness; by default a new key from the operating system.
 
     Raises
     ------

@@ -29,7 +29,11 @@ Rates = npt.NDArray[np.float64]
 
 
 class Claim(Protocol):
-    """A guarantee at some level: the number, epsilon or mu, that bounds the privacy loss.
+    """Interface of privacy claims that an audit can test.
+
+    A claim bounds the true positive rate (TPR) of every test that distinguishes two neighbouring
+    datasets, given its false positive rate (FPR). The *level* of a claim is its parameter: epsilon
+    of an `EpsilonClaim`, mu of a `GaussianClaim`.
 
     Examples
     --------
@@ -57,7 +61,14 @@ class Claim(Protocol):
 
 @dataclass(frozen=True)
 class EpsilonClaim:
-    """(epsilon, delta)-differential privacy.
+    """The claim of (epsilon, delta)-DP.
+
+    Parameters
+    ----------
+    epsilon
+        Finite, at least 0.
+    delta
+        In [0, 1).
 
     Raises
     ------
@@ -100,10 +111,17 @@ class EpsilonClaim:
 
 @dataclass(frozen=True)
 class GaussianClaim:
-    """mu-Gaussian differential privacy: no easier to distinguish than N(0, 1) and N(mu, 1).
+    """The claim of mu-Gaussian DP (Dong, Roth and Su 2022).
 
-    It implies (epsilon, delta)-differential privacy at every delta; `delta` selects which one to
-    print.
+    Neighbouring datasets are no easier to distinguish than N(0, 1) and N(mu, 1). The claim implies
+    (epsilon, delta)-DP at every delta.
+
+    Parameters
+    ----------
+    mu
+        Parameter of Gaussian DP, finite, at least 0.
+    delta
+        Delta in [0, 1) at which to print epsilon; it does not change the claim.
 
     Raises
     ------
@@ -149,16 +167,16 @@ class GaussianClaim:
 
 
 def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
-    """Return a plan's claim: mu-GDP if its noise is Gaussian without sampling, else an epsilon.
+    """Return the claim of a plan: mu-GDP for Gaussian noise without sampling, else epsilon.
 
-    The claim is that of an auditor, who sees all messages and no secret that partners share. Sums
-    of shares of Gaussian noise are accounted for as Gaussian: their mu is that of the plan's
-    epsilon at `delta`.
+    The adversary of the claim sees all messages, and knows no noise that partners share. Under
+    secure aggregation, where sites add shares of Gaussian noise, mu is the parameter of Gaussian DP
+    with the plan's epsilon at `delta`.
 
     Parameters
     ----------
     plan
-        Of an algorithm, or of one release.
+        Planned releases, such as ``algorithm.plan(rounds)``.
     delta
         In [0, 1).
 

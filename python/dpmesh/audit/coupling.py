@@ -124,29 +124,31 @@ def couple(
     rounds: int,
     key: Key | None = None,
 ) -> Coupling:
-    """Run an algorithm on two neighbouring problems with the same releases, and compare.
+    """Run an algorithm on two neighbouring datasets with identical releases, and compare the runs.
 
-    It checks five things:
+    The second run has the random draws of the first, and receives the releases of the first. So
+    each release can be compared before its noise. The function checks:
 
-    - The releases are those of the plan.
-    - None moves further than its noise covers, nor all together further than the plan accounts for.
-    - No two numbers have the same noise, and no two nodes a part of it in common.
-    - Numbers independent of the data do not move at all.
-    - Neither the amount of communication nor the published models differ: they follow from
-      releases.
+    - The releases are those of the algorithm's plan.
+    - No release changes by more than the declared sensitivity, and all releases together change by
+      no more than the plan accounts for.
+    - No two released numbers have the same noise, and no two nodes have a part of it in common.
+    - Numbers that must not depend on the data do not change.
+    - The amount of communication and the published models do not change, because they must be
+      functions of the releases.
 
     Parameters
     ----------
     algorithm
         The algorithm to audit.
     problem, neighbor
-        Two problems that differ in one unit, as much as possible.
+        Two learning problems whose data differ in one unit, as much as possible.
     carrier
         Carrier of the messages, such as `alone`.
     rounds
-        At least 1.
+        Number of rounds, at least 1.
     key
-        Source of the randomness; by default a new key. Both runs have the same coins in any case.
+        Key of the random draws, which both runs share; by default a new key.
 
     Raises
     ------

@@ -27,10 +27,18 @@ from dpmesh.problems.canaries import diagonal
 
 @dataclass(frozen=True, kw_only=True)
 class OneRelease(Algorithm[None, Floats]):
-    """A bare mechanism as an algorithm, so that all audits of algorithms apply to it.
+    """Algorithm that releases fixed vectors by one mechanism, for audits of the mechanism.
 
-    Its problem is the rows that it releases in even rounds, shape (nodes, dim); in odd ones it
-    releases their negatives, so that noise which rounds share cancels in the difference.
+    The learning problem is an array with the vector of each node, shape (nodes, dim). Even rounds
+    release the vectors, and odd rounds release their negatives. So noise that two such rounds share
+    cancels in the difference of their releases, which reveals the vectors.
+
+    Parameters
+    ----------
+    mechanism
+        The mechanism.
+    sensitivity
+        The sensitivity declared to the mechanism.
 
     Examples
     --------
@@ -102,9 +110,11 @@ def audit_mechanism(
     every_bit: bool = False,
     key: Key | None = None,
 ) -> AuditResult:
-    """Return a lower confidence bound on the privacy loss of one release.
+    """Return a lower confidence bound on the privacy loss of one release by a mechanism.
 
-    The score is the likelihood ratio of the noise that the mechanism claims to add.
+    The mechanism releases two neighbouring vectors many times. A test by the likelihood ratio of
+    the claimed noise distinguishes the releases, and its error rates give the bound. Pilot runs
+    choose the threshold of the test, and fresh runs evaluate the test.
 
     Parameters
     ----------
@@ -113,21 +123,21 @@ def audit_mechanism(
     sensitivity
         The sensitivity declared to the mechanism.
     pair
-        Two neighbouring rows, shape (dim,); by default at the declared distance, centred at 0, in
-        the worst direction for the norm.
+        Two neighbouring vectors, shape (dim,) each. By default their distance is the declared
+        sensitivity, in the worst direction for the norm, and they are symmetric about 0.
     dim
-        Length of the default rows.
+        Length of the default vectors.
     runs
-        Releases of each row, and as many again for the pilot.
+        Number of evaluated releases of each vector; the pilot runs are as many again.
     delta
-        Of the claim, in [0, 1); Gaussian noise is measured by its mu at any delta.
+        Delta of the claim, in [0, 1). For Gaussian noise the bound is on mu, at any delta.
     confidence
-        In (0, 1).
+        Confidence level of the bound, in (0, 1).
     every_bit
-        If true, the score uses the low-order bits of floating-point numbers, which reveal the value
-        under the noise (Mironov 2012). Noise on a grid must pass, real-valued noise need not.
+        True if the test uses the low-order bits of floating-point noise, which can reveal the value
+        (Mironov 2012). Noise on a grid must pass this test; real-valued noise may fail it.
     key
-        Of all randomness; by default a new one from the operating system.
+        Key of all randomness; by default a new key from the operating system.
 
     Raises
     ------

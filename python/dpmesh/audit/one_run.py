@@ -205,8 +205,10 @@ def audit_one_run(
 ) -> AuditResult:
     """Return a lower confidence bound on epsilon, or on mu, from one run with many canaries.
 
-    A smoke test for the real training loop: it detects only gross faults, and never replaces
-    coupling or many runs.
+    Each canary is one of two forms of a unit, chosen by an independent fair coin. The audit guesses
+    the coins from the messages of the run, and the number of correct guesses gives the bound. This
+    is a smoke test for a real training loop: it detects gross faults only, and does not replace
+    `couple` or `audit_algorithm`.
 
     Parameters
     ----------

@@ -34,20 +34,21 @@ class Observations(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditResult(InNotebooks):
-    """A lower confidence bound, next to the claim.
+    """Result of an audit: a lower confidence bound on the privacy loss, beside the claim.
 
     Parameters
     ----------
     claim
-        The guarantee.
+        The audited claim.
     lower_bound
-        Bound on the level of the true guarantee: in the claim's terms, epsilon or mu.
+        Lower confidence bound on the privacy parameter of the claim: epsilon at its delta for an
+        `EpsilonClaim`, mu for a `GaussianClaim`.
     confidence
-        Probability with which the bound holds.
+        Confidence level of the bound, in (0, 1).
     method
-        Description of the audit.
+        Description of the audit, in words.
     most
-        The largest lower bound that this audit could have found, if nothing hid the difference.
+        Largest lower bound that an audit of this size can find, if its test makes no error.
 
     Examples
     --------
@@ -68,7 +69,7 @@ class AuditResult(InNotebooks):
 
     @property
     def violated(self) -> bool:
-        """True if the claim is refuted, at this confidence."""
+        """True if the lower bound exceeds the claim, which refutes the claim."""
         return self.lower_bound > self.claim.level
 
     @property
@@ -85,7 +86,7 @@ class AuditResult(InNotebooks):
 
     @property
     def weak(self) -> bool:
-        """True if the bound is below half of the claim: a guarantee twice as bad might pass."""
+        """True if the lower bound is below half of the claimed epsilon or mu."""
         return self.lower_bound < self.claim.level / 2
 
     def __str__(self) -> str:

@@ -46,33 +46,36 @@ def audit_view(
     confidence: float = 0.95,
     key: Key | None = None,
 ) -> AuditResult:
-    """Run gradient descent on canaries, and test a view's claim with its observer's messages.
+    """Audit the epsilon against a view: an adversary who sees the messages of some nodes only.
 
-    One record of the target is the canary, with either label; all its other records, and those of
-    the other nodes, are silent. The score is the likelihood ratio of the messages that the observer
-    receives and sends, for a linear run; the threshold comes from the first of the runs.
+    Decentralized gradient descent runs many times on two datasets that differ in the label of one
+    record of the target node. All other records have zero gradients. A test by the likelihood ratio
+    of the messages that the observer receives and sends distinguishes the runs. The first runs
+    choose its threshold.
 
     Parameters
     ----------
     view
-        The observer; of `OneNode` the worst one for the target.
+        The observer, a view of `dpmesh.privacy.views`; for `OneNode` the worst node for the target.
     rounds
-        Of each run, at least 2.
+        Number of rounds of each run, at least 2.
     target
-        The node whose record differs; by default the one that the view protects least.
+        Node whose record differs; by default the node with the largest epsilon against the view.
     noise_multiplier
-        Noise multiplier of the algorithm.
+        Noise multiplier of the algorithm: standard deviation over clipping norm.
     forgetful
-        If true, the steps of other nodes wipe out the messages they received, so that their noise
-        hides nothing: accounting with their gradients as fixed inputs misses that.
+        True if the steps of other nodes erase the messages that they received, so that the noise in
+        these messages hides nothing. Accounting that takes gradients as fixed inputs misses this.
     mu
-        The claim; by default that of the view for this observer and target.
+        Claim to test, a parameter of Gaussian DP; by default the claim of the view for this
+        observer and target.
     runs
-        On each of the two datasets, at least 20.
+        Number of runs on each of the two datasets, at least 20.
     confidence
-        In (0, 1): a correct and sharp claim is refuted with at most 1 less this.
+        Confidence level of the bound, in (0, 1). A correct claim is refuted with probability at
+        most ``1 - confidence``.
     key
-        Of all randomness; by default a new one from the operating system.
+        Key of all randomness; by default a new key from the operating system.
 
     Raises
     ------
