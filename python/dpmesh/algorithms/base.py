@@ -85,7 +85,7 @@ class _SignatureOfInit:
 
 
 class Algorithm(ABC, Generic[StateT, ProblemT]):
-    """A private learning algorithm."""
+    """Base class of private learning algorithms: rounds, releases and their plan."""
 
     __signature__ = _SignatureOfInit()
 
@@ -95,9 +95,9 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     """True if `parameters` follow from releases alone, so that the guarantee covers them."""
 
     any_rows: ClassVar[str] = ""
-    """Reason why the sensitivity holds for any rows that other nodes send, honest or not.
+    """Reason why the sensitivity holds for any messages of other nodes, honest or malicious.
 
-    Parties of a contract then need not trust each other's rows. Empty if that is not proved. A
+    Parties of a contract then need not trust each other's messages. Empty if that is not proved. A
     subclass must state it again: see `holds_for_any_rows`.
     """
 
@@ -150,25 +150,33 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         rounds: int | None = None,
         **public: Any,
     ) -> AlgorithmT:
-        """Return the algorithm with the least noise at which a run is (epsilon, delta)-private.
+        """Return the algorithm with the least noise at which a run is (epsilon, delta)-DP.
+
+        The guarantee is that of the class: see its unit of privacy, neighbouring relation and
+        adversary.
 
         Parameters
         ----------
         parts
-            The algorithm's positional parameters.
+            Positional parameters of the algorithm, such as the contribution of
+            `FederatedLearning`.
         epsilon, delta
-            The budget of the run.
+            Largest epsilon and delta of the whole run (target_epsilon and target_delta in Opacus).
         rounds
-            Number of rounds of the run, where no other parameter fixes it.
+            Number of rounds of the run. It may be omitted if a parameter of the algorithm fixes it.
         public
-            The algorithm's other parameters. An algorithm with an `epsilon` parameter gets this
-            epsilon and delta.
+            Further parameters of the algorithm by name, except for its noise, all public.
+
+        Returns
+        -------
+        The algorithm with its noise parameter filled in. An algorithm that has the parameters
+        `epsilon` and `delta` gets these values.
 
         Raises
         ------
         ValueError
-            If a number is out of its range, or no noise keeps the budget: Gaussian noise needs a
-            positive delta.
+            If a number is out of its range, `rounds` is missing, or no noise keeps the budget:
+            Gaussian noise needs a positive delta.
         """
         parameters = getattr(cls, "__dataclass_fields__", {})
         if "epsilon" in parameters:
@@ -195,9 +203,10 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         return make(Budget(epsilon, delta=delta).calibrate(make, rounds, guess=guess))
 
     def least_secure_noise(self, epsilon: float, delta: float) -> float | None:
-        """Return the least noise at which secure aggregation keeps a budget; None without it.
+        """Return the least noise at which a run with secure aggregation is (epsilon, delta)-DP.
 
-        The noise is a value of the algorithm's noise parameter, one of `NOISES`.
+        It is a value of the algorithm's noise parameter, such as `noise_multiplier`. None without
+        secure aggregation.
         """
         return None
 
@@ -208,26 +217,32 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     @property
     def releases_decide(self) -> bool:
-        """True if earlier releases decide which planned ones happen: all of them then count."""
+        """True if earlier releases decide which planned releases happen; all planned ones count."""
         return False
 
     def refused_by_parties(self) -> Mapping[str, str]:
-        """Return parameters under which parties cannot check the proof, each with what to set."""
+        """Return parameter values that a contract between parties refuses, as no proof covers them.
+
+        The keys are names of parameters, the values what to set instead.
+        """
         return {}
 
     @property
     def neighboring_relation(self) -> NeighboringRelation:
-        """Which datasets count as neighbours."""
+        """Neighbouring relation of the guarantee: ``"replace_one"`` or ``"add_remove"``."""
         return "replace_one"
 
     @property
     def unit(self) -> Unit:
-        """The unit of privacy that is replaced, added or removed."""
+        """Unit of privacy: ``"record"``, or ``"user"`` for a client with all of its records."""
         return "record"
 
     @property
     def run_length(self) -> int | None:
-        """Number of rounds, of one node if nodes take turns; None if no parameter fixes it."""
+        """Number of rounds that the parameters fix; None if they fix none.
+
+        Where nodes take turns, it counts the rounds of one node.
+        """
         return getattr(self, "rounds", None)
 
     @property
@@ -244,9 +259,10 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     @abstractmethod
     def release_of(self, t: int) -> Releases:
-        """Return what is released in round t, from public numbers alone.
+        """Return the public description of round t's releases: mechanism, sensitivity, sampling.
 
-        Where the run decides (for example whose turn it is), this is the most that can be released.
+        It follows from public numbers alone; `plan` collects it over all rounds. Where the run
+        decides (for example whose turn it is), it is the most that can be released.
         """
 
     @abstractmethod
@@ -255,16 +271,31 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     @abstractmethod
     def round(self, state: StateT, t: int, problem: ProblemT, key: Key) -> Round[StateT]:
-        """Run round t: yield messages, take what arrived, return the next state."""
+        """Run round t, counted from 0, as a generator.
+
+        It yields each `Message` before noise, is sent the received values, and returns the next
+        state.
+        """
 
     @abstractmethod
     def parameters(self, state: StateT) -> Floats:
-        """Return each node's current model, shape (nodes, dim), for evaluation."""
+        """Return each node's current model, shape (nodes, dim), for evaluation.
+
+        No guarantee covers it unless `parameters_are_released`. Publish `published`.
+        """
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
-        """Return how messages react to a record and to each other, in public numbers.
+        """Return bounds on how far messages move with a record and with earlier messages.
 
-        The cost against a view rests on it, see `dpmesh.privacy.views`.
+        Epsilon under a weaker adversary (network DP) rests on these public numbers; see
+        `dpmesh.privacy.views`. `NotProved` if there is no proof.
+
+        Parameters
+        ----------
+        rounds
+            Number of rounds of the run.
+        problem
+            The linear problem, or `LossFacts` with its public facts.
         """
         unknown = f"{type(self).__name__} has no proof under a weaker adversary"
         return NotProved(reason=self.no_views or unknown)
@@ -277,10 +308,11 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         delta: float | None = None,
         canaries: int = 1_000,
     ) -> tuple[Pair, Crowd]:
-        """Return data on which the algorithm leaks as much as its plan allows, for audits.
+        """Return made-up data on which the algorithm leaks as much as its plan allows, for audits.
 
-        The pair is two neighbouring problems, for `dpmesh.audit.audit_algorithm`. The crowd is a
-        problem with many canaries, each in one of two forms, for `dpmesh.audit.audit_one_run`.
+        A canary is a made-up record (or client) whose presence an audit tries to detect. The pair
+        is two neighbouring problems, for `dpmesh.audit.audit_algorithm`. The crowd is a problem
+        with many canaries, each in one of two forms, for `dpmesh.audit.audit_one_run`.
 
         Parameters
         ----------
@@ -326,15 +358,17 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         return pair, crowd
 
     def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
-        """Return all releases of a run of `rounds` rounds, from public numbers alone.
+        """Return all releases of a run, from public numbers alone, before any data are touched.
+
+        ``plan(rounds).cost(delta).epsilon`` is the epsilon of the run.
 
         Parameters
         ----------
         rounds
-            At least 1.
+            Number of rounds of the run, at least 1.
         problem
-            If given, its public facts (its loss, the bound on its features) determine what the run
-            costs against a view: ``plan.cost(delta, view=..)``. `LossFacts` give them without data.
+            Problem, or `LossFacts`, whose public facts (loss, bound on the features) are needed for
+            epsilon under a weaker adversary: ``plan.cost(delta, view=..)``. No record is read.
         """
         releases: list[Release] = []
         for t in each_round(rounds):
@@ -363,36 +397,43 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         )
 
     def most_rounds(self, problem: ProblemT) -> int | None:
-        """Return how many rounds the problem's records last, if each is used in one round only.
+        """Return the largest number of rounds, where each record is used in one round only.
 
-        None if they do not run out, or if that is left to chance.
+        None if records do not run out, or if chance decides when they do.
         """
         return None
 
     def published(self, state: StateT, received: Any) -> Any:
-        """Return the models to publish, which follow from releases alone.
+        """Return the models to publish, shape (nodes, dim), which follow from releases alone.
 
         Parameters
         ----------
         state
             The state after a round.
         received
-            Messages that arrived last, shape (nodes, dim); None before the first. They are the
-            models to publish, unless the algorithm's `parameters` are themselves released.
+            Messages that arrived last, shape (nodes, dim); None before the first. By default they
+            are the models to publish, or the `parameters` if `parameters_are_released`.
         """
         if self.parameters_are_released:
             return Released(self.parameters(state))
         return received
 
     def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
-        """Return the nodes that send in round t, in their order, where messages travel by token.
+        """Return the nodes that send in round t, in order, where a token passes between nodes.
 
         Parameters
         ----------
+        t
+            Round, from 0.
         turns, records
-            How many turns each node has had, and how many records it has, shape (nodes,).
+            Number of turns that each node has had, and of its records, shape (nodes,).
         key
-            Of the public coins.
+            Key of the public coins.
+
+        Raises
+        ------
+        NotImplementedError
+            If the algorithm passes no token.
         """
         raise NotImplementedError(f"{type(self).__name__} passes no token")
 
@@ -408,16 +449,16 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         return 1.0
 
     def losses(self, state: StateT, t: int, problem: ProblemT, key: Key) -> Numbers | None:
-        """Return the losses before round t of the nodes that learn in it; None if no node learns.
+        """Return the losses, before round t, of the nodes that learn in it; None if no node does.
 
-        They are on the records that the round uses. A run needs them in rounds that it measures.
+        Each node's loss is on the records that it uses in the round. No epsilon covers the losses.
         """
         return None
 
     def examples(self, t: int, problem: ProblemT, key: Key) -> Batches | None:
-        """Return the records that each node uses in round t, if no record is in two rounds.
+        """Return the records that each node uses in round t, for the metric ``"regret"``.
 
-        Regret needs them. None if records are used in several rounds.
+        None if a record may be used in several rounds.
         """
         return None
 

@@ -103,44 +103,58 @@ TRUSTED = TrustedServer()
 
 @dataclass(frozen=True)
 class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
-    """A server that learns from noisy sums: FedAvg, DP-Fed-LS, FedAdam, SCAFFOLD, DP-SGD.
+    """Private federated learning with a server: FedAvg, DP-Fed-LS, FedAdam, SCAFFOLD or DP-SGD.
+
+    In a round clients contribute clipped vectors. These are summed, noise is added, and the sum is
+    divided by its expected number of units. The server filters the noisy average (`denoiser`) and
+    moves the global model w along it (`optimizer`, `step_size`). Source: Algorithm 1 of Liang et
+    al. (DP-Fed-LS), whose symbols are used here.
 
     Parameters
     ----------
     contribution
-        What clients contribute: `ClientUpdates`, which protects a client with all that it holds, or
-        `RecordGradients`, which protects a record.
+        Vectors that clients contribute. `ClientUpdates` are model updates after local training,
+        with user-level (client-level) privacy. `RecordGradients` are sums of clipped gradients,
+        with record-level privacy.
     noise_multiplier
         Standard deviation nu of the noise on the sum over the contribution's `clipping_norm`, as in
         Opacus and Flower. Under secure aggregation it counts only noise that is unknown to the
         server and the clients that collude with it. None runs without noise, for comparison.
     combination
-        How contributions come together: `TrustedServer`, which sees them, or `SecureAggregation`,
-        where it sees noisy sums alone.
+        Place where contributions are summed: `TrustedServer`, a server that sees each contribution
+        and adds the noise, or `SecureAggregation`, where the server sees noisy sums alone.
     denoiser
-        What the server makes of the noisy average, such as ``LaplacianSmoothing(1.0)``.
+        Filter of the noisy average, such as ``denoisers.LaplacianSmoothing(1.0)`` of
+        `dpmesh.algorithms`; by default none.
     optimizer
-        How the server steps along it: `ServerMomentum()` or `ServerAdam()`; None adds it up.
+        Optimizer of the server: `ServerMomentum()`, `ServerAdam()`, or None for plain steps along
+        the filtered average.
     average
-        `Average`, the models of which the output is the average; None for the last model.
+        `Average` of the global models of several rounds, as the output; None for the last model.
     step_size
-        The paper's eta_g, by round, t = 1, 2, ..
+        Learning rate eta_g of the server for t = 1, 2, ..: a number or a schedule.
     noise
-        Kind of noise: a class of mechanisms, such as `Laplace` or your own, with a trusted server;
-        or `correlated.InTime` of `dpmesh.noise`, made for ``topology=None``, for groups of clients
-        in turn. None for Gaussian noise of each round by itself.
+        Kind of noise. With a trusted server, a class of mechanisms, such as `dpmesh.noise.Laplace`
+        or a custom one. With ``sampling="cyclic"``, temporally correlated noise as in DP-FTRL:
+        `correlated.InTime` of `dpmesh.noise`, made for ``topology=None``. None for independent
+        Gaussian noise.
 
     Guarantee
     ---------
-    Epsilon and delta of `plan` hold for the models of all rounds together, for one unit of the
-    contribution: the sum moves by its sensitivity at most, is divided by public numbers alone, and
-    all that follows the noise is post-processing. Groups that take turns are mu-Gaussian-DP with
-    mu = sqrt(k) / `noise_multiplier` for k turns of a group, also with `noise` (Theorem 1 of
-    ``docs/privacy/correlated_noise.md``). If a client is removed, the other clients keep their
-    numbers, and so their groups. Control variates change nothing: a client's follows from its own
-    data, its coins and releases, and the server's from releases (``docs/algorithms/federated.md``
-    has the proof). All clients have the same weight: weights by numbers of records would be private
-    data.
+    The global models of all rounds together are (epsilon, delta)-DP with the epsilon of
+    ``plan(rounds).cost(delta)``. The unit and the neighbouring relation are those of the
+    contribution. The adversary sees all global models. A `TrustedServer` is trusted, and keeps
+    secret who takes part where sampling amplifies privacy. With `SecureAggregation` the adversary
+    is the server with its colluding clients.
+
+    A unit moves the sum by at most its sensitivity, divisors are public, and all that follows the
+    noise is post-processing. With ``sampling="cyclic"``, for k turns of a group, the models are
+    mu-Gaussian-DP with mu = sqrt(k) / `noise_multiplier`, also with `InTime` (Theorem 1 of
+    ``docs/privacy/correlated_noise.md``). If a client is removed, the others keep their numbers and
+    groups. SCAFFOLD's control variates do not change the guarantee: a client's follows from its own
+    data, its coins and releases, and the server's from releases
+    (``docs/algorithms/federated.md``). All clients have the same weight, since weights by numbers
+    of records would be private data.
 
     Examples
     --------
@@ -201,13 +215,13 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
 
     @property
     def clipping_bound(self) -> float:
-        """The clipping norm of the contribution: of the first round, if it adapts."""
+        """Clipping norm of the contribution; with adaptive clipping, that of the first round."""
         return self.contribution.clipping_norm
 
     def least_secure_noise(self, epsilon: float, delta: float) -> float | None:
-        """Return the least `noise_multiplier` of secure aggregation for a budget.
+        """Return the least `noise_multiplier` at which secure aggregation is (epsilon, delta)-DP.
 
-        None without secure aggregation.
+        None with a trusted server.
         """
         if not isinstance(self.combination, SecureAggregation):
             return None
@@ -220,12 +234,12 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
 
     @cached_property
     def secure_sum(self) -> SecureSum | None:
-        """The public numbers of the secure sum; None if the server sees the parts."""
+        """Public parameters of the secure sum; None with a trusted server."""
         return self.combination.numbers(self.contribution, self.noise_to_sensitivity)
 
     @cached_property
     def expected_size(self) -> float:
-        """The public number S that sums are divided by: of units that arrive."""
+        """Divisor S of sums, a public number: expected number of units whose vectors arrive."""
         return self.combination.arrival_rate * self.contribution.expected_size
 
     @cached_property
@@ -250,11 +264,11 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of trust in the server; under secure aggregation, of who does not collude."""
+        """Assumptions of the guarantee: trust in the server, or limits on collusion."""
         return self.combination.assumptions(self.contribution, self.secure_sum)
 
     def release_of(self, t: int) -> Release:
-        """Return the noisy sum of a round."""
+        """Return the release of round t: the noisy sum of all contributions."""
         scheme = self.contribution.scheme
         if self.secure_sum is not None and scheme is not None and scheme.rate == 1:
             scheme = None
@@ -268,7 +282,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         return Release(t, mechanism, self.sensitivity(t), sampling=scheme, batch=batch)
 
     def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
-        """Return the sums of `rounds` rounds, and one more for each client that may be lost."""
+        """Return the releases of a run, and one more for each client that may drop out."""
         return super().plan(self.combination.attempts(rounds), problem)
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
@@ -278,7 +292,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
     # A run
 
     def init(self, problem: ModelProblem, key: Key) -> FederatedState:
-        """Start from the problem's initial model."""
+        """Return the state before round 0, with the problem's initial model."""
         require_problem(self, problem, "initial")
         clients = self.contribution.clients
         local_clients = problem.nodes
@@ -297,7 +311,10 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         return self.start_from(Released(initial_parameters(problem, key, 1)))
 
     def start_from(self, w: Released) -> FederatedState:
-        """Start from this global model, shape (1, dim), which must not depend on private data."""
+        """Return a state that starts from the global model `w`, shape (1, dim).
+
+        The model must not depend on private data.
+        """
         secure_sum = self.secure_sum
         if secure_sum is not None and w.shape[1] != secure_sum.dim:
             fail("problem", f"a model of length {secure_sum.dim} (combination.dim)", w.shape[1])
@@ -329,13 +346,13 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         return self.absorb(state, noisy, t, self.contribution.decay(problem))
 
     def cohort(self, t: int, key: Key, local_clients: int) -> Indices:
-        """Return the clients whose contributions to round t arrive, ascending; secret."""
+        """Return the clients whose contributions to round t arrive, ascending, as a secret."""
         return self.combination.cohort(self.contribution, t, key, local_clients)
 
     def absorb(
         self, state: FederatedState, noisy: Released, t: int, decay: float = 0.0
     ) -> FederatedState:
-        """Move the global model by the estimated average (*)."""
+        """Return the state after the server's step along the noisy average of round t."""
         contribution, size = self.contribution, self.expected_size
         dim = state.w.shape[1]
         noisy = Released(noisy.astype(state.total.dtype, copy=False))

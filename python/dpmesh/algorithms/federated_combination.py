@@ -23,22 +23,24 @@ from dpmesh.noise.secure.sizes import reserved
 
 @dataclass(frozen=True, kw_only=True)
 class TrustedServer:
-    """A server that sees what each client sends, adds it up, and adds the noise.
+    """Trusted server, which sees each client's contribution, sums them and adds the noise.
+
+    It is a combination of `FederatedLearning` (central DP).
 
     Parameters
     ----------
     grid
-        Spacing of the grid, a power of 2: the sum is rounded to multiples of it, and the noise is
-        discrete Gaussian on these, larger by the factor ``1 + grid sqrt(dim) / sensitivity``, which
-        covers the rounding. None for real-valued noise.
+        Spacing of a grid, a power of 2. The sum is rounded to multiples of it, and the noise is
+        discrete Gaussian on the grid, larger by the factor ``1 + grid sqrt(dim) / sensitivity`` to
+        cover the rounding (dim: length of the model). None for real-valued noise.
     arrival_rate
-        Probability in (0, 1] that a client of a cohort returns what it contributes, by coins that
-        look at no data; the others drop out, and are missing from the sum.
+        Probability in (0, 1] that the contribution of a client in a cohort arrives. Coins that do
+        not depend on data decide; the other clients drop out, and are missing from the sum.
 
     Guarantee
     ---------
-    Clients that drop out change nothing, even if it is known who did: a missing vector is 0. The
-    plan counts all as if they had returned.
+    Dropouts do not change the guarantee of `FederatedLearning`, even if it is known which clients
+    dropped out: a missing vector is 0, and the plan counts all clients as if they had returned.
 
     Examples
     --------
@@ -75,11 +77,11 @@ class TrustedServer:
     def assumptions(
         self, contribution: AnyContribution, numbers: SecureSum | None
     ) -> tuple[str, ...]:
-        """Return what the server must keep to itself."""
+        """Return the assumptions of trust in the server, in words."""
         return contribution.assumptions(trusted=True)
 
     def attempts(self, rounds: int) -> int:
-        """Return one for each round."""
+        """Return the number of planned sums: one for each round."""
         return rounds
 
     def cohort(
@@ -114,27 +116,33 @@ class TrustedServer:
 
 @dataclass(frozen=True, kw_only=True)
 class SecureAggregation:
-    """A secure sum: vectors under masks, each with a share of discrete Gaussian noise.
+    """Secure aggregation: the server learns only the noisy sum of the clients' masked vectors.
+
+    It is a combination of `FederatedLearning` without a trusted server. Each client adds a share of
+    discrete Gaussian noise (distributed DP).
 
     Parameters
     ----------
     dim
         Length of the model.
     rounds
-        Rounds of a run: the modulus depends on it.
+        Number of rounds of the run, on which the modulus of the sums depends.
     colluding
-        Clients that may collude with the server. With 0 a client could subtract its own share.
+        Largest number of clients that collude with the server. With 0 a client could subtract its
+        own share of the noise.
     dropouts
-        Clients that may be lost for good during a run; each costs one more release.
+        Largest number of clients that drop out for good during a run. Each adds one release to the
+        plan.
     reserve
-        Releases beside one for each round, for attempts at a sum that fail: a client stalls, sends
-        a wrong part, or refuses. At least one for each of `dropouts`, which is the default.
+        Number of further releases in the plan, for sums that fail since a client stalls, sends a
+        wrong vector, or refuses. At least `dropouts`, the default.
 
     Guarantee
     ---------
-    That of `SecureSum`: against the server together with `colluding` clients, and against each of
-    these alone. A `ClientUpdates` has a client in the place of a record; it decides by its own
-    secret coin whether it takes part, and if not sends its share of noise alone.
+    The sums have the guarantee of `dpmesh.noise.secure.SecureSum`. The adversary is the server
+    together with `colluding` clients, or one of these alone. With `ClientUpdates` the unit is a
+    client. It decides by a secret coin whether it takes part; if not, it sends its share of the
+    noise alone.
 
     Examples
     --------
@@ -204,13 +212,13 @@ class SecureAggregation:
     def assumptions(
         self, contribution: AnyContribution, numbers: SecureSum | None
     ) -> tuple[str, ...]:
-        """Return who must not collude."""
+        """Return the limit on colluding clients, in words."""
         assert numbers is not None
         *against, cryptography = numbers.assumptions_about(contribution.parties)
         return (*against, *contribution.assumptions(trusted=False), cryptography)
 
     def attempts(self, rounds: int) -> int:
-        """Return one for each round, and the reserve.
+        """Return the number of planned sums: one for each round, and the reserve.
 
         Raises
         ------

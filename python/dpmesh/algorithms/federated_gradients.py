@@ -29,29 +29,34 @@ from dpmesh.problems import GradientProblem
 
 @dataclass(frozen=True, kw_only=True)
 class RecordGradients(Contribution[GradientProblem]):
-    """Each client's sum of its records' clipped gradients: each record is protected.
+    """Clients' sums of clipped record gradients, with record-level DP: DP-SGD across sites.
+
+    It is a contribution of `FederatedLearning`. In a round each client sums the clipped gradients,
+    at the global model, of its records that take part.
 
     Parameters
     ----------
     clients
-        Number of clients, the sites that hold the records.
+        Number of clients: the sites that hold the records.
     records
-        Number of records of all clients together, N: a public constant.
+        Number N of records of all clients together, a public constant.
     sampling_rate
-        Probability in (0, 1] with which each record takes part in a round, q, by its client's
-        secret coins.
+        Probability q in (0, 1] with which each record takes part in a round (Poisson sampling), by
+        its client's secret coins.
     clipping_norm
-        Largest L2 norm of a record's gradient, C.
+        Largest L2 norm C of a record's gradient (max_grad_norm in Opacus); longer ones are clipped.
     neighboring_relation
-        ``"replace_one"``, or ``"add_remove"``, under which sampling amplifies privacy.
+        Neighbouring relation of the guarantee: ``"replace_one"``, or ``"add_remove"``, under which
+        sampling amplifies privacy.
     records_per_client
-        Largest number of records of one client, which is public; by default `records`.
+        Largest number of records of one client, a public number; by default `records`.
 
     Guarantee
     ---------
-    A record moves the sum by 2 C if it is replaced, and by C if it is added or removed, whatever it
-    holds: `clipped_gradient_sums`. The divisor is the public number q N; how many records took part
-    is never sent, nor are times and losses.
+    The unit is one record. It moves the sum by at most 2 C in L2 norm if it is replaced, and by at
+    most C if it is added or removed. The divisor of the sum is the public number q N. Sampling
+    amplifies privacy as long as nobody learns which records take part: their number, times and
+    losses are never sent. `FederatedLearning` states adversary and noise.
 
     Examples
     --------
@@ -77,28 +82,28 @@ class RecordGradients(Contribution[GradientProblem]):
 
     @property
     def scheme(self) -> PoissonSampling | None:
-        """Coins of records, which amplify the privacy of adding or removing one."""
+        """Poisson sampling of records; None if it amplifies nothing, as under replace-one."""
         if self.sampling_rate == 1 or self.neighboring_relation == "replace_one":
             return None
         return PoissonSampling(self.sampling_rate)
 
     @property
     def expected_size(self) -> float:
-        """The public number q N."""
+        """Expected number of records in a round, the public number q N."""
         return self.sampling_rate * self.records
 
     @property
     def expected_clients(self) -> float:
-        """All clients take part, each with some of its records."""
+        """Number of clients in a round: all of them, each with some of its records."""
         return self.clients
 
     @property
     def size(self) -> dict[str, Any]:
-        """Records of all clients, and the most of one."""
+        """Counts of units for secure aggregation: records in all, and at most at one client."""
         return {"records": self.records, "records_per_site": self.records_per_client}
 
     def sensitivity(self, bit_weight: float) -> Sensitivity:
-        """Return how far one record moves the sum."""
+        """Return the L2 sensitivity of the sum to one record."""
         if self.neighboring_relation == "replace_one":
             return Sensitivity(2 * self.clipping_norm, "l2", "2 C, one clipped gradient replaced")
         return Sensitivity(self.clipping_norm, "l2", "C, one clipped gradient added or removed")
@@ -112,7 +117,7 @@ class RecordGradients(Contribution[GradientProblem]):
         return (once,)
 
     def check_secure(self) -> None:
-        """A secure sum hides which records take part."""
+        """Accept secure aggregation, which hides the records that take part."""
 
     def check(self, problem: GradientProblem) -> None:
         """Fail unless each client here has records, and not more than the public bound."""
@@ -161,12 +166,12 @@ class RecordGradients(Contribution[GradientProblem]):
         yield cohort, Sensitive(self.sums(state.w, t, problem, key)[cohort])
 
     def sums(self, w: Released, t: int, problem: GradientProblem, key: Key) -> Sensitive:
-        """Return the sum of each client that is here, shape (clients, dim). It stays inside."""
+        """Return each local client's sum of clipped gradients, shape (clients, dim), un-noised."""
         batches = self.sample(self._all_records(problem), t, key)
         return clipped_gradient_sums(problem, w, batches, self.clipping_norm)
 
     def sample(self, everything: Ragged, t: int, key: Key) -> Ragged:
-        """Return the records that take part: each by a coin of its own client."""
+        """Return the records that take part in round t, each by a secret coin of its client."""
         if self.sampling_rate == 1:
             return everything
         indptr, records = everything

@@ -15,29 +15,31 @@ from dpmesh.schedules import Schedule, at, keep_schedules
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveClipping:
-    """A clipping norm that follows a quantile of the clients' updates.
+    """Adaptive clipping norm, which follows a quantile of the norms of clients' updates.
 
-    With each update goes a bit: whether it ended inside the ball of radius C_t. Their noisy share b
-    moves the radius: ``C_(t+1) = C_t exp(-step_size (b - quantile))``.
+    Each client adds an indicator bit to its update: 1 if the update's norm is below the clipping
+    norm C_t. The noisy fraction b of set bits gives the next norm:
+    ``C_(t+1) = C_t exp(-step_size (b - quantile))``.
 
     Parameters
     ----------
     quantile
-        Share of the updates that should end inside the ball, in (0, 1).
+        Target fraction of updates with a norm below the clipping norm, in (0, 1).
     step_size
-        Of the logarithm of the radius.
+        Learning rate of the logarithm of the clipping norm.
     noise_std
-        Standard deviation of the noise on the number of bits; None for 1/20 of the updates that
-        arrive on average, as in the paper, or as much as is possible if that is too little.
+        Standard deviation of the noise on the number of set bits, more than half of the noise
+        multiplier. None for the larger of the noise multiplier and, as in the paper, 1/20 of the
+        expected number of updates.
 
     Guarantee
     ---------
-    The bits are released in one vector with the sum of the updates, each bit less 1/2 times
-    `weight` C_t (0 of a client without records, as of one that is absent), by one Gaussian release
-    of the algorithm's noise multiplier: they cost no epsilon, but the noise on the updates grows by
-    ``sqrt(1 + weight^2 / 4)``. Source: Andrew, Thakkar,
-    McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping", 2021,
-    Algorithm 1 and Theorem 1, whose two noise multipliers are these.
+    Updates and bits are released together, as one Gaussian release of the algorithm's noise
+    multiplier. A client's vector is its update, followed by (bit - 1/2) `weight` C_t; the last
+    number is 0 for a client without records, as for an absent one. The bits therefore add nothing
+    to epsilon, and the noise on the updates is larger by the factor ``sqrt(1 + weight^2 / 4)``.
+    Source: Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive
+    Clipping", 2021, Algorithm 1 and Theorem 1, which has these two noise multipliers.
 
     Examples
     --------
@@ -57,14 +59,15 @@ class AdaptiveClipping:
         probability("quantile", self.quantile, zero=False, one=False)
 
     def weight(self, least_std: float, updates: float) -> float:
-        """Return how far a bit moves the released vector, in units of C_t.
+        """Return the weight of a bit in the released vector, in units of C_t.
 
         Parameters
         ----------
         least_std
-            Noise on the number of bits if they were released alone, which is their least.
+            Standard deviation of the noise on the number of set bits if they were released alone,
+            at the same epsilon: the smallest one possible.
         updates
-            How many arrive on average.
+            Expected number of updates in a round.
 
         Raises
         ------
@@ -79,7 +82,7 @@ class AdaptiveClipping:
         return 2 * least_std / sqrt(std**2 - least_std**2)
 
     def next_norm(self, clipping_norm: float, share_inside: float) -> float:
-        """Return C_(t+1)."""
+        """Return the next clipping norm C_(t+1), given C_t and the noisy fraction of set bits."""
         return clipping_norm * exp(-self.step_size * (share_inside - self.quantile))
 
 
@@ -95,12 +98,14 @@ class ServerOptimizer(Protocol):
 
 @dataclass(frozen=True)
 class ServerMomentum:
-    """``m_t = decay m_(t-1) + Delta_t``, the direction of step t.
+    """Server momentum (FedAvgM): steps along ``m_t = decay m_(t-1) + Delta_t``.
+
+    Delta_t is the noisy average of round t. Momentum is post-processing: it adds no epsilon.
 
     Parameters
     ----------
     decay
-        Share of the last direction that stays, in [0, 1).
+        Fraction of the last direction m_(t-1) that is kept, in [0, 1).
 
     Examples
     --------
@@ -116,21 +121,24 @@ class ServerMomentum:
         every(self, probability, "decay", one=False)
 
     def step(self, delta: Released, moments: Floats) -> tuple[Floats, Floats]:
-        """Return the momentum, twice."""
+        """Return the direction m_t, and m_t as the new memory."""
         moments = moments.dtype.type(self.decay) * moments + delta
         return moments, moments
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerAdam:
-    """Adam on averages of updates: FedAdam of Reddi et al., 2021, Algorithm 2.
+    """Server Adam (FedAdam): Adam steps along noisy averages; post-processing.
+
+    Source: Reddi et al., 2021, Algorithm 2.
 
     Parameters
     ----------
     decay, square_decay
-        Of the means of the averages and of their squares, in [0, 1).
+        Decay of the running means of the averages and of their squares, beta_1 and beta_2, in
+        [0, 1).
     adaptivity
-        Added to the square root of the latter: the paper's tau.
+        Positive number added to the root mean square, the paper's tau (epsilon of Adam).
 
     Examples
     --------
@@ -149,7 +157,7 @@ class ServerAdam:
         positive("adaptivity", self.adaptivity)
 
     def step(self, delta: Released, moments: Floats) -> tuple[Floats, Floats]:
-        """Return the mean over the root mean square, and both means."""
+        """Return the direction, the mean over the root mean square, and both means as memory."""
         new = np.concatenate([delta, delta**2])
         decays = np.array([[self.decay], [self.square_decay]], moments.dtype)
         moments = decays * moments + (1 - decays) * new
@@ -158,14 +166,15 @@ class ServerAdam:
 
 @dataclass(frozen=True, kw_only=True)
 class Average:
-    """The output: an average of the models in place of the last one.
+    """Weighted average of the global models of several rounds, as the output of a run.
 
     Parameters
     ----------
     since
-        The first model w^t that counts; w^0 is the start. The output before it is the last model.
+        Index t of the first global model w^t in the average; w^0 is the initial model. Until then
+        the output is the last model.
     weights
-        The weights a_t of w^(t-1), t = 1, 2, ..
+        Weights a_t of w^(t-1) for t = 1, 2, ..: a number or a schedule.
 
     Examples
     --------
@@ -189,11 +198,11 @@ class Average:
         Parameters
         ----------
         output, weight
-            The same up to w^(t-1).
+            Weighted average up to w^(t-1), shape (1, dim), and the sum of its weights.
         w
-            The model w^t, shape (1, dim).
+            Global model w^t, shape (1, dim).
         t
-            Its number; before `since` the average is w^t itself, of weight 0.
+            Index of the model. Before `since` the average is w^t itself, with a weight of 0.
         """
         if t < self.since:
             return w, 0.0

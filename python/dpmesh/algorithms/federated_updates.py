@@ -41,47 +41,54 @@ TOUCHING = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class ClientUpdates(Contribution[ClientProblem]):
-    """Clipped updates of clients' models after local training: each client is protected as a whole.
+    """Clipped model updates of clients after local training, with user-level (client-level) DP.
+
+    It is a contribution of `FederatedLearning`. Each client of a round's cohort trains the global
+    model w^t on its own records, and contributes the difference of its model and w^t.
 
     Parameters
     ----------
     clients
-        Number of clients, N, which is public.
+        Number N of clients, a public number.
     sampling_rate
-        The paper's tau in (0, 1]: the expected share of clients in a cohort.
+        Expected fraction of clients in a cohort, in (0, 1]; the paper's tau.
     clipping_norm
-        The paper's L: a client's model stays within this distance of the global one.
+        Largest L2 norm L of an update: each local step is clipped to this distance from w^t.
     sampling
-        ``"poisson"``: each client takes part independently. ``"uniform"``: round(tau N) clients,
-        drawn without replacement. ``"cyclic"``: round(1 / tau) fixed groups take turns, in public:
-        client i is in group i modulo their number. ``"allocation"``: in each pass of round(1 / tau)
-        rounds each client takes part in one, which it draws secretly and by itself.
+        ``"poisson"``: each client joins a cohort independently with probability tau. ``"uniform"``:
+        round(tau N) clients, drawn without replacement. ``"cyclic"``: round(1 / tau) fixed, public
+        groups take turns; client i is in group i modulo their number. ``"allocation"`` (random
+        allocation): a pass has round(1 / tau) rounds, and each client draws secretly the one round
+        of each pass in which it takes part.
     batch_size
-        Records of a client's mini-batch.
+        Number of records in a client's mini-batch.
     epochs, steps
-        Exactly one of them: passes of a client over its records (the paper's E), or mini-batches
-        (K).
+        Exactly one of them: passes of a client over its records in a round (the paper's E), or
+        local steps, one mini-batch each (K).
     step_size
-        The paper's eta_l, by round, t = 1, 2, ..; ``ExponentialDecay(0.1, 0.99)`` in section 6.
+        Learning rate eta_l of clients for t = 1, 2, ..: a number or a schedule; the paper has
+        ``ExponentialDecay(0.1, 0.99)`` in section 6.
     adaptive_clipping
-        If given, `clipping_norm` is that of the first round, and then follows a quantile of the
-        updates' norms.
+        An `AdaptiveClipping`: `clipping_norm` is that of the first round, and then follows a
+        quantile of the updates' norms. None for a fixed norm.
     proximal
-        Factor mu of ``mu / 2 |w - w^t|^2`` in each client's objective, as in FedProx (Li et al.,
-        2020); not for a `LinearProblem`.
+        Factor mu of the term ``mu / 2 |w - w^t|^2`` in each client's objective, as in FedProx (Li
+        et al., 2020). A `LinearProblem` does not support it.
     control_variates
-        Whether a client corrects each of its gradients by c - c_j, as in SCAFFOLD (Karimireddy et
-        al., 2020, option II). It takes `steps`; ``"uniform"`` is not proved, and a `LinearProblem`
-        has no such term.
+        True to add the control variates c - c_j to the gradients of client j, as in SCAFFOLD
+        (Karimireddy et al., 2020, option II). It requires `steps`. ``"uniform"`` is refused, for
+        lack of a proof. A `LinearProblem` does not support it.
     clients_at_once
-        How many clients of a cohort train together. This bounds the memory, and changes nothing but
+        Number of clients of a cohort that train together. It bounds the memory, and changes only
         the rounding of sums.
 
     Guarantee
     ---------
-    Each update has a norm of at most L whatever the client's data, and it does not depend on other
-    clients: adding or removing a client moves the sum by L at most, replacing one (``"uniform"``)
-    by 2 L. With ``"allocation"`` a pass is one event (``docs/privacy/random_allocation.md``).
+    The unit is a client with all of its records. Each update has an L2 norm of at most L for any
+    data, and does not depend on other clients. Adding or removing a client therefore moves the sum
+    by at most L (add-remove). Under ``"uniform"`` the relation is replace-one, and replacing a
+    client moves the sum by at most 2 L. With ``"allocation"`` a pass is one event
+    (``docs/privacy/random_allocation.md``). `FederatedLearning` states adversary and noise.
 
     Examples
     --------
@@ -125,7 +132,7 @@ class ClientUpdates(Contribution[ClientProblem]):
 
     @property
     def neighboring_relation(self) -> NeighboringRelation:
-        """The relation under which the sampling of cohorts amplifies."""
+        """Neighbouring relation: ``"replace_one"`` with ``"uniform"``, else ``"add_remove"``."""
         if self.sampling == "uniform":
             return "replace_one"
         return "add_remove"
@@ -155,22 +162,22 @@ class ClientUpdates(Contribution[ClientProblem]):
 
     @property
     def expected_clients(self) -> float:
-        """Clients of a cohort on average."""
+        """Expected number of clients in a cohort."""
         rate = 1 / (self.groups or 1) if self.scheme is None else self.scheme.rate
         return rate * self.clients
 
     @property
     def expected_size(self) -> float:
-        """The number of clients, since each is a unit."""
+        """Expected number of units in a cohort, the expected number of clients."""
         return self.expected_clients
 
     @property
     def size(self) -> dict[str, Any]:
-        """A client is one record of a secure sum, and a site of its own."""
+        """Counts of units for secure aggregation, in which each client is a site of one unit."""
         return {"records": self.clients, "records_per_site": 1}
 
     def cohort(self, t: int, key: Key, local_clients: int | None) -> Indices:
-        """Return the cohort S_t: secret, unless groups take turns."""
+        """Return the clients of round t's cohort, ascending: secret unless groups take turns."""
         if self.scheme is None:
             return np.arange(t % (self.groups or 1), self.clients, self.groups)
         coins = key.stream(Purpose.SAMPLE, t)
@@ -189,7 +196,7 @@ class ClientUpdates(Contribution[ClientProblem]):
     # How far a client moves the sum
 
     def sensitivity(self, bit_weight: float) -> Sensitivity:
-        """Return how far a client moves the sum over a cohort; in units of C_t if that adapts."""
+        """Return the L2 sensitivity of the sum to one client, in units of C_t if that adapts."""
         bound = self.clipping_norm
         what = "clipped update"
         if self.adaptive_clipping is not None:
@@ -223,7 +230,7 @@ class ClientUpdates(Contribution[ClientProblem]):
         return ()
 
     def check_secure(self) -> None:
-        """Fail if the server would know the cohort, or clients keep more than records."""
+        """Fail if secure aggregation has no proof: a public cohort, or clients that keep state."""
         all_take_part = self.scheme is not None and self.scheme.rate == 1
         if self.sampling != "poisson" and not (self.sampling == "uniform" and all_take_part):
             expected = (
@@ -239,7 +246,7 @@ class ClientUpdates(Contribution[ClientProblem]):
             fail("adaptive_clipping", expected, adaptive)
 
     def leaking_data(self, algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return two problems: one canary that all clients oppose, and one of canaries alone."""
+        """Return problems for audits: a canary that all clients oppose, and many canaries."""
         return opposed_clients(algorithm, size)
 
     # What a client does
@@ -267,7 +274,7 @@ class ClientUpdates(Contribution[ClientProblem]):
         clipping_norm: float | None = None,
         correction: Floats | None = None,
     ) -> Sensitive:
-        """ClientUpdate of all these clients at once, shape (clients, dim).
+        """Train these clients from the model w, and return their updates, shape (clients, dim).
 
         A correction, shape (clients, dim), is added to each client's gradients. A client whose
         training ends in NaN or infinity adds 0 to the sum: an error would reveal that it took part.
@@ -359,35 +366,35 @@ class ClientUpdates(Contribution[ClientProblem]):
         return w.dtype
 
     def moved(self, w: Released, direction: Floats, step_size: float, decay: float) -> Floats:
-        """Return w^t + eta_g Delta."""
+        """Return the global model after the server's step, w^t + eta_g Delta."""
         moved: Floats = w + w.dtype.type(step_size) * direction
         return moved
 
     @property
     def bits(self) -> int:
-        """A bit of adaptive clipping."""
+        """Number of indicators that a client sends beside its update: 1 with adaptive clipping."""
         return int(self.adaptive_clipping is not None)
 
     @property
     def models(self) -> int:
-        """The global model, and c with it."""
+        """Number of vectors a client receives: the global model, and c with control variates."""
         return 1 + self.control_variates
 
     def next_norm(self, clipping_norm: float, share: float) -> float:
-        """Return C_(t+1)."""
+        """Return the clipping norm C_(t+1) of the next round."""
         if self.adaptive_clipping is None:
             return clipping_norm
         return self.adaptive_clipping.next_norm(clipping_norm, 0.5 + share)
 
     def distance(self, t: int) -> float:
-        """Return K eta_l: an update over it is minus a mean of corrected gradients."""
+        """Return K eta_l, by which minus an update is divided to get a mean of gradients."""
         assert self.steps is not None
         return self.steps * positive("step_size", at(self.step_size, t + 1))
 
     def next_control(
         self, control: Released, average: Released, t: int, expected_size: float
     ) -> Floats:
-        """Return c of SCAFFOLD: the clients' own changes, in sum, follow from their updates."""
+        """Return the server's next control variate c of SCAFFOLD, from the noisy average."""
         if not self.control_variates:
             return control
         return control - expected_size / self.clients * (control + average / self.distance(t))

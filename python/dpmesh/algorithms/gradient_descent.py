@@ -40,44 +40,52 @@ class GradientDescentState:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientDescent(Descent[GradientDescentState]):
-    """Private decentralized gradient descent.
+    """Private decentralized gradient descent by gossip (DP-SGD without a server).
+
+    In a round each node sends its model x_t with noise n_t and averages what it receives:
+    b_t = A^k (x_t + n_t), with the mixing matrix A of the topology. Then it steps against the mean
+    g of its records' clipped gradients at b_t: x_(t+1) = b_t - alpha g(b_t).
 
     Parameters
     ----------
     records
-        Records of the smallest node, a public number.
+        Number of records of the smallest node, a public number.
     noise_multiplier
-        Standard deviation of the noise on a sum of clipped gradients over `clipping_norm`, as in
-        Opacus; None runs without noise, for comparison.
+        Standard deviation of the noise on a node's sum of clipped gradients over `clipping_norm`,
+        as in Opacus; None runs without noise, for comparison.
     step_size
-        Learning rate alpha for t = 1, 2, ...
+        Learning rate alpha for t = 1, 2, ..: a number or a schedule of `dpmesh.schedules`.
     clipping_norm
-        Largest norm L of a record's gradient.
+        Largest L2 norm L of a record's gradient (max_grad_norm in Opacus); longer ones are clipped.
     batches
-        Number of batches of a node's records. Its first `records` records are split in their order.
-        A round takes the gradient of the next batch, and the first one follows the last. 1 takes
-        all records in every round.
+        Number of batches into which each node's first `records` records are split, in their order.
+        Rounds use the batches in turn. With 1 every round uses all records of a node.
     copies
-        The most nodes that hold the same record. Each of them adds noise of its own, so the run
-        costs as much as `copies` runs on it.
+        Largest number of nodes that hold the same record. Each of them adds independent noise, so
+        that the run costs as much as `copies` runs on one copy.
     noise
-        Kind of noise: a class of mechanisms, such as `Laplace` or your own; or
-        `correlated.BetweenPartners` of `dpmesh.noise`, with several batches also
-        `correlated.InTime` and `correlated.Both`. None for independent Gaussian noise.
+        Kind of noise: a class of mechanisms, such as `dpmesh.noise.Laplace` or a custom one; or
+        correlated noise of `dpmesh.noise`: `correlated.BetweenPartners`, and with several batches
+        also `correlated.InTime` and `correlated.Both`. None for independent Gaussian noise.
     mixings
-        k, how often the messages of a round travel over the network; traffic grows with it. None
-        stands for the number that `noise` was made for, and for 1 without it.
+        Number k of times that the noisy messages of a round are mixed over the network; traffic
+        grows with it, epsilon does not. None for the number that `noise` was made for, or 1.
 
     Guarantee
     ---------
-    With Gaussian noise, all messages of T rounds are mu-Gaussian-DP with mu = 2 sqrt(k) /
-    `noise_multiplier` for one copy of a record, where k = ceil((T - 1) / `batches`) rounds use a
-    record, for replacing one record of one node, whatever `mixings` is: given all earlier messages,
-    each record moves the message after a round that uses it by at most 2 alpha L / (records //
-    batches), since b_t is made of messages alone. Noise between partners (`BetweenPartners`,
-    `Both`) hides a record from an adversary who sees all messages, unless a link partner of its
-    node is part of it (Theorems 1 and 3 of ``docs/privacy/correlated_noise.md``). The nodes' own
-    models are not covered.
+    The unit is one record of one node, under replace-one. The adversary sees all messages. With
+    independent Gaussian noise, all messages of T rounds together are mu-Gaussian-DP for one copy of
+    a record, with mu = 2 sqrt(u) / `noise_multiplier`. Here u = ceil((T - 1) / `batches`) is the
+    number of rounds that use a record; `mixings` does not matter. The reason: b_t is made of
+    messages alone. Given all earlier messages, a record moves only the message after a round that
+    uses it, by at most 2 alpha L / (records // batches) in L2 norm.
+
+    Noise between partners (`BetweenPartners`, `Both`) protects a record unless the adversary
+    includes a link partner of its node (Theorems 1 and 3 of ``docs/privacy/correlated_noise.md``).
+    The nodes' un-noised models x_t are not covered.
+
+    Source: with k > 1 this is Muffliato (Cyffers, Even, Bellet and Massoulié, 2022, Algorithms 1
+    and 3), without its accounting between pairs of nodes.
 
     Examples
     --------
@@ -94,7 +102,7 @@ class GradientDescent(Descent[GradientDescentState]):
         return self.noisy(t)
 
     def outgrows_single(self, rounds: int, dim: int) -> bool:
-        """Return True if float32 might round `dim` numbers by more than the noise covers.
+        """Return True if float32 may round models of `dim` parameters by more than noise covers.
 
         A model moves by at most alpha L in a step, and by the noise that it averages. So no model
         is longer than all steps together and, with a probability above ``1 - 2^-63``, the noise of
@@ -113,7 +121,7 @@ class GradientDescent(Descent[GradientDescentState]):
         return longest_model > SINGLE.longest(ROUNDINGS) * min(sensitivities)
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
-        """Return how x_(t+1) = b_t - alpha g(b_t) reacts to a record and to messages."""
+        """Return bounds on how far x_(t+1) moves with a record and with received messages."""
         if self.times_mixed > 1:
             return NotProved(reason="sums that nodes relay within a round are not accounted for")
         if self.batches > 1:
@@ -127,7 +135,7 @@ class GradientDescent(Descent[GradientDescentState]):
         )
 
     def init(self, problem: LinearProblem, key: Key) -> GradientDescentState:
-        """Start all nodes at the problem's `initial`: 0, but for a problem of one's own."""
+        """Return the state before round 0: all models at the problem's `initial`, 0 by default."""
         return GradientDescentState(Sensitive(self.start(problem, key)))
 
     def round(
@@ -141,5 +149,5 @@ class GradientDescent(Descent[GradientDescentState]):
         return GradientDescentState(Sensitive(x))
 
     def parameters(self, state: GradientDescentState) -> Floats:
-        """Return the nodes' own models."""
+        """Return the nodes' un-noised models x_t, shape (nodes, dim), which are not covered."""
         return state.x

@@ -56,35 +56,39 @@ class TrackingState:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientTracking(Descent[TrackingState]):
-    """Private gradient tracking over networks of doubly stochastic matrices.
+    """Private gradient tracking by gossip, for nodes with different (non-i.i.d.) records.
+
+    Each node mixes a tracker beside its model: an estimate of all nodes' mean gradient, along which
+    the model steps. Noise is added to each gradient. The topology has doubly stochastic matrices.
+    Source: Nedić, Olshevsky and Shi, 2017, Algorithm 1; the module states the equations.
 
     Parameters
     ----------
     records
-        Records of the smallest node, a public number.
+        Number of records of the smallest node, a public number.
     noise_multiplier
-        Standard deviation of the noise on a sum of clipped gradients over `clipping_norm`; None
-        runs without noise, for comparison.
+        Standard deviation of the noise on a node's sum of clipped gradients over `clipping_norm`,
+        as in Opacus; None runs without noise, for comparison.
     step_size
-        Learning rate alpha of each round.
+        Learning rate alpha for t = 1, 2, ..: a number or a schedule of `dpmesh.schedules`.
     clipping_norm
-        Largest norm L of a record's gradient.
+        Largest L2 norm L of a record's gradient; longer ones are clipped.
     batches
-        Number of batches of a node's records, taken in turn.
+        Number of batches into which each node's first `records` records are split, used in turn.
     copies
-        The most nodes that hold the same record.
+        Largest number of nodes that hold the same record.
     noise, mixings
         As in `GradientDescent`.
 
     Guarantee
     ---------
-    With Gaussian noise, all noisy gradients of T rounds are mu-Gaussian-DP with mu = 2 sqrt(k) /
-    `noise_multiplier` for one copy of a record, where k = ceil(T / `batches`) rounds use a record,
-    for replacing one record of one node: the point at which a gradient is taken is a function of
-    earlier noisy gradients, and given these a record moves the mean of clipped gradients by at most
-    2 L / (records // batches). Trackers, messages and models are functions of noisy gradients and
-    of the public network, so that the guarantee covers them as well, against an adversary who sees
-    all messages.
+    The unit is one record of one node, under replace-one. The adversary sees all messages. With
+    independent Gaussian noise, all noisy gradients of T rounds together are mu-Gaussian-DP for one
+    copy of a record, with mu = 2 sqrt(u) / `noise_multiplier`. Here u = ceil(T / `batches`) is the
+    number of rounds that use a record. The reason: gradients are taken at a point that is a
+    function of earlier noisy gradients. Given these, a record moves a mean of clipped gradients by
+    at most 2 L / (records // batches) in L2 norm. Trackers, messages and models are functions of
+    noisy gradients and of the public network, so that the guarantee covers them as well.
 
     Examples
     --------
@@ -97,12 +101,12 @@ class GradientTracking(Descent[TrackingState]):
     parameters_are_released = True
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return S: how far a record moves the mean gradient of round t, given earlier ones."""
+        """Return the L2 sensitivity of a node's mean gradient in round t, given earlier ones."""
         reason = "2 L / records, one clipped gradient replaced"
         return Sensitivity(self.mean_gradient_moves, "l2", reason)
 
     def release_of(self, t: int) -> tuple[Release, Release]:
-        """Return the noisy gradients h_t, and the messages, which follow from these alone."""
+        """Return the releases of round t: noisy gradients, and messages computed from them."""
         return self.noisy(t), Release(t, NoNoise(), _OF_RELEASES)
 
     def init(self, problem: LinearProblem, key: Key) -> TrackingState:
@@ -126,11 +130,11 @@ class GradientTracking(Descent[TrackingState]):
         return TrackingState(Released(x), Released(tracker), h)
 
     def published(self, state: TrackingState, received: Released | None) -> Released | None:
-        """Return the mixed models; None before the first message."""
+        """Return the models x_t to publish, shape (nodes, dim); None before the first message."""
         if received is None:
             return None
         return state.x
 
     def parameters(self, state: TrackingState) -> Floats:
-        """Return the mixed models."""
+        """Return the models x_t, shape (nodes, dim), computed from releases alone."""
         return state.x

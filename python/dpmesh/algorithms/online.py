@@ -74,75 +74,83 @@ class OnlineState:
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
-    """Private online learning over a time-varying network.
+    """Private online learning by gossip (decentralized): noisy mixing, then a subgradient step.
+
+    Each node (the paper's learner) uses each of its records (examples) in one round only. In round
+    t it broadcasts its model w_t with noise, and averages its neighbours' and its own broadcasts to
+    b_t. Then it steps from b_t against the subgradient on its next batch, and projects the result:
+    w_(t+1). Source: Li, Zhou, Chen and Jiang, Algorithms 1 and 2, whose symbols are used here.
 
     Parameters
     ----------
     epsilon
-        Budget of every example; None runs without noise, for comparison.
+        Epsilon of each example over the whole run; None runs without noise, for comparison.
     delta
-        0 gives the paper's Laplace noise, a positive delta Gaussian noise by the analytic Gaussian
-        mechanism, without Laplace noise's factor sqrt(dim).
+        Delta of each example over the whole run. At 0, the default, noise is the paper's Laplace
+        noise. At a positive delta it is Gaussian noise of the analytic Gaussian mechanism, which
+        needs no factor sqrt(dim) for a clipped L2 norm; dim is the length of the model.
     step_size
-        alpha_t for t = 1, 2, ..: the paper has ``InverseSqrt(0.5)``, 1 / (2 sqrt t), for convex
-        losses and ``InverseTime(1 / lambda)``, 1 / (lambda t), for strongly convex ones.
+        Learning rate alpha_t for t = 1, 2, ..: a number or a schedule of `dpmesh.schedules`. The
+        paper has ``InverseSqrt(0.5)``, 1 / (2 sqrt t), for convex losses and
+        ``InverseTime(1 / lambda)``, 1 / (lambda t), for lambda-strongly convex losses.
     radius
-        Radius of the ball around 0 in which the best fixed predictor is sought: the paper's W, of
-        diameter R = 2 `radius`.
+        L2 radius of the ball around 0 that models are projected onto (the paper's W, of diameter
+        R = 2 `radius`). Regret is measured against the best fixed model in this ball.
     clipping_norm
-        The paper's L: each example's subgradient of the loss is clipped to this norm, so that the
-        guarantee needs no assumption on the data. Examples of L2 norm at most 1 never exceed L2
-        norm 1 under the hinge and logistic losses.
+        Largest norm L of an example's subgradient of the loss (max_grad_norm in Opacus); longer
+        ones are clipped. The guarantee therefore needs no assumption on the data. Under the hinge
+        and logistic losses, examples of L2 norm at most 1 never exceed L2 norm 1.
     batch_size
-        The paper's h: 1 is Algorithm 1, more is Algorithm 2. Step 6 of Algorithm 2 as printed takes
-        the regularizer's gradient at the un-noised w_t, which leaks; here it is taken at b_t,
-        the mixture of broadcasts that a learner computes in round t.
+        Examples of a node in a round, the paper's h: 1 is Algorithm 1, more is Algorithm 2. Step 6
+        of Algorithm 2 as printed takes the regularizer's gradient at the un-noised w_t, which
+        leaks; here it is taken at b_t.
     norm
-        The norm that is clipped: the paper's ``"l2"``, or ``"l1"`` for sparse examples, with which
+        Norm that is clipped: the paper's ``"l2"``, or ``"l1"`` for sparse examples, with which
         Laplace noise does without the factor sqrt(dim).
     projection
         ``"ball"`` projects w_(t+1) onto the ball of `radius`, as in the paper. ``"mixture"``
-        projects b_t onto that ball before the step, which costs no privacy in any norm, as b_t is
-        computed from broadcasts; subgradients are then taken inside the ball. ``"box"`` projects
-        w_(t+1) onto the box around the ball, every coordinate by itself. ``"none"`` does not
-        project.
+        projects b_t onto the ball before the step. This has no privacy cost in any norm, as b_t is
+        computed from broadcasts, and subgradients are then taken inside the ball. ``"box"`` clips
+        each coordinate of w_(t+1) to [-`radius`, `radius`]. ``"none"`` does not project.
     sampling
-        ``"arrival"``: batches of `batch_size` in the order in which examples arrive.
-        ``"allocation"``, for examples that are all present before the run: each is allocated to one
-        of ``records // batch_size`` rounds at random, in secret. Batches then have random sizes
-        around `batch_size`, and their sums are divided by the expected size. Noise at the same
-        epsilon is smaller, by a factor of up to the square root of the number of rounds. It needs
-        a positive `delta`.
+        ``"arrival"``: batches of `batch_size` examples in the order of arrival. ``"allocation"``
+        (random allocation): each example draws secretly, before the run, the one of
+        ``records // batch_size`` rounds that uses it. All examples must be present before the run,
+        and `delta` must be positive. Batches have random sizes, and their sums are divided by the
+        expected size. Noise at the same epsilon is smaller, by up to the square root of the number
+        of rounds.
     records
-        The smallest number of examples of a learner, which is public; for ``"allocation"`` only.
+        Smallest number of examples of a node, a public number; for ``"allocation"`` only.
     copies
-        The most nodes that hold the same example. Each of them adds larger local noise, so that
+        Largest number of nodes that hold the same example. The noise grows with it, so that
         `epsilon` covers all copies of an example together.
     noise
-        Kind of noise: a class of mechanisms, such as `Gaussian` or a custom one, calibrated to the
-        budget; or `correlated.InTime`, `correlated.BetweenPartners` or
-        `correlated.Both` of `dpmesh.noise`, for a positive delta. None for independent Laplace
-        noise, or Gaussian noise at a positive delta.
+        Kind of noise. A class of mechanisms, such as `dpmesh.noise.Gaussian` or a custom one, is
+        calibrated to epsilon and delta. At a positive delta it may be correlated noise:
+        `correlated.InTime`, `correlated.BetweenPartners` or `correlated.Both` of `dpmesh.noise`.
+        None for independent noise: Laplace at a delta of 0, else Gaussian.
     average
-        If true, each learner publishes the mean of all b_t, at which its subgradients were taken,
-        instead of the last b_t. Theorem 4 is about the mean of w_t, which no noise protects; its
-        proof is right for the mean of b_t as well.
+        True to publish each node's mean of all b_t instead of its last b_t. Theorem 4 is about the
+        mean of the un-noised w_t; its proof also holds for the mean of b_t.
 
     Guarantee
     ---------
-    (epsilon, delta)-differential privacy of all broadcasts together, for replacing one example of
-    one learner (Theorems 1 and 3, there with delta = 0). Given everything broadcast before, an
-    example moves exactly one broadcast, the next one, by at most 2 alpha L / h in `norm`, or
-    2 alpha sqrt(dim) L / h in L1 norm for a clipped L2 norm (Lemma 1): b_t is computed from
-    broadcasts only, the learner's own included, the regularizer's gradient at b_t cancels, and the
-    projection does not expand distances in `norm`. Projecting w_(t+1) onto the ball expands L1
-    distances, by up to (1 + sqrt(dim)) / 2, and is refused with ``norm="l1"``. Each example is used
-    once. With ``"allocation"`` the round that uses it is secret, and the guarantee is that of
-    random allocation (Theorem 1 of ``docs/privacy/random_allocation.md``) for all broadcasts as one
-    event. The un-noised parameters, and predictions or metrics made from them, are not covered;
-    publish broadcasts, or what `average` makes of them. With `noise` the guarantee is that of its
-    joint event (``docs/privacy/correlated_noise.md``, Theorems 1 and 3, also on a grid): secrets
-    between partners protect against every adversary except a node's link partners.
+    All broadcasts of a run together are (epsilon, delta)-DP for replacing one example of one node,
+    against an adversary who sees all of them (Theorems 1 and 3, with delta = 0 there). Models that
+    follow from broadcasts, such as the published b_t, are covered; un-noised models w_t, and
+    metrics or predictions made from them, are not.
+
+    Given all earlier broadcasts, an example moves exactly one broadcast: the one after the round
+    that uses it. It moves by at most 2 alpha L / h in `norm`. For a clipped L2 norm this is at most
+    2 alpha sqrt(dim) L / h in L1 norm (Lemma 1). The reason: b_t is computed from broadcasts alone,
+    the regularizer's gradient at b_t cancels, and the projection does not expand distances in
+    `norm`. (Projecting onto the ball expands L1 distances by up to (1 + sqrt(dim)) / 2, and is
+    refused with ``norm="l1"``.)
+
+    With ``"allocation"``, all broadcasts are one event of random allocation (Theorem 1 of
+    ``docs/privacy/random_allocation.md``), while the round of each example stays secret. With
+    correlated `noise`, they are one joint event (``docs/privacy/correlated_noise.md``, Theorems 1
+    and 3, also on a grid). Noise between partners does not protect a node from its link partners.
 
     Examples
     --------
@@ -194,7 +202,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """Laplace noise of scale mu = S(t) / epsilon (11), or Gaussian noise."""
+        """Noise mechanism of a broadcast, such as Laplace noise of scale S(t) / epsilon (11)."""
         if self.epsilon is None:
             return NoNoise()
         if self.allocation is not None:
@@ -255,7 +263,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         return Sensitivity(bound, self.norm, reason)
 
     def unit_of(self, t: int, problem: LinearProblem) -> float:
-        """Return S(t) of the largest learner over that of the smallest one."""
+        """Return S(t) at the largest node over S(t) at the smallest node; 1 without allocation."""
         if self.records:
             return float(self.records / problem.all_records.max())
         return 1.0
@@ -268,12 +276,20 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         return (self.records / counts[:, np.newaxis]).astype(w.dtype)
 
     def noise_std(self, t: int, dim: int) -> float:
-        """Return the standard deviation of each coordinate of sigma_t."""
+        """Return the standard deviation of each coordinate of the noise of round t.
+
+        Parameters
+        ----------
+        t
+            Round, from 0.
+        dim
+            Length of the model.
+        """
         scale = self.mechanism.noise_scale(self.sensitivity(t), dim)
         return scale * self.mechanism.deviation
 
     def release_of(self, t: int) -> Release:
-        """Return the broadcasts w_t + sigma_t, which depend on the examples of round t - 1."""
+        """Return the release of round t: noisy w_t, which depends on the examples of t - 1."""
         if t == 0:
             return Release(t, NoNoise(), self.sensitivity(t))
         if self.allocation is not None:
@@ -299,7 +315,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         return (allocations.SECRET,)
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
-        """Return how w_(t+1) reacts to an example and to messages.
+        """Return bounds on how far w_(t+1) moves with an example and with received messages.
 
         Every projection is nonexpansive in L2 norm, and each example is used in one round.
         """
@@ -317,7 +333,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         )
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return learners whose first example is a canary, against all their others.
+        """Return problems for audits, in which a node's first example opposes all its others.
 
         `radius` should be so large that projections do nothing. One dimension needs the fewest
         runs; coupled runs have 3 or more.
@@ -329,9 +345,9 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         return replace(pair, coupled=(wide,)), crowd
 
     def most_rounds(self, problem: LinearProblem) -> int:
-        """Return how many rounds the examples last, for the learner with the fewest.
+        """Return the number of rounds until the node with the fewest examples runs out.
 
-        An allocation has one more, in which what the last batch moved is sent.
+        Random allocation has one round more, which sends the models after the last batch.
         """
         require_problem(self, problem, "rounds", "batch", "step")
         if self.allocation is not None:
@@ -339,7 +355,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         return problem.rounds(self.batch_size)
 
     def init(self, problem: LinearProblem, key: Key) -> OnlineState:
-        """Start all learners at the problem's `initial`: 0, but for a problem of one's own."""
+        """Return the state before round 0: all models at the problem's `initial`, 0 by default."""
         check_batches(problem)
         allocations.check_sizes(self.records, problem)
         w = initial_parameters(problem, key, problem.nodes)
@@ -368,7 +384,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         return OnlineState(Sensitive(w), mean)
 
     def examples(self, t: int, problem: LinearProblem, key: Key) -> Batches:
-        """Return the examples of round t, shape (nodes, h), or those that drew it: secret."""
+        """Return the examples of round t, shape (nodes, h); those that drew it, in secret."""
         if self.allocation is None:
             return problem.batch(t, self.batch_size)
         if t == self._rounds:
@@ -376,7 +392,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         return problem.allocated(t, key, rounds=self._rounds)
 
     def losses(self, state: OnlineState, t: int, problem: LinearProblem, key: Key) -> Numbers:
-        """Return each learner's loss on its examples of round t, at w_t, if it has any."""
+        """Return the loss at w_t of each node that has examples in round t, on these examples."""
         examples = self.examples(t, problem, key)
         losses = problem.objective(state.w, examples)
         if isinstance(examples, tuple):
@@ -402,11 +418,11 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         return step_of(problem, b, alpha, examples, clipping_norm=L, norm=norm, radius=radius)
 
     def parameters(self, state: OnlineState) -> Floats:
-        """Return w_t, with which the learners predict."""
+        """Return each node's un-noised model w_t, shape (nodes, dim), which is not covered."""
         return state.w
 
     def published(self, state: OnlineState, received: Released) -> Released:
-        """Return the last mixtures, or the mean of all of them."""
+        """Return each node's last b_t, or with `average` its mean b_t, shape (nodes, dim)."""
         if state.mean is None:
             return received
         return state.mean

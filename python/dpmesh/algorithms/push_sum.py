@@ -56,33 +56,38 @@ class PushSumState:
 
 @dataclass(frozen=True, kw_only=True)
 class PushSum(Descent[PushSumState]):
-    """Private gradient descent by push-sum, also over directed networks.
+    """Private decentralized gradient descent by push-sum, for directed networks.
+
+    Over a directed network (such as `dpmesh.topology.random_directed`) mixing favours some nodes.
+    Each node mixes a weight w beside its noisy sum x + n, and divides the mixture b of sums by the
+    mixed weight: z = b / w. Then it steps: x_(t+1) = b_t - alpha g(z_t), with the mean g of its
+    records' clipped gradients. Source: Nedić and Olshevsky, 2015, equation (4).
 
     Parameters
     ----------
     records
-        Records of the smallest node, a public number.
+        Number of records of the smallest node, a public number.
     noise_multiplier
-        Standard deviation of the noise on a sum of clipped gradients over `clipping_norm`; None
-        runs without noise, for comparison.
+        Standard deviation of the noise on a node's sum of clipped gradients over `clipping_norm`,
+        as in Opacus; None runs without noise, for comparison.
     step_size
-        Learning rate alpha of each round.
+        Learning rate alpha for t = 1, 2, ..: a number or a schedule of `dpmesh.schedules`.
     clipping_norm
-        Largest norm L of a record's gradient.
+        Largest L2 norm L of a record's gradient; longer ones are clipped.
     batches
-        Number of batches of a node's records, taken in turn.
+        Number of batches into which each node's first `records` records are split, used in turn.
     copies
-        The most nodes that hold the same record.
+        Largest number of nodes that hold the same record.
     noise, mixings
         As in `GradientDescent`.
 
     Guarantee
     ---------
-    That of `GradientDescent` with the same parameters, over any network. Weights depend on the
-    network alone, which is public, so z_t is made of messages alone: given all earlier messages, a
-    record moves x_(t+1) = b_t - alpha g(z_t) by at most 2 alpha L / (records // batches), as g is a
-    mean of clipped gradients. The nodes' own models x_t / w_t are not covered; the mixtures z_t,
-    which are published, are.
+    All messages have the guarantee of `GradientDescent` with the same parameters, over any network.
+    Weights depend on the public network alone, so that z_t is made of messages alone. Given all
+    earlier messages, a record therefore moves x_(t+1) by at most 2 alpha L / (records // batches)
+    in L2 norm. The guarantee covers the published models z_t, and not the nodes' un-noised models
+    x_t / w_t.
 
     Examples
     --------
@@ -94,7 +99,7 @@ class PushSum(Descent[PushSumState]):
     takes_directed = True
 
     def release_of(self, t: int) -> tuple[Release, Release]:
-        """Return the messages x_t + n_t, and beside them the weights, which depend on no data."""
+        """Return the releases of round t: noisy sums, and weights, which depend on no data."""
         return self.noisy(t), Release(t, NoNoise(), _OF_THE_NETWORK)
 
     def init(self, problem: LinearProblem, key: Key) -> PushSumState:
@@ -115,11 +120,11 @@ class PushSum(Descent[PushSumState]):
         return PushSumState(Sensitive(kernels.weighted_sum((1.0, b), (-alpha, g))), weight, z)
 
     def published(self, state: PushSumState, received: Released | None) -> Released | None:
-        """Return z_t, the mixtures over their weights; None before the first message."""
+        """Return the models z_t to publish, shape (nodes, dim); None before the first message."""
         if received is None:
             return None
         return state.z
 
     def parameters(self, state: PushSumState) -> Floats:
-        """Return the nodes' own models x_t / w_t."""
+        """Return the nodes' un-noised models x_t / w_t, shape (nodes, dim): not covered."""
         return np.asarray(state.x / state.weight, state.x.dtype)

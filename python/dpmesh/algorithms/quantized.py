@@ -82,62 +82,70 @@ class _Numbers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
-    """Private gossip of quantized states, for losses that need not be convex.
+    """Private decentralized SGD by gossip of noisy, quantized models, for nonconvex losses, too.
 
-    The schedules are made for one horizon of K + 1 rounds: a longer run takes smaller steps and
-    larger samples. `dpmesh_papers.bounds.quantized` has the paper's power laws.
+    In iteration k each node sends z_k = Q(x_k + n_k): its state (model) x_k with Gaussian noise
+    n_k, quantized by Q. Then x_(k+1) = (1 - beta) x_k + beta sum_j a_ij z_k^j - alpha g_k, where
+    a_ij are the mixing weights and g_k is the mean gradient of sampled records at x_k. Source:
+    Chen, Wang and Zhang, Algorithm 1. Their K + 1 is the number of rounds of the run, on which
+    their schedules depend: longer runs have smaller steps and larger samples.
 
     Parameters
     ----------
     step_size
-        Step along the gradient, the paper's alpha_K: ``HorizonPower(scale=a1, exponent=-alpha,
-        rounds=rounds)``.
+        Learning rate alpha: a number, or a schedule such as the paper's alpha_K,
+        ``HorizonPower(scale=a1, exponent=-alpha, rounds=rounds)``.
     consensus_step_size
-        Weight of what the neighbours sent, the paper's beta_K: ``HorizonPower(scale=a2,
-        exponent=-beta, rounds=rounds)``; above 1 nodes overshoot, at no privacy cost.
+        Weight beta of received messages: a number, or a schedule such as the paper's beta_K,
+        ``HorizonPower(scale=a2, exponent=-beta, rounds=rounds)``. Above 1 nodes overshoot, at no
+        privacy cost.
     sample_size
-        Sampled records of a node, in each round; the paper's gamma_K: ``SampleSize(scale=a3,
-        exponent=gamma, rounds=rounds)``, or an integer for any number of rounds; at most the
-        records of the smallest node.
+        Number of records that a node samples in a round, without replacement: an integer, or the
+        paper's gamma_K, ``SampleSize(scale=a3, exponent=gamma, rounds=rounds)``. At most the number
+        of records of the smallest node.
     noise_std
-        Standard deviation sigma_k of the noise, k = t - 1: ``PowerLaw(scale=s, exponent=zeta)``
-        for noise that grows (zeta > 0), stays or decays; None runs without noise, for comparison.
+        Standard deviation sigma_k of the noise in each coordinate, in units of the model, for
+        t = k + 1: a number, or a schedule such as ``PowerLaw(scale=s, exponent=zeta)``, which grows
+        for zeta > 0. None runs without noise, for comparison.
     compressor
-        The paper's Q: ``Quantizer(step)``, or another of `dpmesh.noise.compression`; None sends
+        The paper's Q: ``Quantizer(step)``, or another compressor of `dpmesh.noise`. None sends
         floating-point numbers.
     clipping_norm
-        Largest norm of a record's gradient, without the regularizer: half of the paper's C.
+        Largest L2 norm of a record's gradient, without the regularizer: half of the paper's C.
     mode
-        Bound of the sensitivity, see
-        `dpmesh.accounting.papers.quantized.sensitivities`. ``"safe"``: any loss; gradients
-        are clipped. ``"public_point"``: any loss; gradients are clipped and taken at the node's own
-        z, which is noisy, and the paper's theorem on convergence no longer applies. ``"paper"``:
-        convex losses of known smoothness only, whose gradients are not clipped, since a clipped
-        gradient need not be that of a convex function.
+        Proof of the sensitivity, see `dpmesh.accounting.papers.quantized.sensitivities`.
+        ``"safe"``: any loss; gradients are clipped. ``"public_point"``: any loss; gradients are
+        clipped and taken at the node's own noisy message z, and the paper's theorem on convergence
+        does not apply. ``"paper"``: convex losses of known `smoothness` only; gradients are not
+        clipped, since a clipped gradient need not be that of a convex function.
     smoothness
-        Smoothness of a record's loss: L, a Lipschitz constant of its gradient, without the
-        regularizer; infinity if unknown.
+        Lipschitz constant L of the gradient of a record's loss, without the regularizer; infinity
+        if unknown.
     copies
-        The most nodes that hold the same record. Each of them adds noise of its own, so the run
-        costs as much as `copies` runs on it.
+        Largest number of nodes that hold the same record. Each of them adds independent noise, so
+        that the run costs as much as `copies` runs on one copy.
     grid
-        If given, a power of 2: states are rounded to multiples of it, and the noise is discrete
-        Gaussian on these, larger by the factor ``1 + grid sqrt(dim) / Delta_k``, which covers the
-        rounding. A ``Quantizer(grid)`` then sends those integers as they are; choose a coarser one,
-        since a grid that is coarse beside Delta_k / sqrt(dim) asks for far more noise.
+        Spacing of a grid, a power of 2. Models are rounded to multiples of it, and the noise is
+        discrete Gaussian on the grid, larger by the factor ``1 + grid sqrt(dim) / Delta_k`` to
+        cover the rounding (Delta_k: see Guarantee). It should be small beside Delta_k / sqrt(dim),
+        else far more noise is needed. A ``Quantizer`` may have a larger step. None for real-valued
+        noise.
     noise
-        `correlated.BetweenPartners` of `dpmesh.noise` with one mixing. `noise_std` is then the
-        standard deviation in the guarantee, and the noise that only the node knows is smaller. None
-        for independent noise.
+        `correlated.BetweenPartners` of `dpmesh.noise` with one mixing: noise that cancels between
+        pairs of partners. `noise_std` is then the standard deviation in the guarantee; the noise
+        that only the node knows is smaller. None for independent noise.
 
     Guarantee
     ---------
-    All messages together, for replacing one record of one node, cost the epsilon
-    ``plan(rounds).cost(delta)``: by Gaussian differential privacy, or by Rényi differential privacy
-    for discrete noise. Given all earlier messages and the coins, a record moves its node's state by
-    at most Delta_k (Lemma 2, corrected); quantization is post-processing. No amplification by
-    sampling is claimed, since a record's effect stays in the state. The states themselves are not
-    covered; publish messages.
+    All messages together are (epsilon, delta)-DP with the epsilon of ``plan(rounds).cost(delta)``,
+    for replacing one record of one node, against an adversary who sees all messages. Composition is
+    by Gaussian differential privacy, or by Rényi differential privacy for discrete noise. With
+    `noise`, the adversary must not include a link partner of the node.
+
+    Given all earlier messages and the coins of sampling, a record moves its node's x_k by at most
+    Delta_k in L2 norm (Lemma 2, corrected). Quantization is post-processing. No amplification by
+    sampling is claimed, since a record's effect stays in the state. The un-noised states x are not
+    covered: publish messages.
 
     Examples
     --------
@@ -187,7 +195,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
                 fail("noise", expected, self.noise)
 
     def mechanism_of(self, t: int) -> Mechanism:
-        """Return the noise of iteration k = t, of standard deviation sigma_k."""
+        """Return the noise mechanism of round t, of standard deviation sigma_k with k = t."""
         sensitivity = self._delta(t)
         if self.noise_std is None or sensitivity == 0:
             return NoNoise()
@@ -203,14 +211,14 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         return 3 * min(t, 1 / fades if fades > 0 else inf)
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return Delta_k of iteration k = t."""
+        """Return the L2 sensitivity Delta_k of a node's state in round t, k = t."""
         if t == 0:
             return Sensitivity(0.0, "l2", "x_0 does not depend on the data")
         reason = "Delta_k, one record replaced (Lemma 2, corrected)"
         return Sensitivity(self._delta(t), "l2", reason)
 
     def release_of(self, t: int) -> Release:
-        """Return the release of iteration k = t: the noisy states before quantization."""
+        """Return the release of round t: the noisy states x + n before quantization."""
         if t not in self._releases:
             self._releases[t] = Release(t, self.mechanism_of(t), self.sensitivity(t))
         return self._releases[t]
@@ -323,7 +331,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         return abs(1 - beta), np.stack([alpha * low, alpha * high], axis=1)
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return nodes on a hilltop whose canary pushes their state down either side of it.
+        """Return problems for audits: nodes at a maximum, which a canary pushes to either side.
 
         A node has as many records as it samples, so that it always samples the canary. The more
         rounds, the further states drift apart; the model has one parameter.
@@ -360,7 +368,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         return pair, crowd
 
     def next_sensitivity(self, sensitivity: float, k: int) -> float:
-        """Return Delta_(k+1) from Delta_k (Lemma 2).
+        """Return the next L2 sensitivity Delta_(k+1), given Delta_k (Lemma 2).
 
         Raises
         ------
@@ -378,7 +386,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         )
 
     def sensitivities(self, rounds: int) -> Numbers:
-        """Return Delta_0, .., Delta_(rounds - 1)."""
+        """Return the L2 sensitivities Delta_0, .., Delta_(rounds - 1), shape (rounds,)."""
         return np.array([self._delta(k) for k in each_round(rounds)])
 
     def _delta(self, k: int) -> float:
@@ -394,7 +402,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         return {0: 0.0}
 
     def init(self, problem: GradientProblem, key: Key) -> QuantizedState:
-        """Start all nodes at the same point."""
+        """Return the state before round 0: all nodes at the same initial model."""
         require_problem(self, problem, "initial", "records_of", "gradient", "objective")
         if self.mode == "paper" and isinstance(problem, DenseProblem):
             expected = f"'safe' or 'public_point' for a {type(problem).__name__}"
@@ -436,7 +444,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         return problem.objective(state.x, self.sample(t, problem, key))
 
     def parameters(self, state: QuantizedState) -> Floats:
-        """Return the nodes' own states x."""
+        """Return the nodes' un-noised states x, shape (nodes, dim), which are not covered."""
         return state.x
 
     @property

@@ -48,35 +48,39 @@ class SecureGossipState:
 
 @dataclass(frozen=True, kw_only=True)
 class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
-    """Decentralized gradient descent in which each node learns only noisy sums over its neighbours.
+    """Decentralized gradient descent with secure aggregation among the neighbours of each node.
+
+    In a round each node learns only the noisy sum of its neighbours' steps, not the message of one
+    neighbour. Each neighbour adds a share of discrete Gaussian noise.
 
     Parameters
     ----------
     topology
-        A static network whose links all have one weight: a regular one, or one with
+        A static network whose links all have one mixing weight: a regular graph, or a graph with
         ``weights="max_degree"``.
     dim
-        Length of the model, d.
+        Length d of the model.
     records
-        Number of records of all nodes together, N: a public constant.
+        Number N of records of all nodes together, a public constant.
     noise_multiplier
         Standard deviation of the noise in a sum that the adversary does not know, over half of the
         L2 sensitivity of all sums of a round together. Under replace-one that half is
-        alpha C nodes / (records sqrt(fewest neighbours)).
+        alpha C nodes / (records sqrt(fewest neighbours)), the effect of one clipped gradient.
     step_size
-        alpha for t = 1, 2, ..
+        Learning rate alpha for t = 1, 2, ..: a number or a schedule of `dpmesh.schedules`.
     clipping_norm
-        Largest L2 norm of a record's gradient, C.
+        Largest L2 norm C of a record's gradient; longer ones are clipped.
     colluding
-        The most neighbours of any node that may collude, c. With 0 a node could subtract its own
-        share of the noise from its neighbours' sums.
+        Largest number of neighbours of any node that collude with the adversary and reveal their
+        shares of the noise. With 0 a node could subtract its own share from its neighbours' sums.
 
     Guarantee
     ---------
-    All sums of T rounds, and all models computed from them, have the epsilon and delta of `plan`
-    for replacing one record of one node. The adversary sees all sums and colludes with `colluding`
-    neighbours of each node. The guarantee is close to mu-Gaussian-DP with mu = 2 sqrt(T) /
-    `noise_multiplier` (proof: ``docs/privacy/secure_sums.md``).
+    All sums of T rounds, and all models computed from them, are (epsilon, delta)-DP with the
+    epsilon of ``plan(T).cost(delta)``, for replacing one record of one node. The adversary sees all
+    sums and colludes with `colluding` neighbours of each node. The guarantee is close to
+    mu-Gaussian-DP with mu = 2 sqrt(T) / `noise_multiplier` (proof in
+    ``docs/privacy/secure_sums.md``).
 
     Examples
     --------
@@ -136,7 +140,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
         return Sensitivity(bound, "l2", "2 alpha C nodes / (records sqrt(fewest neighbours))")
 
     def sums(self, t: int) -> NeighborSums:
-        """Return the public numbers of the sums of a round."""
+        """Return the public parameters of a round's secure sums over neighbours."""
         moves = self.sensitivity(t).bound
         if moves not in self._made:
             self._made[moves] = NeighborSums(
@@ -210,7 +214,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
         return losses
 
     def parameters(self, state: SecureGossipState) -> Floats:
-        """Return the points."""
+        """Return each node's model p, shape (nodes, dim), computed from released sums alone."""
         return state.p
 
     def _everything(self, problem: LinearProblem) -> Ragged:

@@ -53,42 +53,49 @@ class WithReplacementState:
 
 @dataclass(frozen=True, kw_only=True)
 class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
-    """Private SGD that samples records with replacement, the paper's baseline.
+    """Decentralized private SGD with a token, on mini-batches sampled with replacement.
+
+    In a round one random node updates the global model with a noisy gradient step on a mini-batch
+    of its records, and sends it to all. A mini-batch has distinct records; a record may be in many
+    mini-batches. Source: the baseline of the paper of `WithoutReplacement` (Jin, He and Dai,
+    section V), with another proof.
 
     Parameters
     ----------
     nodes
-        Number of nodes, which is public.
+        Number of nodes, a public number.
     records
-        Number of records of each node, which is public.
+        Number of records of each node, a public number.
     noise_multiplier
-        Standard deviation of each model's noise over eta L / b, by which one record's clipped
-        gradient moves it at most; None for no noise.
+        Standard deviation of the noise on a model over eta L / b, the largest effect of one
+        record's clipped gradient on it. None runs without noise, for comparison.
     models
-        K: the problem's models, one per class (one-vs-all), or 1.
+        Number K of models of the problem: one per class (one-vs-all), or 1.
     batch_size
-        Records of a node's mini-batch, b.
+        Number b of records in a mini-batch.
     visits
-        v: how often a node visits a record on average.
+        Average number of times v that a node uses each of its records.
     copies
-        The most nodes that hold the same record. Each of them adds noise of its own, so the run
-        costs as much as `copies` runs on it.
+        Largest number of nodes that hold the same record. Each of them adds independent noise, so
+        that the run costs as much as `copies` runs on one copy.
     step_size
-        eta_t for t = 1, 2, ..; 1 / sqrt(t) in the paper.
+        Learning rate eta_t for t = 1, 2, ..: a number or a schedule; the paper has 1 / sqrt(t).
     clipping_norm
-        L, to which a model's gradient of a record is clipped (that of K models together to sqrt(K)
-        L); None for losses whose gradients have a known bound, as a linear model's may.
+        Largest L2 norm L of a record's gradient of one model; all K models together are clipped to
+        sqrt(K) L. None for losses whose gradients have a known bound, as linear models may have.
     noise
-        Kind of noise on one model: a class of mechanisms, such as `Laplace` or your own, whose
-        releases count without amplification by sampling. None for Gaussian noise.
+        Kind of noise on one model: a class of mechanisms, such as `dpmesh.noise.Laplace` or a
+        custom one, without amplification by sampling. None for Gaussian noise.
 
     Guarantee
     ---------
-    Epsilon and delta of `plan` hold for all global models together, for replacing one record. A
-    node releases at most `turns_of_a_node` times, each time on a secret sample of b of its records;
-    a record moves the K models of such a release by at most sqrt(K) 2 eta L / b together. Which
-    node updates when depends on public coins only. Models after a node's last turn are
-    post-processing of its releases and of other nodes' records.
+    All global models together are (epsilon, delta)-DP with the epsilon of
+    ``plan(rounds).cost(delta)``, for replacing one record, against an adversary who sees all of
+    them but not which records are in a mini-batch. A node releases at most `turns_of_a_node` times,
+    each time on a secret sample of b of its records. A record in the sample moves the K models of
+    the release by at most 2 sqrt(K) eta L / b together, in L2 norm. The order of nodes depends on
+    public coins only. Models after a node's last turn are post-processing of its releases and of
+    other nodes' records.
 
     Examples
     --------
@@ -128,23 +135,23 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
 
     @property
     def run_length(self) -> int:
-        """Turns of a node."""
+        """Number of rounds of one node, `turns_of_a_node`."""
         return self.turns_of_a_node
 
     @property
     def turns_of_a_node(self) -> int:
-        """Number of rounds until a node has visited its records `visits` times on average."""
+        """Number of updates of one node, in which a record is used `visits` times on average."""
         return self.visits * self.records // self.batch_size
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """Noise on all models, relative to how far a record moves them."""
+        """Noise mechanism of a release of all K models together."""
         if self.noise_to_sensitivity is None:
             return NoNoise()
         return mechanism_of(self.noise, self.noise_to_sensitivity / self.sensitivity(0).bound)
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return the sensitivity of all models together to a record of the sample."""
+        """Return the L2 sensitivity of all K models together, in units of 2 eta L / b."""
         reason = f"{self.models} models, each in units of 2 eta L / b"
         return Sensitivity(sqrt(self.models), "l2", reason)
 
@@ -155,24 +162,25 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Sampling amplifies only while it is secret."""
+        """Assumptions of the guarantee: mini-batches stay secret."""
         return ("which records are in a mini-batch stays secret",)
 
     def release_of(self, t: int) -> Release:
-        """Return the release of round t: a part of the data for each node, whose turn it is.
+        """Return the release of round t, of one node's mini-batch.
 
-        Here one node after the other takes all of its turns; in a run the order is random. So a
-        ledger costs at most as much as its plan, and as much once all rounds are over.
+        The plan lets one node after the other take all of its turns; in a run the order is random.
+        The epsilon of a ledger is therefore at most that of the plan, and equal to it once all
+        rounds are over.
         """
         node = t // self.turns_of_a_node
         return Release(t, self.mechanism, self.sensitivity(t), batch=node, sampling=self.sampling)
 
     def release_by(self, node: int, t: int) -> Release:
-        """Return the release of the node whose turn it is: its records are the batch."""
+        """Return the release of round t if `node` updates in it."""
         return replace(self.release_of(t), batch=node)
 
     def unit_of(self, t: int, problem: LinearProblem) -> float:
-        """Return 2 eta L / b: how far a record moves one model. It is 1 without noise."""
+        """Return 2 eta L / b, by which a record moves one model at most; 1 without noise."""
         if self.noise_multiplier is None:
             return 1.0
         return 2 * at(self.step_size, t + 1) * self._gradient_bound(problem) / self.batch_size

@@ -214,81 +214,94 @@ class WithoutReplacementState:
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
-    """Private SGD without replacement (Algorithm 1), with any controller.
+    """Decentralized private SGD with a token, using each record in one mini-batch only.
+
+    Each node has a local model, and all nodes know a global model. In a step each acting node
+    takes its next mini-batch. A controller decides on a local step, which the node keeps to itself,
+    or a global step: the node updates the global model with noise, sends it to all nodes, and
+    restarts its local model from it. Source: Jin, He and Dai, Algorithm 1, whose symbols are used
+    here; the module states the equations and what differs.
 
     Parameters
     ----------
     epsilon
-        Budget of every record over the whole run; None runs without noise, for comparison.
+        Epsilon of each record over the whole run; None runs without noise, for comparison.
     delta
-        In (0, 1); 1 / n^2 in the paper.
+        Delta of each record over the whole run, in (0, 1); the paper has 1 / n^2, for n records.
     models
-        K: a node's models, one per class of the problem (one-vs-all), or 1.
+        Number K of models of a node: one per class of the problem (one-vs-all), or 1.
     batch_size
-        Records of a node's mini-batch, b.
+        Number b of records in a mini-batch.
     step_size
-        eta_t for t = 1, 2, ..: at most 1 / (2 mu), where mu is the smoothness of the objective.
+        Learning rate eta_t for t = 1, 2, ..: a number or a schedule, at most 1 / (2 mu), where mu
+        is the smoothness of the objective.
     controller
-        Chooses between a local and a global step. The default draws from public coins alone;
-        `DeepQ` is Algorithm 2.
+        Rule that chooses between a local and a global step, of `dpmesh.algorithms.controllers`. The
+        default is global with probability 0.05, by public coins. `dpmesh_papers.deep_q.DeepQ` is
+        the paper's Algorithm 2.
     calibration
-        ``"analytic"``: the least Gaussian noise for the budget. ``"classical"``: by Theorem 1's
-        formula. ``"paper"``: by that formula for each single release, as if a record were in one
-        only; the report then states what that really costs.
+        ``"analytic"``: the least Gaussian noise for epsilon and delta. ``"classical"``: the formula
+        of Theorem 1. ``"paper"``: that formula for each single release, as if a record were in one
+        release only; the report then states the true, larger epsilon.
     copies
-        The most nodes that hold the same record, once each: two copies at a node could move the
-        same release together. The paper's experiments give each node all of the data.
+        Largest number of nodes that hold the same record. No node may hold it twice: two copies
+        could move the same release together. The paper's experiments give each node all records.
     radius
-        Local models, and global ones after their noise, are projected onto the ball of this radius
-        around 0, each of the K by itself; None for no projection. Its diameter is the paper's R.
+        L2 radius of the ball around 0 onto which local models, and global models after their
+        noise, are projected, each of the K models separately; half of the paper's R. None for no
+        projection.
     arrival_rate
-        Probability that a node acts in a step, by a public coin: with 1 all act, with less they are
-        asynchronous.
+        Probability that a node acts in a step, by a public coin. With 1 all nodes act; less
+        simulates asynchronous nodes.
     public_data
-        Public records, on which a controller may score the global model.
+        Public records on which a controller may evaluate the global model; None for none.
     clipping_norm
-        L, to which a model's gradient of a record is clipped (that of K models together to sqrt(K)
-        L): it trains any model, but only with `AlwaysGlobal`, since steps of local models are
-        non-expansive (Lemma 4) for convex, smooth losses alone. None for linear models.
+        Largest L2 norm L of a record's gradient of one model; all K models together are clipped to
+        sqrt(K) L. It allows models that are not linear, and requires `AlwaysGlobal`: local steps
+        are non-expansive (Lemma 4) for convex, smooth losses alone. None for linear models, whose
+        gradients have a known bound.
     sampling
         ``"arrival"``: mini-batches of `batch_size` in the order of a node's records.
-        ``"allocation"``: each record draws one of ``records // batch_size`` mini-batches secretly,
-        before the run. They have random sizes, and are divided by the expected one; noise at the
-        same epsilon is smaller, the more releases a node makes. Which steps are global must be
-        known before the run: `AlwaysGlobal`, `Periodic` or `RandomGlobal`.
+        ``"allocation"`` (random allocation): each record draws secretly, before the run, one of
+        ``records // batch_size`` mini-batches. They have random sizes, and their sums are divided
+        by the expected size. The more releases a node makes, the smaller is the noise at the same
+        epsilon. Global steps must be known before the run: `AlwaysGlobal`, `Periodic` or
+        `RandomGlobal`.
     records
-        The smallest number of records of a node, which is public; for ``"allocation"`` only.
+        Smallest number of records of a node, a public number; for ``"allocation"`` only.
     decisions
-        ``"together"``: all models of a node make the same decision, as ``"allocation"`` needs;
-        ``"apart"``: each model its own.
+        ``"apart"``: a decision for each model of a node. ``"together"``: one decision for all
+        models of a node, as ``"allocation"`` requires.
     nodes
-        Number of nodes, for ``"allocation"`` with `RandomGlobal`: the node with the most unequal
-        shares determines the noise.
+        Number of nodes, required by ``"allocation"`` with `RandomGlobal`: the node whose records
+        are shared out most unequally among its releases determines the noise.
     decisions_seed
-        Makes the public coins of `RandomGlobal` with ``"allocation"``.
+        Seed of the public coins of `RandomGlobal` with ``"allocation"``.
     noise
-        `correlated.InTime` of `dpmesh.noise`, made for ``topology=None``, with `AlwaysGlobal` and
-        an `arrival_rate` of 1: each node takes back part of the noise of its own earlier updates.
-        None for noise of each update by itself.
+        `correlated.InTime` of `dpmesh.noise` (temporally correlated noise), made for
+        ``topology=None``; each node's noise cancels part of that of its earlier updates. It
+        requires `AlwaysGlobal` and an `arrival_rate` of 1. None for independent noise.
 
     Guarantee
     ---------
-    (epsilon, delta)-differential privacy of all global models together, for replacing one record
-    with all its copies (Theorem 2, by exact Gaussian composition). If decisions do not depend on
-    private data, then given all earlier releases a record moves exactly one release of each model,
-    the first after its mini-batch, by at most Delta = max 2 eta L / b over the steps since the
-    node's last (Lemma 4): the steps in between are non-expansive, and (6) forgets the local model.
-    So it moves K `copies` releases, which together are one Gaussian release of sensitivity sqrt(K
-    copies) Delta. The ledger records them as such, in units of Delta: once per round, each round
-    charged with all that a record can move, and the rounds composed in parallel. The number of
-    releases costs nothing. With ``"allocation"`` all releases of a node are one event of random
-    allocation (``docs/privacy/random_allocation.md``), whose delta also pays for batches so large
-    that local steps expand, and a pass ends with w^L = w^G. With `noise` a record is in one update
-    of its node, which a C of unit columns hides as well (Theorem 1 of
-    ``docs/privacy/correlated_noise.md``); noise of other nodes is independent. A controller with a
-    `NoisyLoss` decides by noisy answers: a record is in one of them, too, and the noise of both
-    together keeps the budget (``docs/algorithms``). Local models, and metrics made from them, are
-    not covered.
+    All global models of a run together are (epsilon, delta)-DP for replacing one record with all
+    its copies, against an adversary who sees all of them (Theorem 2, by exact Gaussian
+    composition). Decisions must not depend on private data without noise: the report names a
+    controller whose decisions do. Local models, and metrics made from them, are not covered.
+
+    The proof: given all earlier releases, a record moves exactly one release of each model, the
+    first after its mini-batch. It moves it by at most Delta, the maximum of 2 eta L / b over the
+    steps since the node's last release (Lemma 4), since local steps are non-expansive and a global
+    step replaces the local model (6). So a record moves K `copies` releases, together as far as one
+    Gaussian release of L2 sensitivity sqrt(K copies) Delta. The number of releases has no privacy
+    cost: the ledger composes rounds in parallel, each with all that a record can move.
+
+    With ``"allocation"``, all releases of a node are one event of random allocation
+    (``docs/privacy/random_allocation.md``). Its delta includes the probability of batches so large
+    that local steps expand, and a pass ends with a global step. With `InTime` noise, a record is in
+    one update of its node (Theorem 1 of ``docs/privacy/correlated_noise.md``); the noise of other
+    nodes is independent. With a `NoisyLoss`, a controller decides by noisy answers. A record is in
+    one of them, too, and the noise of both together keeps epsilon and delta (``docs/algorithms``).
 
     Examples
     --------
@@ -348,19 +361,19 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             self._check_allocation()
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return one node whose records oppose canaries: a single one, or one per release."""
+        """Return problems for audits: a node's records oppose one canary, or one per release."""
         if self.radius is None:
             fail("algorithm", "one with a radius", None)
         return opposed_batches(self, size)
 
     @property
     def releases_decide(self) -> bool:
-        """True if the controller reads more than coins: released models, or noisy losses."""
+        """True if the controller decides by released models or noisy losses, not coins alone."""
         return not isinstance(self.controller, FixedController)
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """Gaussian noise on all that a record can move, relative to how far it can."""
+        """Gaussian mechanism on all releases that a record affects, in units of Delta."""
         if self.epsilon is None:
             return NoNoise()
         if self.allocated is not None:
@@ -399,7 +412,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         )
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return the joint sensitivity to a record of all releases that the record affects."""
+        """Return the joint L2 sensitivity of all releases that a record affects."""
         if self.allocated is not None:
             reason = f"{self.models} models in units of max 2 eta L / b, b the expected size"
             return Sensitivity(sqrt(self.models), "l2", reason)
@@ -423,12 +436,12 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         return tuple(assumed)
 
     def release_of(self, t: int) -> Release | tuple[Release, ...]:
-        """Return the global updates of step t, one of each node at the most.
+        """Return the releases of step t: at most one global update of each node.
 
         Noisy losses that the controller asks for are released before them, on the same batch.
 
-        Steps in which, by chance, nobody updates the global model are in the plan and not in the
-        ledger. They do not change the cost, as long as there is at least one release.
+        Steps in which, by chance, no node updates the global model are in the plan and not in the
+        ledger. They do not change epsilon, as long as there is at least one release.
         """
         if self.allocated is not None:
             return self._allocated_releases(t, self.allocated)
@@ -667,11 +680,11 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     @property
     def rewinds(self) -> bool:
-        """True if a failed round leaves its state: a controller that learns reuses its arrays."""
+        """True if a failed round leaves the state unchanged, as with a `FixedController`."""
         return isinstance(self.controller, FixedController)
 
     def refused_by_parties(self) -> dict[str, str]:
-        """Return a calibration without a proof, and a controller that looks at data, if it does."""
+        """Return the calibration or controller that a contract refuses, as no proof covers it."""
         refused: dict[str, str] = {}
         if self.calibration == "paper":
             refused["calibration"] = "wanted one that is proved, got 'paper'"
@@ -680,7 +693,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         return refused
 
     def most_rounds(self, problem: LinearProblem) -> int | None:
-        """Return how many steps the largest node's mini-batches last, if all nodes always act."""
+        """Return the number of steps until the largest node runs out of mini-batches.
+
+        None if nodes act at random (`arrival_rate` below 1).
+        """
         require_problem(self, problem, "class_objectives", "gradient")
         if self.arrival_rate < 1:
             return None
@@ -846,11 +862,11 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         return replace(plan, copies=self.copies)
 
     def published(self, state: WithoutReplacementState, received: Any) -> Released:
-        """Return the global models, shape (1, K d)."""
+        """Return the global models to publish, shape (1, K d)."""
         return Released(state.released.reshape(1, -1))
 
     def parameters(self, state: WithoutReplacementState) -> Floats:
-        """Return the local models, shape (M, K d)."""
+        """Return the nodes' un-noised local models, shape (nodes, K d), which are not covered."""
         return _flat(state.local)
 
     def _projected(self, w: Floats) -> Floats:

@@ -21,9 +21,10 @@ _OF_ALGORITHM = frozenset({"noise_to_sensitivity", "clipping_norm", "roundings"}
 
 @dataclass(frozen=True)
 class Independent:
-    """Independent noise of one kind for each release; the algorithm sets its amount.
+    """Kind of independent noise for each release, whose scale the algorithm sets.
 
-    Where this is accepted, a class of mechanisms stands for it with the default settings.
+    It is the `noise` of an algorithm. A class of mechanisms, such as `Laplace`, may stand for it
+    with the default settings.
 
     Parameters
     ----------

@@ -62,26 +62,28 @@ def _is_ours(kind: type) -> bool:
 
 @dataclass(frozen=True)
 class Mechanism(ABC):
-    """Noise on every coordinate of every node's row, in proportion to the sensitivity.
+    """Base class of noise mechanisms: noise on each coordinate, in proportion to the sensitivity.
 
-    The data of one unit affect only one row of a release.
+    A release has one row (vector) per node. One unit of privacy affects only one row.
 
     Parameters
     ----------
     noise_to_sensitivity
-        Scale of the noise divided by the sensitivity in `norm`; positive.
+        Scale of the noise divided by the sensitivity in the mechanism's norm; positive. The scale
+        is the standard deviation for Gaussian noise, and b of the density exp(-abs(x) / b) / (2 b)
+        for Laplace noise.
     clipping_norm
-        If given, each row is clipped to this norm before the noise.
+        Norm to which each row is clipped before the noise; None for no clipping.
     grid
-        If given, values are rounded to multiples of it, and the noise is a whole number of them, so
-        that low-order digits of the sum do not reveal the value without noise. Rounding may move
-        neighbouring rows apart by one `grid` in every coordinate, which the noise covers. Choose it
-        small beside sensitivity / dim for Laplace and sensitivity / sqrt(dim) for Gaussian noise,
-        and at least a 2**-25th of the noise. It is a power of 2, by which floating-point arithmetic
-        is exact.
+        Spacing of a grid, a power of 2. Values are rounded to multiples of it, and the noise is a
+        multiple of it, so that low-order bits of the noisy value do not reveal the un-noised value.
+        Rounding may move neighbouring rows apart by one `grid` in each coordinate, which the noise
+        covers. Choose it small beside sensitivity / dim for Laplace noise and sensitivity /
+        sqrt(dim) for Gaussian noise, and at least 2**-25 of the scale of the noise. None for
+        real-valued noise.
     roundings
-        Number of floating-point roundings that the numbers of a row went through since their last
-        release. The more there are, the shorter are the longest rows that can be released.
+        Number of floating-point roundings of the numbers of a row since their last release. The
+        larger it is, the smaller is the largest norm of a row that can be released.
     """
 
     noise_to_sensitivity: float
@@ -403,15 +405,16 @@ class Mechanism(ABC):
 
 @dataclass(frozen=True)
 class Laplace(Mechanism):
-    """Laplace noise: each release is epsilon-DP with epsilon = 1 / `noise_to_sensitivity`.
+    """Laplace mechanism: each release is epsilon-DP with epsilon = 1 / `noise_to_sensitivity`.
 
-    An L2 sensitivity is converted to an L1 sensitivity by the factor sqrt(dim).
+    The sensitivity is in L1 norm; an L2 sensitivity is multiplied by sqrt(dim). `Mechanism` has the
+    parameters.
 
-    Guarantee: pure epsilon-differential privacy of real-valued noise. The noise is drawn in
-    floating point from a 64-bit uniform: its tail ends at 43 scales (mass 2**-63), and low-order
-    bits of the sum are not hidden, which alone may distinguish neighbours (Mironov 2012). With a
-    `grid`, the released numbers themselves have pure epsilon-differential privacy, up to 2**-73 in
-    total variation for each number (see `dpmesh.kernels.noise`).
+    Guarantee: pure epsilon-DP of real-valued noise, for neighbours within the sensitivity of a
+    release. The noise is drawn in floating point from a 64-bit uniform number. Its tail ends at 43
+    scales (mass 2**-63). Low-order bits of the noisy value are not hidden, which alone may
+    distinguish neighbours (Mironov 2012). With a `grid`, the released numbers themselves are pure
+    epsilon-DP, up to 2**-73 in total variation for each number (see `dpmesh.kernels.noise`).
 
     Examples
     --------
@@ -451,15 +454,16 @@ class Laplace(Mechanism):
 
 @dataclass(frozen=True)
 class Gaussian(Mechanism):
-    """Gaussian noise: each release is mu-Gaussian-DP with mu = 1 / `noise_to_sensitivity`.
+    """Gaussian mechanism: each release is mu-Gaussian-DP with mu = 1 / `noise_to_sensitivity`.
 
-    An L1 sensitivity is also a bound on the L2 sensitivity.
+    The sensitivity is in L2 norm; an L1 sensitivity bounds it. `Mechanism` has the parameters.
 
-    Guarantee: Gaussian differential privacy of real-valued noise. The noise is drawn in floating
-    point from a 64-bit radius: its tail ends at 9.4 standard deviations, and low-order bits of the
-    sum are not hidden, as with `Laplace`. With a `grid`, each release is ``mu**2 / 2``-zCDP
-    (Canonne, Kamath and Steinke 2020, Theorem 14), up to 2**-73 in total variation for each number.
-    Noise of 6 steps or more is also Gaussian-DP with a slightly larger mu
+    Guarantee: mu-Gaussian-DP of real-valued noise, for neighbours within the sensitivity of a
+    release. The noise is drawn in floating point from a 64-bit radius. Its tail ends at 9.4
+    standard deviations, and low-order bits of the noisy value are not hidden, as with `Laplace`.
+    With a `grid`, each release is ``mu**2 / 2``-zCDP (Canonne, Kamath and Steinke 2020, Theorem
+    14), up to 2**-73 in total variation for each number. Noise with a standard deviation of at
+    least 6 grid steps is also Gaussian-DP with a slightly larger mu
     (docs/privacy/accounting.md).
 
     Examples
@@ -495,7 +499,9 @@ class Gaussian(Mechanism):
 
 @dataclass(frozen=True)
 class NoNoise(Mechanism):
-    """NOT private: values without noise, recorded as unprotected; for comparison only.
+    """Release without noise, NOT private: recorded with infinite epsilon; for comparison only.
+
+    A release with a sensitivity of 0 depends on no data, and has an epsilon of 0 without noise.
 
     Examples
     --------

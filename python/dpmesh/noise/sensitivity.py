@@ -13,17 +13,18 @@ A_SENSITIVITY = "a Sensitivity, such as Sensitivity(1.0, 'l2', 'why')"
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """Sensitivity of a release to one neighbouring dataset, given all earlier releases.
+    """Sensitivity of a release to one unit of privacy, given all earlier releases.
 
     Parameters
     ----------
     bound
-        Largest distance, in the units of the released values; 0 if they do not depend on the data.
-        It is that of exact arithmetic: the rounding of the values' type must be small beside it.
+        Largest distance between the un-noised values of two neighbouring datasets, in the units of
+        the values; 0 if they do not depend on the data. It holds for exact arithmetic: rounding of
+        the values' type must be small beside it.
     norm
-        The norm of that distance.
+        Norm of that distance, ``"l1"`` or ``"l2"``.
     reason
-        The argument for it, in a few words with its source.
+        Proof of the bound in a few words, with its source.
 
     Examples
     --------
