@@ -49,9 +49,9 @@ def audit_view(
     """Audit the epsilon against a view: an adversary who sees the messages of some nodes only.
 
     Decentralized gradient descent runs many times on two datasets that differ in the label of one
-    record of the target node. All other records have zero gradients. A test by the likelihood ratio
-    of the messages that the observer receives and sends distinguishes the runs. The first runs
-    choose its threshold.
+    record of the target node. Unless `forgetful`, all other records have zero gradients. A test by
+    the likelihood ratio of the messages that the observer receives and sends distinguishes the
+    runs. The first runs choose its threshold.
 
     Parameters
     ----------

@@ -27,10 +27,10 @@ class Dataset:
     Parameters
     ----------
     features
-        Shape (records, dim), finite: an array, a pandas table of numbers, or a scipy sparse matrix.
-        float32 and float64 keep their type, integers become float64. A sparse matrix is kept as a
-        CSR array with sorted, unique column indices and never made dense. Arrays with more
-        axes, such as images, become one row for each record.
+        Finite numbers of shape (records, dim): an array, a pandas table of numbers, or a scipy
+        sparse matrix. float32 and float64 keep their type, and integers become float64. A sparse
+        matrix is kept as a CSR array with sorted, unique column indices, and is never made dense.
+        Arrays with more axes, such as images, are flattened to one row for each record.
     labels
         Shape (records,): integers (classes, or -1 and +1) or booleans, kept as int64, or finite
         real targets, kept as float64.

@@ -32,7 +32,7 @@ ATTEMPTS = 100
 def train_test_split(
     dataset: Dataset, fraction: float, generator: np.random.Generator
 ) -> tuple[Dataset, Dataset]:
-    """Shuffle the records and set a fraction of them aside for testing.
+    """Split the shuffled records into training records and test records.
 
     Parameters
     ----------
@@ -126,28 +126,34 @@ def dirichlet(
     alpha: float,
     equal_sizes: bool = False,
 ) -> Partition:
-    """Skew the classes: the smaller `alpha`, the fewer classes a node holds.
+    """Partition the records with Dirichlet label skew: a non-i.i.d. partition.
 
     By default each class is divided among the nodes in shares drawn from a symmetric Dirichlet
-    distribution (Yurochkin et al., 2019), drawn again while a node is left empty. With
-    `equal_sizes` each node in turn draws its own mix of classes, from a Dirichlet distribution
-    around the mix of the whole (Hsu, Qi, Brown, 2019), out of what the nodes before it left.
-    Another label of one record moves others: a guarantee is for the nodes' records, not for the
-    whole.
+    distribution (Yurochkin et al. 2019). The shares are drawn again while a node has no record.
+    With `equal_sizes` each node in turn draws class proportions from a Dirichlet distribution
+    around those of the dataset, and takes records that are left (Hsu, Qi and Brown 2019).
+
+    If the label of one record changes, other records may move to other nodes. So a DP guarantee
+    applies to the records that a node holds, not to the dataset before the partition.
 
     Parameters
     ----------
     dataset
-        Labels are classes (integers).
+        The records. Labels are classes (integers).
     nodes
-        At least 1, at most one for each record.
+        Number of nodes, at least 1 and at most the number of records.
     generator
-        Source of the shares and the order.
+        Source of the random shares and of the order.
     alpha
-        Concentration, positive: 0.1 is strong skew, 100 nearly none. With `equal_sizes` it
-        multiplies the class proportions of the whole dataset.
+        Concentration parameter of the Dirichlet distribution, positive. The smaller, the fewer
+        classes a node has: 0.1 is a strong skew, and 100 is nearly i.i.d. With `equal_sizes` alpha
+        multiplies the class proportions of the dataset.
     equal_sizes
-        If true, all nodes hold equally many records.
+        True to give all nodes equally many records.
+
+    Returns
+    -------
+    The record indices of each node.
 
     Raises
     ------
@@ -192,16 +198,29 @@ def shards(
     shards_per_node: int = 2,
     equal_sizes: bool = False,
 ) -> Partition:
-    """Sort the records by class and cut them into shards, which nodes get (McMahan et al., 2017).
+    """Partition the records by class into shards: a non-i.i.d. partition (McMahan et al. 2017).
 
-    With 2 shards most nodes see 2 classes only. With `equal_sizes` the shards have exactly the same
-    size; the records left out for that are chosen at random. Changing one record's label may move
-    others: a guarantee is for the nodes' records, not for the whole collection.
+    The records are sorted by class and cut into shards, and each node receives several shards at
+    random. With 2 shards most nodes have records of 2 classes only. If the label of one record
+    changes, other records may move to other nodes. So a DP guarantee applies to the records that a
+    node holds, not to the dataset before the partition.
 
     Parameters
     ----------
+    dataset
+        The records. Labels are classes (integers).
+    nodes
+        Number of nodes, at least 1.
+    generator
+        Source of the random order.
     shards_per_node
-        Number of shards of each node.
+        Number of shards of each node, at least 1.
+    equal_sizes
+        True to make all shards equally large; the records left out for this are chosen at random.
+
+    Returns
+    -------
+    The record indices of each node.
 
     Raises
     ------
@@ -239,14 +258,18 @@ def shards(
 
 
 def by_user(users: npt.ArrayLike) -> Partition:
-    """Give each user's records to a node of their own; node i is the i-th user in sorted order.
+    """Partition the records by user: one node for each user, in sorted order of the users.
 
     Parameters
     ----------
     users
-        Shape (records,): the user of each record, as integers or texts; also a pandas column. In
-        the order of the dataset, which is no longer that of a file once `train_test_split` has
-        shuffled it: split the rows of both by hand.
+        User of each record, shape (records,), as integers or texts, or as a pandas column. The
+        order must be that of the dataset. `train_test_split` shuffles the records: to use it here,
+        split users and records together.
+
+    Returns
+    -------
+    The record indices of each node.
 
     Raises
     ------

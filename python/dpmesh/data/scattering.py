@@ -15,11 +15,12 @@ from dpmesh.tables.wavelets import channels_of, coefficients
 def scattering(
     images: Dataset, shape: tuple[int, int], *, scales: int = 2, angles: int = 8
 ) -> Dataset:
-    """Return the scattering features of grey images, each channel's windows normalised by record.
+    """Compute the wavelet scattering features of grey images, normalised within each record.
 
-    Channels are normalised in a record by their own mean and deviation over its windows, plus 1/100
-    of the record's largest, as group normalisation does; no other record is looked at. Follow with
-    `unit_norm` and `with_constant` for the models of this package.
+    Each channel of a record is normalised by its mean and standard deviation over the windows of
+    the record, as in group normalisation. To each standard deviation 1/100 of the largest one of
+    the record is added. A feature depends on no other record. Apply `unit_norm` and `with_constant`
+    to the result for the models of this package.
 
     Parameters
     ----------
@@ -28,9 +29,9 @@ def scattering(
     shape
         Height and width, multiples of ``2 ** scales``.
     scales
-        Octaves of wavelets, J.
+        Number of octaves of the wavelets, J.
     angles
-        Directions of wavelets, L.
+        Number of directions of the wavelets, L.
 
     Returns
     -------

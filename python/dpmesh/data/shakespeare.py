@@ -92,21 +92,25 @@ def _collect_lines(play: str, body: str, lines_of_roles: dict[str, list[str]]) -
 def next_characters(
     texts: Mapping[str, str], *, window: int = 80, stride: int = 1, least_records: int = 100
 ) -> Characters:
-    """Cut each role's text in order, and each part into windows.
+    """Make records for next-character prediction from texts, with one client for each role.
 
-    The alphabet is made from all texts, and a role's length decides whether it is a client. In
-    published plays neither is secret; for private texts no guarantee would cover them.
+    The text of a role is divided in order into a training, a validation and a test part. A record
+    is a window of characters of one part, and its label is the next character.
+
+    No DP guarantee covers two things: the alphabet, which comes from all texts, and the choice of
+    the clients, which depends on the lengths of the texts. Both are public for published plays.
 
     Parameters
     ----------
     texts
-        The text of each role.
+        Text of each role.
     window
         Number of characters of a record.
     stride
-        Distance from one window to the next: 1 gives all of them, each at 4 bytes per character.
+        Number of characters from the start of one window to the next. 1 gives all windows, at 4
+        bytes per character of each window.
     least_records
-        Roles with fewer training records are left out; the paper leaves out those below 100.
+        Least number of training records of a role; shorter roles are left out. The paper uses 100.
 
     Raises
     ------

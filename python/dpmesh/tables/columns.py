@@ -33,9 +33,10 @@ Ranges: TypeAlias = Mapping[Any, Any] | Sequence[Any] | str | os.PathLike[str] |
 
 
 class Encoded(NamedTuple):
-    """Encoded records: features, and facts about them that stay with the data's owner.
+    """Encoded records: features of a model, with notices for the owner of the data.
 
-    All but the features is computed from the data without noise, for the data's owner alone.
+    Nothing in this object is private in the sense of DP: all of it is computed from the data
+    without noise, for the owner of the data alone.
 
     Attributes
     ----------
@@ -67,7 +68,10 @@ class Encoded(NamedTuple):
     memory: FloatArray | None = None
 
     def notices(self) -> list[str]:
-        """Describe in sentences what the data's owner should know."""
+        """Describe clipped, unreadable and absent values, a sentence for each column.
+
+        The sentences are for the owner of the data alone: no epsilon covers them.
+        """
         records = len(self.features)
         notices = [f"{name}: no such column; all values count as missing" for name in self.absent]
         for name, values in self.unread.items():
@@ -95,21 +99,24 @@ def unlisted(name: str, values: Sequence[object], records: int) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The columns that a model reads, with their public ranges.
+    """The columns that a model reads, their public ranges, and their encoding as features.
+
+    `Columns.of` makes this object from ranges in several forms.
 
     Parameters
     ----------
     names
         Name of each column.
     kinds
-        Public range of each column.
+        Public range of each column: a `Number`, `Dates`, `Flag` or `Category`.
     intercept
         True to add a constant 1 to each record.
     features
-        Map from the encoded columns to the features of a model.
+        Feature map from the encoded columns to the features of a model.
     centre
-        Released mean that is subtracted from the features, perhaps with axes after it: see
-        `dpmesh.tables.features.centred`. None subtracts nothing.
+        Privately released mean that is subtracted from the features, for private centering. It may
+        be followed by privately released principal axes, see `dpmesh.tables.features.centred`. None
+        subtracts nothing.
 
     Examples
     --------
@@ -134,16 +141,22 @@ class Columns:
         intercept: bool = True,
         features: str = COLUMNS.name,
     ) -> Columns:
-        """Return the columns of these names.
+        """Make the columns from public ranges and names.
 
         Parameters
         ----------
         ranges
-            A mapping from each name to ``[low, high]``, a list of categories,
-            ``{"range": [low, high], "missing": True}``, ``{"categories": [..]}``,
-            ``{"flag": True}`` or ``{"dates": [first, last]}``; or the path of a TOML file with such
-            keys; or one such range for all columns; or a list with one for each. None stands for
-            ``(-1, 1)``.
+            Public ranges, never computed from the data: a mapping from the name of each column to
+            its range, the path of a TOML file with such a mapping, a list with a range for each
+            column, or one range for all columns. None stands for the range ``(-1, 1)``. A range is
+
+            - ``[low, high]`` or ``{"range": [low, high]}`` for numbers;
+            - ``{"dates": [first, last]}`` for dates;
+            - ``{"flag": True}`` for 0 and 1, or false and true;
+            - a list of categories, or ``{"categories": [..]}``.
+
+            Add ``"missing": True`` to a range of numbers, dates or flags whose values may be
+            missing.
         names
             Names of the table's columns, in its order.
         intercept
@@ -154,8 +167,8 @@ class Columns:
         Raises
         ------
         ValueError
-            If a column has no range, a range has no column, or one is of another form; or if there
-            are no such features, or they do not suit the columns.
+            If a column has no range, a range has no column, or a range has another form; or if the
+            name of the features is unknown, or the features do not suit the columns.
         OSError
             If the file cannot be read.
         """
@@ -203,12 +216,12 @@ class Columns:
         compact: bool = False,
         dtype: type[np.floating[Any]] | None = None,
     ) -> Encoded:
-        """Return the encoded records.
+        """Encode records as features: rows of norm 1 with elements in [-1, 1].
 
         Parameters
         ----------
         columns
-            The values of each column, shape (records,), in the order of `names`.
+            Values of each column, shape (records,) each, in the order of `names`.
         compact
             True to store features of a large table in float32, with room for one more. No stored
             norm is above 1.
@@ -264,7 +277,9 @@ class Columns:
         return features
 
     def encode_table(self, table: TableLike) -> Encoded:
-        """Return the encoded records of a table; a column that may be missing may be absent.
+        """Encode the records of a table as features.
+
+        The table need not have a column whose values may be missing.
 
         Parameters
         ----------
@@ -302,7 +317,7 @@ class Columns:
         )
 
     def as_dict(self) -> JsonObject:
-        """Return them in plain types that JSON can hold."""
+        """Return the columns in plain types that JSON can hold."""
         content: JsonObject = {
             "names": list(self.names),
             "kinds": [kind.as_dict() for kind in self.kinds],
@@ -315,7 +330,7 @@ class Columns:
 
     @classmethod
     def from_dict(cls, saved: JsonObject) -> Columns:
-        """Return the columns that `as_dict` gave."""
+        """Return the columns from a dictionary that `as_dict` returned."""
         names = tuple(saved["names"])
         columns = cls(
             names=names,
@@ -330,7 +345,7 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """Features that come as numbers, which a model uses as they are.
+    """Numeric features without encoding, for a model that was trained on an array of features.
 
     Parameters
     ----------
@@ -399,7 +414,7 @@ class Features:
 
     @classmethod
     def from_dict(cls, saved: JsonObject) -> Features:
-        """Return the features that `as_dict` gave."""
+        """Return the features from a dictionary that `as_dict` returned."""
         features = cls(dim=saved["features"])
         if "centre" in saved:
             return features.less(np.array(saved["centre"]))

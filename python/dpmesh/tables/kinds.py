@@ -122,7 +122,10 @@ class _NumericColumn:
         return self.encode_numbers(self.required(name, cells), cells)
 
     def encode_numbers(self, numbers: npt.NDArray[np.float64], cells: Cells) -> EncodedColumn:
-        """Return the features of a column whose numbers were read from these cells."""
+        """Encode a column from its numbers, which were read from `cells`.
+
+        `numbers` has the shape (records,), with NaN for a missing value.
+        """
         absent = np.isnan(numbers)
         unread = [cell for cell in cells[absent] if not usually_missing(cell)]
         low, high = self.ends
@@ -134,7 +137,7 @@ class _NumericColumn:
         return EncodedColumn(np.stack(features, axis=1), int(outside.sum()), unread)
 
     def scaled(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return numbers as features, clipped to the range; 0 where there is none."""
+        """Clip numbers to the range and map them linearly to features; NaN becomes 0."""
         low, high = self.ends
         with np.errstate(invalid="ignore"):
             fractions = (np.clip(numbers, low, high) - low) / (high - low)
@@ -236,12 +239,12 @@ class Count(Number):
 
 @dataclass(frozen=True, kw_only=True)
 class Flag(_NumericColumn):
-    """A column of 1 or true, and 0 or false, encoded as 1 and 0.
+    """A column of binary values: 1 or true, and 0 or false, encoded as 1 and 0.
 
     Parameters
     ----------
     missing
-        True if cells may be missing, or have another value.
+        True if values may be missing; every other value then counts as missing.
 
     Examples
     --------
@@ -272,20 +275,21 @@ class Dates(_NumericColumn):
     Parameters
     ----------
     dates
-        The first and the last, as dates or as texts.
+        Public first and last date, as dates or as texts. Dates outside are clipped.
     format
         Format of dates in texts, as for `datetime.strptime`, such as ``%d.%m.%Y``. None stands for
         ``2024-12-31``, perhaps with a time as in ``2024-12-31 23:59:59``.
     missing
         True if dates may be missing.
     zone
-        Time zone whose days are counted, such as ``Europe/Berlin`` or ``UTC``. A time that states
-        a zone is converted to it, and refused if it is None; other times are of this zone.
+        Time zone of the dates, such as ``Europe/Berlin`` or ``UTC``. A time with a time zone is
+        converted to `zone`; if `zone` is None, such a time is an error. A time without a time zone
+        is taken as local time in `zone`.
 
     Raises
     ------
     ValueError
-        If these are no two dates, the first before the last, or there is no such zone.
+        If `dates` does not hold two dates, the first before the last, or the time zone is unknown.
 
     Examples
     --------
@@ -378,24 +382,26 @@ class Dates(_NumericColumn):
 
 @dataclass(frozen=True, kw_only=True)
 class Category:
-    """A column of categories, which may be missing, encoded as one 0 or 1 for each.
+    """A column of categories in one-hot encoding; a missing or unlisted value is encoded as zeros.
 
     Parameters
     ----------
     categories
-        All of them: texts, numbers or booleans. A cell is the category whose name it has: see
-        `dpmesh.tables.cells.name_of`. "250.0" and "250.00" are two; 1 and 1.0 are one. A cell of
-        another name is the category that is or writes the same number, if one alone does: "1.0"
-        and true are 1, and 1 is "01". What is listed is never taken for a missing value.
+        All categories, from public knowledge: texts, numbers or booleans. A cell belongs to the
+        category with the same name, see `dpmesh.tables.cells.name_of`. The numbers 1 and 1.0 have
+        the same name, and the texts "250.0" and "250.00" have different names. A cell without such
+        a category belongs to the category with the same numeric value, if there is exactly one: a
+        cell "1.0" or true to a category 1, and a cell 1 to a category "01". A listed category never
+        counts as a missing value.
     shares
-        For a label, the share of all records in each class, from public knowledge, as for
+        For a label: the public share of each class among all records, as for
         `dpmesh.tables.models.Outline`.
 
     Raises
     ------
     ValueError
-        If there is none, one is something else, or one is listed twice; if the shares are not
-        positive, one for each class, or do not add up to 1.
+        If there is no category, a category is of another type, or one is listed twice. Also if
+        there is not one positive share for each class, or the shares do not add up to 1.
 
     Examples
     --------
@@ -430,7 +436,7 @@ class Category:
         return f"categories = {[*self.categories]}"
 
     def codes(self, cells: Cells) -> npt.NDArray[np.int64]:
-        """Return the place of each cell among the categories, shape (records,); else -1."""
+        """Return the index of each cell's category, shape (records,); -1 if it has none."""
         return map_cells(self._place, cells, np.int64)
 
     def _place(self, cell: object) -> int:

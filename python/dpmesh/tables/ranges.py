@@ -35,25 +35,30 @@ _LABELS_EXPECTED = (
 def read_ranges(
     path: str | os.PathLike[str], *, released: list[JsonObject] | None = None, blanks: bool = False
 ) -> JsonObject:
-    """Return the content of a TOML file of ranges, without the release of its bounds.
+    """Read the public ranges of columns from a TOML file, such as ``dpmesh ranges`` writes.
 
     Parameters
     ----------
     path
         Path of the file.
     released
-        List to which the private release of the bounds is appended, if the file has one, so that
-        the caller counts its epsilon. None refuses such a file.
+        Bounds in a file may stem from a DP release of the data, which has an epsilon. The function
+        appends the description of this release to the list `released`, and the caller must count
+        its epsilon. With None a file with such bounds is an error.
     blanks
-        True if the file may have blanks.
+        True if the file may have blanks: ranges that were not filled in yet.
+
+    Returns
+    -------
+    Mapping from the name of each column to its range, in a form that `Columns.of` accepts.
 
     Raises
     ------
     ValueError
-        If it is not TOML, or has blanks or bounds that were released from data where `blanks` or
-        `released` refuse them.
+        If the file is not TOML, has blanks although `blanks` is False, or has bounds from a DP
+        release although `released` is None.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     ranges, _ = read_toml(path)
     release = ranges.pop(RELEASED, None)

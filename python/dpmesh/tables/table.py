@@ -20,7 +20,7 @@ ColumnLike: TypeAlias = Any
 
 
 class Table(NamedTuple):
-    """Columns of equal length.
+    """A table: columns of equal length, with names or without.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Table(NamedTuple):
 
 
 def as_table(value: TableLike) -> Table:
-    """Return the columns of a table, a dictionary of columns, or an array.
+    """Convert a table, a dictionary of columns, or an array to a `Table`.
 
     Parameters
     ----------
@@ -133,7 +133,15 @@ def _table_of_array(array: Cells) -> Table:
 
 
 def rows(table: TableLike, chosen: npt.NDArray[np.int64]) -> TableLike:
-    """Return some records of a table or of an array, as the same kind."""
+    """Return records of a table or of an array, by index, in the same type.
+
+    Parameters
+    ----------
+    table
+        A table in any form that `as_table` accepts, or an array.
+    chosen
+        Indices of the records, in the order of the result.
+    """
     if hasattr(table, "iloc"):
         return table.iloc[chosen]
     if isinstance(table, Table):
