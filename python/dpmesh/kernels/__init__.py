@@ -1,6 +1,6 @@
-"""The kernels as numpy functions: Rust underneath, the interpreter lock released, threads shared.
+"""Numerical kernels in Rust, called with numpy arrays: noise, clipping, gradients, mixing, packing.
 
-Rules that all of them keep:
+All kernels run in several threads without the interpreter lock, and follow the same rules:
 
 - Arrays of float32 and float64 are not copied if they are C-contiguous.
 - ``out=`` receives the result; passing the input itself works in place. Without it a new array is

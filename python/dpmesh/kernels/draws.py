@@ -100,7 +100,7 @@ def bernoulli(
 def sample(
     counts: npt.ArrayLike, size: int, stream: Stream, *, nodes: npt.ArrayLike | None = None
 ) -> Indices:
-    """Draw `size` different numbers below each row's count, all such sets equally likely.
+    """Sample `size` integers below each row's count, uniformly without replacement.
 
     They are the places of the `size` smallest of the `count` numbers that `uniform` draws for the
     row.
@@ -232,10 +232,10 @@ def _bits(dim: int, stream: Stream, nodes: npt.NDArray[np.uint32]) -> Indices:
 def shuffle(
     rows: Ragged, lengths: npt.ArrayLike, stream: Stream, *, nodes: npt.ArrayLike | None = None
 ) -> Indices:
-    """Go through the values of each row, pass by pass, each in a new, uniformly random order.
+    """Shuffle the values of each row repeatedly: passes in independent, uniformly random orders.
 
-    In a pass the values are sorted by as many numbers that `uniform` draws for the row, one pass
-    after the other.
+    This is the order of records in epochs of random reshuffling. In each pass, the values of a row
+    are sorted by random numbers that `uniform` draws for the row.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ def shuffle(
 
 
 def batch_ends(sizes: npt.ArrayLike, batches: npt.ArrayLike, batch_size: int) -> Indices:
-    """Cut the result of `shuffle` into batches: return 0, then the end of each batch.
+    """Return the boundaries that divide the result of `shuffle` into batches.
 
     Parameters
     ----------

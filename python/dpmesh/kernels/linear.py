@@ -53,14 +53,18 @@ from dpmesh.kernels.projection import Norm
 
 
 class LinearModel:
-    """Records and their loss, checked and converted once, for the parameters of many nodes.
+    """Losses, gradients and gradient steps of linear models at many nodes, on shared records.
 
-    Methods share two parameters:
+    All methods share two parameters:
 
-    - `params`, shape (nodes, outputs * dim), in the type of the features. There are `classes`
-      outputs, or 1.
-    - `batches`, the records of each node: an integer array of shape (nodes, batch_size), or
-      ``(indptr, indices)`` for batches of different lengths. A record may occur more than once.
+    - `params`: the model of each node, shape (nodes, outputs * dim), in the type of the features.
+      The number of outputs is `classes`, or 1 without classes.
+    - `batches`: the record indices of each node's batch. Either an integer array of shape
+      (nodes, batch_size), or a pair ``(indptr, indices)`` for batches of different lengths, where
+      node i has the records ``indices[indptr[i]:indptr[i + 1]]``. Records may occur repeatedly.
+
+    The objective of a node is the sum of the losses of its batch, divided by the length of the
+    batch or by `divide_by`, plus ``regularization / 2 |w|^2`` for the parameters w of the node.
 
     Parameters
     ----------
@@ -68,21 +72,25 @@ class LinearModel:
         Shape (records, dim), float32 or float64: an array, or a scipy CSR matrix with sorted,
         unique column indices (32 or 64 bits), which is never made dense. It must not change.
     labels
-        Shape (records,): as the loss requires them, see above.
+        Labels, shape (records,), as the loss requires.
     loss
-        One of those above.
+        With score ``z = <w, x>`` and label y: ``"logistic"`` and ``"hinge"`` (y is -1 or +1),
+        ``"squared"``, ``"huber"`` and ``"absolute"`` (real y), ``"poisson"`` (counts as shares of a
+        public bound), ``"softmax"`` (y from 0 to ``classes - 1``), or ``"multilabel"`` (bit k of y
+        is label k). `dpmesh.kernels.linear` lists the formulas.
     classes
-        Number of classes; None for one model of binary labels or real targets.
+        Number of classes; None for one model of binary labels or real targets. Losses other than
+        softmax, poisson and multilabel are then trained one-vs-all, a model for each class.
     weights
-        Factor of each record's loss, shape (records,), in [0, 1], so that bounds on gradients hold
-        as without; clipping comes after it. None stands for 1.
+        Weight of each record's loss, shape (records,), in [0, 1]; None for weights of 1. Gradients
+        are clipped after the weighting. Weights of at most 1 keep all bounds on gradients.
 
     Raises
     ------
     ValueError
-        If an argument does not fit. Methods raise it for a shape or type, a record that does not
-        exist, and a label of one of their records that does not suit the loss. NaN and infinity are
-        passed on, as numpy does.
+        If an argument is invalid. Methods raise it for a wrong shape or type, for the index of a
+        record that does not exist, and for a label that does not suit the loss. NaN and infinity
+        are passed on, as in numpy.
 
     Examples
     --------
@@ -128,7 +136,7 @@ class LinearModel:
         divide_by: float | None = None,
         out: FloatArray | None = None,
     ) -> FloatArray:
-        """Gradient of each node's objective on its batch, at its own parameters.
+        """Compute the gradient of each node's objective on its batch, at the node's parameters.
 
         Parameters
         ----------
@@ -165,12 +173,12 @@ class LinearModel:
     def clipped_sums(
         self, params: npt.ArrayLike, batches: Batches, *, clipping_norm: float, norm: Norm = "l2"
     ) -> Numbers:
-        """Sum of the clipped gradients of each node's records in float64, for float32 features too.
+        """Sum the clipped gradients of the records of each node, in float64, as in DP-SGD.
 
-        Each record adds a vector whose norm is at most `clipping_norm`, not only up to rounding. A
-        record whose gradient is NaN or infinite adds exactly 0 and changes no other record's part.
-        The bits depend neither on the number of threads nor on the type in which the same features
-        are stored.
+        The vector that a record adds has a norm of at most `clipping_norm`, exactly and not only up
+        to rounding. A record whose gradient is NaN or infinite adds 0, and does not change the
+        contribution of other records. The bits of the result depend neither on the number of
+        threads nor on the floating-point type of the features.
 
         Parameters
         ----------
@@ -205,7 +213,7 @@ class LinearModel:
         radius: float | None = None,
         out: FloatArray | None = None,
     ) -> FloatArray:
-        """One gradient step of each node: ``params - step_size * gradient(params, ...)``.
+        """Take one gradient step at each node: ``params - step_size * gradient(params, ...)``.
 
         In place (``out=params``) and without regularization, a step on sparse records takes time in
         proportion to their stored values: it touches no other parameters.
@@ -215,7 +223,7 @@ class LinearModel:
         params, batches
             See the class.
         step_size
-            One for all nodes, or one per node: shape (nodes,), finite and not negative.
+            Learning rate, finite and at least 0: a number, or one for each node, shape (nodes,).
         regularization, clipping_norm, norm, divide_by
             As in `gradient`.
         radius
@@ -256,9 +264,10 @@ class LinearModel:
         regularization: float = 0.0,
         form: Literal["direct", "span"] | None = None,
     ) -> tuple[FloatArray, Numbers]:
-        """Updates of nodes that start from one model, each trained on its own sequence of batches.
+        """Train each node from a common model by local gradient steps, and return the updates.
 
-        Each batch of a node's walk moves its model ``w``, which stays within a ball around ``w0``::
+        Each node takes one projected gradient step on each batch of its sequence in `walks`. The
+        model ``w`` stays within a ball around the common model ``w0``::
 
             w <- w0 + clip(w - step_size * gradient(w) - w0, radius)
 
@@ -272,7 +281,7 @@ class LinearModel:
             The batches of each node in the order of its steps; nodes may take none, batches be
             empty.
         step_size
-            Of all steps, at least 0.
+            Learning rate of all steps, at least 0.
         radius
             L2 distance from `start` that no model exceeds, at least 1e-30.
         regularization
@@ -309,7 +318,7 @@ class LinearModel:
         regularization: float = 0.0,
         divide_by: float | None = None,
     ) -> Numbers:
-        """Objective of each node on its batch, at its own parameters: shape (nodes,).
+        """Compute the objective of each node on its batch, at the node's parameters: (nodes,).
 
         Parameters
         ----------
@@ -328,7 +337,9 @@ class LinearModel:
         regularization: float = 0.0,
         divide_by: float | None = None,
     ) -> Numbers:
-        """Objective of each of a node's one-vs-all models on its batch; `losses` is their sum.
+        """Compute the objective of each one-vs-all model of each node on the node's batch.
+
+        `losses` returns the sum over the models of a node.
 
         Parameters
         ----------
@@ -364,7 +375,7 @@ class LinearModel:
         )
 
     def record_losses(self, params: npt.ArrayLike, batches: Batches) -> Numbers:
-        """Loss of each record of each node's batch, at the node's own parameters.
+        """Compute the loss of each record of each node's batch, at the node's parameters.
 
         Parameters
         ----------
@@ -378,11 +389,12 @@ class LinearModel:
         return self._native.record_losses(floats("params", params), batch_parts(batches))
 
     def accuracy(self, params: npt.ArrayLike) -> Numbers:
-        """Fraction of all records that each row of parameters classifies correctly.
+        """Compute the accuracy of each model on all records.
 
-        With `classes` the largest score decides (the first of equals), otherwise the sign of the
-        one score (0 counts as -1). Of sets of labels it is the mean over all labels, of each of
-        which the sign of its score decides.
+        With `classes` the predicted class has the largest score, the first one of equal scores.
+        Otherwise the prediction is the sign of the score, where 0 counts as -1. With the loss
+        ``"multilabel"`` each label is predicted by the sign of its score, and the accuracy is a
+        mean over all labels.
 
         Parameters
         ----------
@@ -427,7 +439,7 @@ def _checked_weights(values: npt.ArrayLike, records: int) -> Numbers:
 
 
 def linear_scores(params: npt.ArrayLike, features: Features) -> FloatArray:
-    """Score ``<w, x>`` of each record under each row of parameters.
+    """Compute the score ``<w, x>`` of each record x under each row w of the parameters.
 
     Parameters
     ----------

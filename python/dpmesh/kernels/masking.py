@@ -39,9 +39,11 @@ MASK_PURPOSE = 0x4D41534B
 def mask_and_pack(
     values: npt.ArrayLike, bits: int, *, add: Sequence[bytes] = (), subtract: Sequence[bytes] = ()
 ) -> bytes:
-    """Return integers plus masks, modulo ``2**bits``, packed into `bits` bits each.
+    """Mask a vector for secure aggregation: add pseudorandom masks modulo ``2**bits``, and pack.
 
-    Masks are added and packed block by block; none is ever stored.
+    Two sites expand a shared secret to the same mask. One site adds the mask, and the other site
+    subtracts it, so that the masks cancel in the sum of all messages, see `unpack_sum`. Use a
+    secret for one sum only.
 
     Parameters
     ----------
@@ -50,7 +52,7 @@ def mask_and_pack(
     bits
         From 1 to 64.
     add, subtract
-        The secrets, 32 bytes each, whose words are added or subtracted.
+        Shared secrets, 32 bytes each, whose masks are added or subtracted.
 
     Raises
     ------
@@ -73,14 +75,17 @@ def mask_and_pack(
 
 
 def unpack_sum(messages: Sequence[bytes], dim: int, bits: int) -> Indices:
-    """Return the sum of masked vectors modulo ``2**bits``, in [-2**(bits - 1), 2**(bits - 1)).
+    """Add up masked messages for secure aggregation: the sum of the vectors modulo ``2**bits``.
+
+    The elements of the result are in [-2**(bits - 1), 2**(bits - 1)). The masks cancel if all
+    messages of a sum are present.
 
     Parameters
     ----------
     messages
         The message of `mask_and_pack` from each site.
     dim
-        Numbers of each vector.
+        Length of each vector.
     bits
         From 1 to 64.
 
@@ -134,21 +139,30 @@ _MODULUS = np.uint64(PRIME)
 
 
 def tag(values: npt.ArrayLike, stream: Stream, parties: int = 1) -> int:
-    """Return the tag of a vector of integers, from 0 to 2^61 - 2.
+    """Compute a tag that authenticates a vector of integers as the sum of the parties' vectors.
+
+    With secret random weights r_0, .., r_d the tag of the sum v of m vectors is
+    ``m r_0 + sum_j r_j v_j`` modulo 2^61 - 1. It is the sum of the tags of the m vectors. Whoever
+    does not know the weights finds the tag of another vector with a probability of about 2^-61
+    (universal hashing, Carter and Wegman 1981).
 
     Parameters
     ----------
     values
-        Shape (dim,), below 2^60 in size.
+        Integers of absolute value below 2^60, shape (dim,).
     stream
-        Source of the weights, for one sum alone.
+        Source of the secret random weights of the elements. Use a stream for one sum only.
     parties
-        Number of vectors they are the sum of, m.
+        Number m of vectors that `values` is the sum of; 1 for the vector of one party.
+
+    Returns
+    -------
+    The tag, from 0 to 2^61 - 2.
 
     Raises
     ------
     ValueError
-        If a number is larger.
+        If an absolute value is 2^60 or larger.
 
     Examples
     --------

@@ -56,7 +56,10 @@ def quantize(
     nodes: npt.ArrayLike | None = None,
     out: CodeArray | None = None,
 ) -> CodeArray:
-    """Round each element to one of the two nearest multiples of `step`, without bias.
+    """Quantize each element by unbiased stochastic rounding to a multiple of `step`.
+
+    Each element is rounded to one of its two neighbouring multiples at random, so that the expected
+    value is the element. The result holds the integer codes: multiples divided by `step`.
 
     Parameters
     ----------
@@ -112,7 +115,7 @@ def dequantize(
     codes
         Any shape, int8, int16, int32 or int64.
     step
-        The step with which they were made.
+        Distance of neighbouring levels that `quantize` was called with.
     dtype
         float32 or float64, if there is no `out`; the product is rounded to it once.
     out
@@ -142,7 +145,18 @@ def dequantize(
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """A message, with the numbers that its receiver needs to decode it.
+    """A packed message of integer codes: the result of `pack`, which `unpack` decodes.
+
+    Parameters
+    ----------
+    message
+        The packed codes, as bytes.
+    bits
+        Number of bits of each code.
+    shape
+        Shape of the array of codes.
+    dtype
+        Type of the codes.
 
     Examples
     --------
@@ -169,7 +183,9 @@ class Packed:
 
 
 def bits_needed(codes: CodeArray) -> int:
-    """Return the fewest bits for which no code is escaped, from 1 to 65.
+    """Return the least number of bits, from 1 to 65, at which `pack` escapes no code.
+
+    `pack` writes a code that does not fit into its bits as an escape symbol and 8 further bytes.
 
     Parameters
     ----------
@@ -234,7 +250,9 @@ def packed_sizes(codes: CodeArray, bits: int, most: int | None = None) -> Indice
 
 
 def pack(codes: CodeArray, bits: int) -> Packed:
-    """Pack codes into one message of `bits` bits each, plus 8 bytes for each that does not fit.
+    """Pack integer codes into one message, with `bits` bits for each code.
+
+    A code that does not fit is written as an escape symbol and 8 further bytes.
 
     Parameters
     ----------

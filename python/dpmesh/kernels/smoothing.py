@@ -36,7 +36,9 @@ def smooth(
     method: Method | None = None,
     out: FloatArray | None = None,
 ) -> FloatArray:
-    """Solve ``A u = x`` for each row, ``A = I + smoothing * L**power``, L the Laplacian of a cycle.
+    """Apply Laplacian smoothing to each row x: solve ``A u = x`` for u.
+
+    Here ``A = I + smoothing * L**power``, and L is the Laplacian matrix of a cycle graph.
 
     The rows of A are the circular shifts of ``(1 + 2s, -s, 0, .., 0, -s)`` for the first power. The
     result minimizes ``|u - x|^2 + s |D u|^2``, D the differences of neighbours: noise averages out,
@@ -95,7 +97,7 @@ def smooth(
 
 
 def smoothing_spectrum(dim: int, smoothing: float, *, power: int = 1) -> Numbers:
-    """Return the eigenvalues by which `smooth` damps each frequency of a cycle.
+    """Return the eigenvalues of `smooth`: the factor by which it damps each frequency.
 
     Parameters
     ----------
@@ -128,7 +130,7 @@ def smoothing_spectrum(dim: int, smoothing: float, *, power: int = 1) -> Numbers
 
 
 def effective_dimensions(dim: int, smoothing: float, *, power: int = 1) -> EffectiveDimensions:
-    """Sum the spectrum of `smooth` and its square: the effective dimensions of the bounds.
+    """Return the sums of the eigenvalues of `smooth` and of their squares: effective dimensions.
 
     Smoothing noise of variance v on each of `dim` elements reduces its total variance from
     ``v * dim`` to ``v * squared``.
