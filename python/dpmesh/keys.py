@@ -47,9 +47,11 @@ A_KEY = "a Key, such as Key.generate() or Key.seeded(1)"
 
 
 class Purpose(IntEnum):
-    """Purpose of a stream. Two uses of one key must differ in purpose, round or node.
+    """Purpose of a stream of random numbers, such as noise or sampling.
 
-    Streams of your own may take any integer from 100 to 2**32 - 1. Lower ones are this package's.
+    Two uses of one key must differ in purpose, round or node: otherwise they draw the same numbers.
+    Custom streams may have any integer from 100 to 2**32 - 1 as their purpose. Lower ones are
+    reserved.
 
     Examples
     --------
@@ -94,15 +96,15 @@ class Purpose(IntEnum):
 def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.random.Generator:
     """Return a numpy generator for draws other than privacy noise: shuffles, splits, graphs.
 
-    It is seeded with the first 256 bits of the stream of `key` for (`purpose`, `round`, `node`).
-    numpy does not guarantee the same draws from the same seed in all its versions.
+    Its seed is the first 256 bits of the stream of `key` for (`purpose`, `round`, `node`). Equal
+    arguments give equal draws, within one version of numpy.
 
     Parameters
     ----------
     key
-        The key of the run.
+        Key from which the numbers follow.
     purpose
-        A `Purpose`, or an integer of your own from 100 to 2**32 - 1 that no other stream has.
+        A `Purpose`, or a custom integer from 100 to 2**32 - 1 that no other stream has.
     round, node
         Integers from 0 to 2**32 - 1.
 
@@ -125,10 +127,10 @@ def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.rando
 
 
 def fingerprint(key: Key) -> str:
-    """Return 128 bits that identify this key; they reveal nothing else about it.
+    """Return a public identifier of a key, 128 bits as a string of 36 characters.
 
-    They are words of a stream of the key: without the key, they are indistinguishable from random
-    words. The seed of a seeded key can be guessed and checked.
+    It is a part of a stream of the key: without the key it is indistinguishable from random bits,
+    under standard cryptographic assumptions. The seed of a seeded key can be guessed and checked.
 
     Examples
     --------

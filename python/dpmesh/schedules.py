@@ -37,7 +37,7 @@ NumberT = TypeVar("NumberT", int, float)
 
 
 class Schedule(Protocol):
-    """A positive number for each t = 1, 2, 3, ..."""
+    """Protocol of a schedule: a positive number for each t = 1, 2, 3, ..."""
 
     def __call__(self, t: int, /) -> float:
         """Return the value at t, counted from 1."""
@@ -45,12 +45,12 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value for every t.
+    """Constant schedule, such as a constant learning rate.
 
     Parameters
     ----------
     value
-        The value for every t.
+        Value for each t, positive, in the unit of the parameter that it is used for.
 
     Examples
     --------
@@ -72,7 +72,14 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class InverseTime:
-    """``scale / (t + offset)``; for strong convexity, ``scale = 1 / lambda`` is 1 / (lambda t).
+    """Schedule ``scale / (t + offset)``, such as 1 / (lambda t) for lambda-strong convexity.
+
+    Parameters
+    ----------
+    scale
+        Numerator, positive; ``1 / lambda`` gives 1 / (lambda t).
+    offset
+        Number added to t, at least 0.
 
     Examples
     --------
@@ -95,7 +102,12 @@ class InverseTime:
 
 @dataclass(frozen=True)
 class InverseSqrt:
-    """``scale / sqrt(t)``; ``scale = 0.5`` gives 1 / (2 sqrt t) of the online paper.
+    """Schedule ``scale / sqrt(t)``, such as 1 / (2 sqrt t) of the paper of `OnlineLearning`.
+
+    Parameters
+    ----------
+    scale
+        Value at t = 1, positive.
 
     Examples
     --------
@@ -116,10 +128,19 @@ class InverseSqrt:
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
-    """``scale * (t + offset) ** exponent``: it decays for a negative exponent, else it grows.
+    """Schedule ``scale * (t + offset) ** exponent``, which decays for a negative exponent.
 
-    The quantized paper's noise sigma_k = (k + 1)^zeta is ``PowerLaw(scale=1.0, exponent=zeta)`` at
-    t = k + 1.
+    In the paper of `QuantizedGossip`, noise has the standard deviation sigma_k = (k + 1)^zeta. This
+    is ``PowerLaw(scale=1.0, exponent=zeta)`` at t = k + 1.
+
+    Parameters
+    ----------
+    scale
+        Factor, positive.
+    exponent
+        Power of ``t + offset``, any finite number.
+    offset
+        Number added to t, at least 0.
 
     Examples
     --------
@@ -145,19 +166,19 @@ class PowerLaw:
 
 @dataclass(frozen=True, kw_only=True)
 class HorizonPower:
-    """``scale * rounds ** exponent`` at every t: constant in a run, and smaller for longer runs.
+    """Constant schedule ``scale * rounds ** exponent``, chosen by the length of the run.
 
-    The quantized paper's alpha_K = a1 / (K + 1)^alpha is ``HorizonPower(scale=a1, exponent=-alpha,
-    rounds=K + 1)``.
+    In the paper of `QuantizedGossip`, the learning rate is alpha_K = a1 / (K + 1)^alpha for a run
+    of K + 1 rounds. This is ``HorizonPower(scale=a1, exponent=-alpha, rounds=K + 1)``.
 
     Parameters
     ----------
     scale
-        Positive.
+        Factor, positive.
     exponent
-        Any finite number.
+        Power of `rounds`, any finite number; negative for smaller values in longer runs.
     rounds
-        Length of the whole run, K + 1 in the paper.
+        Number of rounds of the whole run, K + 1 in the paper.
 
     Examples
     --------
@@ -184,14 +205,14 @@ class HorizonPower:
 
 @dataclass(frozen=True, kw_only=True)
 class ExponentialDecay:
-    """``scale * rate ** (t - 1)``: `scale` at t = 1, then `rate` times the last value.
+    """Exponentially decaying schedule ``scale * rate ** (t - 1)``.
 
     Parameters
     ----------
     scale
-        Positive.
+        Value at t = 1, positive.
     rate
-        Factor from one t to the next, in (0, 1].
+        Ratio of the values at t + 1 and at t, in (0, 1].
 
     Examples
     --------
@@ -214,14 +235,14 @@ class ExponentialDecay:
 
 @dataclass(frozen=True, kw_only=True)
 class Piecewise:
-    """``values[i]`` from t = ``starts[i]`` on, until the next start.
+    """Piecewise constant schedule: ``values[i]`` from t = ``starts[i]`` until the next start.
 
     Parameters
     ----------
     starts
-        Ascending integers, the first of them 1.
+        First t of each piece: ascending integers, the first of them 1.
     values
-        One positive value for each start.
+        Value of each piece, positive; as many as `starts`.
 
     Examples
     --------
@@ -249,20 +270,22 @@ class Piecewise:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSize:
-    """``max(1, floor(scale * rounds ** exponent))``: the number of records that a round samples.
+    """Number of records that a node samples in a round, chosen by the length of the run.
 
-    The quantized paper's gamma_K is ``SampleSize(scale=a3, exponent=gamma, rounds=K + 1)``;
-    ``SampleSize(scale=10)`` is 10 in runs of any length. A power within rounding of an integer
-    counts as that integer: 1000^(1/3) gives 10, not 9.
+    It is ``max(1, floor(scale * rounds ** exponent))`` at each t. In the paper of
+    `QuantizedGossip`, gamma_K is ``SampleSize(scale=a3, exponent=gamma, rounds=K + 1)``.
+    ``SampleSize(scale=10)`` is 10 in runs of any length. A power within rounding error of an
+    integer counts as that integer: 1000^(1/3) gives 10, not 9.
 
     Parameters
     ----------
     scale
-        Positive.
+        Factor, positive.
     exponent
-        At least 0.
+        Power of `rounds`, at least 0.
     rounds
-        Length of the whole run, K + 1 in the paper; None for any, if the exponent is 0.
+        Number of rounds of the whole run, K + 1 in the paper. None for runs of any length, which
+        requires an exponent of 0.
 
     Examples
     --------
@@ -303,10 +326,17 @@ class SampleSize:
 def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
     """Return the value at t, counted from 1, of a schedule or of a plain number.
 
+    Parameters
+    ----------
+    schedule
+        A `Schedule`, another function of t, or a number, which is constant.
+    t
+        Round, counted from 1.
+
     Raises
     ------
     ValueError
-        If it is not a finite number of at least 0: no accountant covers a negative step.
+        If the value is not a finite number of at least 0: no accountant covers a negative step.
 
     Examples
     --------

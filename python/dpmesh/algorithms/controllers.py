@@ -48,18 +48,19 @@ PRIVATE_DECISIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyLoss:
-    """A query of private data by a controller: a node's noisy loss before each decision.
+    """Query of a node's noisy loss, on which a controller may base each decision.
 
-    It is the mean loss of the released model on the coming batch, each record's cut to at most
-    `bound`, plus Gaussian noise. The algorithm releases it by a mechanism, plans it and records it.
+    The answer is the mean loss of the released model on the node's next mini-batch, with each
+    record's loss clipped to at most `bound`, plus Gaussian noise. The algorithm plans and records
+    it as a release.
 
     Parameters
     ----------
     bound
-        The most that a record's loss counts for, per model; 0 or more is what losses are.
+        Largest loss of a record, per model; larger losses are clipped.
     budget_share
-        Share of the run's mu squared (of Gaussian differential privacy) that all answers cost, in
-        (0, 1); updates of the global model have the rest.
+        Fraction in (0, 1) of the run's squared mu (Gaussian differential privacy) for all answers
+        together; updates of the global model have the rest.
 
     Examples
     --------
@@ -78,24 +79,26 @@ class NoisyLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """Information available when round t begins, in arrays that are read-only.
+    """Information for a controller's decision at the beginning of round t, in read-only arrays.
+
+    Controllers that decide by public information get NaN in place of private values.
 
     Parameters
     ----------
     acting
-        Shape (nodes,): which nodes update in this round.
+        True for nodes that update in this round, shape (nodes,).
     local_models
-        Shape (nodes, classifiers, dim): w_t^L.
+        Local models w_t^L, private, shape (nodes, classifiers, dim).
     losses
-        Shape (nodes, classifiers): f(w_t^L, sample_t), on the batch that is about to be used. For a
-        controller with a `NoisyLoss`, the noisy answers, which everybody may know.
+        Losses of the local models on each node's next mini-batch, private, shape (nodes,
+        classifiers). For a controller with a `NoisyLoss`, the noisy answers, which are public.
     last_losses
-        Shape (nodes, classifiers): f(w_t^L, sample_(t-1)), on the batch that the node used when it
-        last acted; undefined before that.
+        Losses of the local models on the mini-batch that each node used last, private, shape
+        (nodes, classifiers); undefined before a node has acted.
     released_models
-        Shape (classifiers, dim): the last global models, which everybody knows.
+        Last global models, public, shape (classifiers, dim).
     public_losses
-        Shape (classifiers,): their losses on public data; None if there is none.
+        Losses of the global models on public data, shape (classifiers,); None without public data.
 
     Examples
     --------
@@ -136,7 +139,7 @@ class Observation:
 
 
 class Controller(Protocol[StateT]):
-    """Decides, and learns from the outcome."""
+    """Protocol of a controller, which decides on local or global updates and may learn."""
 
     @property
     def public(self) -> bool:
@@ -187,7 +190,7 @@ def _sized(argument: str, array: npt.NDArray[Any], shape: tuple[int | str, ...])
 
 
 class FixedController(ABC):
-    """A rule for all runs. It has no state and looks at no data."""
+    """Base class of controllers without state, which decide by fixed rules and read no data."""
 
     public = True
     assumptions: tuple[str, ...] = ()
@@ -220,7 +223,7 @@ class FixedController(ABC):
 
 @dataclass(frozen=True)
 class AlwaysGlobal(FixedController):
-    """Every update is global: the paper's "fully collaborative".
+    """Controller whose updates are all global, "fully collaborative" in the paper.
 
     Examples
     --------
@@ -236,7 +239,7 @@ class AlwaysGlobal(FixedController):
 
 @dataclass(frozen=True)
 class AlwaysLocal(FixedController):
-    """Every update is local: the nodes never communicate.
+    """Controller whose updates are all local: the nodes never communicate.
 
     Examples
     --------
@@ -256,7 +259,7 @@ class AlwaysLocal(FixedController):
 
 @dataclass(frozen=True)
 class RandomGlobal(FixedController):
-    """Every update is global with probability `rate`, independently.
+    """Controller whose updates are global with probability `rate`, by independent public coins.
 
     Parameters
     ----------
@@ -286,12 +289,13 @@ class RandomGlobal(FixedController):
 
 @dataclass(frozen=True)
 class Periodic(FixedController):
-    """Every `period`-th round is global, the first one after `period` - 1 local ones.
+    """Controller whose updates are global in each `period`-th round, after local ones.
 
     Parameters
     ----------
     period
-        Rounds from one global update to the next.
+        Number of rounds from one global update to the next; the first is in round period - 1,
+        counted from 0.
 
     Examples
     --------

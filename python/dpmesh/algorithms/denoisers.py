@@ -55,7 +55,7 @@ class ReleasedSum(NamedTuple):
 
 
 class Denoiser(Protocol):
-    """A function of a release and of the scale of its noise."""
+    """Protocol of a denoiser: an estimator of a vector from its noisy release; post-processing."""
 
     def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum, /) -> Released:
         """Return an estimate of each row.
@@ -73,7 +73,7 @@ class Denoiser(Protocol):
 
 @dataclass(frozen=True)
 class Identity:
-    """The noisy vector as it is.
+    """Denoiser that returns the noisy vector unchanged (DP-Fed, DP-FedAvg).
 
     Examples
     --------
@@ -89,17 +89,20 @@ class Identity:
 
 @dataclass(frozen=True)
 class LaplacianSmoothing:
-    """Solve ``(I + smoothing * L**power) u = noisy``, L the Laplacian of a cycle: equation (3).
+    """Laplacian smoothing of a noisy vector (DP-Fed-LS).
+
+    It solves ``(I + smoothing * L**power) u = noisy`` for u, where L is the Laplacian matrix of a
+    cycle: equation (3) of Liang et al. Neighbouring coordinates become more similar.
 
     Parameters
     ----------
     smoothing
-        The paper's sigma, at least 0.
+        Strength of smoothing, at least 0; the paper's sigma.
     power
         Power of the Laplacian, at least 1.
     blocks
-        Lengths of the parts of a row that are smoothed on their own, such as a network's tensors;
-        the whole row by default.
+        Lengths of the consecutive parts of the vector that are smoothed separately, such as a
+        neural network's tensors. By default the whole vector is one block.
 
     Examples
     --------
@@ -294,7 +297,10 @@ def _risk(energies: Numbers, noise_scale: float, smoothing: float, power: int) -
 
 @dataclass(frozen=True)
 class JamesStein:
-    """Shrink the row towards 0 by ``1 - (dim - 2) noise_scale**2 / |noisy|**2``, at least by 0.
+    """James-Stein shrinkage of a noisy vector towards 0.
+
+    The vector is multiplied by ``1 - (dim - 2) noise_scale**2 / |noisy|**2``, or by 0 if that is
+    negative. Source: Balle and Wang, 2018.
 
     Examples
     --------
@@ -317,7 +323,9 @@ class JamesStein:
 
 @dataclass(frozen=True)
 class SoftThreshold:
-    """Move every coordinate towards 0 by ``noise_scale * sqrt(2 log dim)``, and no further.
+    """Soft thresholding: each coordinate moves towards 0 by ``noise_scale * sqrt(2 log dim)``.
+
+    A smaller coordinate becomes 0. Source: Balle and Wang, 2018.
 
     Examples
     --------

@@ -156,28 +156,31 @@ def require_dense(problem: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstStage(Algorithm[FirstStageState, LinearProblem]):
-    """An algorithm for linear models, which learns from records centered by their private mean.
+    """Private centering before learning: an algorithm on records minus their noisy mean.
+
+    In round 0 the noisy mean of all records is released, and optionally their noisy second moments.
+    Each record is then centered and rescaled to norm 1, and the algorithm learns a linear model.
 
     Parameters
     ----------
     algorithm
-        One whose messages travel by gossip, or as secure sums over sites; it has one more feature
-        than the problem, a constant.
+        Algorithm by gossip or by secure aggregation. Its models have one feature more than the
+        problem, a constant.
     mean
-        The release of the sum of all records, each clipped to norm 1. It uses secure aggregation
-        if the algorithm does.
+        `RecordSums` that release the sum of all records, each clipped to L2 norm 1, by secure
+        aggregation if the algorithm uses it.
     moment
-        The release of the second moments of the centered records, only under secure aggregation.
-        None for no such release.
+        `SecondMoments` that release the second moments of the centered records, under secure
+        aggregation only. None for no such release.
 
     Guarantee
     ---------
-    Under replace-one a record moves the sum of its node by at most 2, since it is clipped to norm
-    1, and the sum of second moments by at most sqrt 2. It changes nothing else in these releases.
-    All further rounds learn from centered records; each is a function of the record itself and of
-    these releases. The plan has `mean`, then `moment`, then the releases of the algorithm (proof:
-    ``docs/privacy/first_stage.md``). Released parameters are the weights, then the centre, then the
-    axes of the second moments.
+    All releases together are (epsilon, delta)-DP, as `plan` computes, for replacing one record,
+    against the adversary of the algorithm. A record moves the sum of its node by at most 2 in L2
+    norm, since it is clipped to norm 1, and the sum of second moments by at most sqrt 2. A centered
+    record is a function of the record itself and of these releases. The plan has `mean`, then
+    `moment`, then the releases of the algorithm (proof: ``docs/privacy/first_stage.md``). Released
+    parameters are the weights, then the centre, then the axes of the second moments.
 
     Examples
     --------

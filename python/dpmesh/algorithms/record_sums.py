@@ -67,19 +67,22 @@ class RecordSumsState:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
-    """The noisy sum of the vectors of all records, over sites that do not share their records.
+    """Noisy sum of the vectors of all sites' records, by secure aggregation or from noisy sums.
+
+    Private means, histograms and other statistics follow from such sums.
 
     Parameters
     ----------
     dim
-        Length of the vectors, d.
+        Length d of a record's vector.
     sites
         Number of sites.
     records
         Number of records of all sites together: a public constant.
     noise_to_sensitivity
-        Standard deviation of the noise that the adversary does not know, over the sensitivity of
-        the sum; see `for_budget`. None for no noise, for comparison, where `secure` is False.
+        Standard deviation of the noise that the adversary does not know, over the L2 sensitivity
+        of the sum, `diameter` times `longest`. `for_budget` computes it from epsilon and delta.
+        None for no noise, for comparison, if `secure` is False.
     longest
         Largest L2 norm of a record's vector, C; longer ones are clipped.
     diameter
@@ -94,7 +97,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         Number of sites that may drop out for good under secure aggregation; the plan has one more
         release for each.
     rounds
-        Number of releases of the sum: estimates are means over all rounds.
+        Number of releases of the sum, whose mean is the estimate.
 
     Guarantee
     ---------

@@ -28,7 +28,7 @@ Value: TypeAlias = "float | npt.NDArray[Any]"
 
 
 class Record(NamedTuple):
-    """One measurement: of a node, or of the whole network if `node` is None."""
+    """Measurement of a metric in a round: of one node, or of the network if `node` is None."""
 
     round: int
     node: int | None
@@ -38,10 +38,10 @@ class Record(NamedTuple):
 
 @dataclass
 class History:
-    """Measurements in the order in which they were made.
+    """Metrics of a run, in the order in which they were measured.
 
-    They come from the nodes' own parameters, their records and test data, without noise: they are
-    for research, and not part of the private release.
+    Most come from the nodes' un-noised models and records: they are for research, and no epsilon
+    covers them. `dpmesh.Metrics` names those that are covered.
 
     Examples
     --------
@@ -152,17 +152,19 @@ class History:
         )
 
     def first(self, metric: str, at_least: float, of: str = "round") -> float | None:
-        """Return when a metric first reached a level: time to accuracy; None if it never did.
+        """Return the round, time or traffic at which a metric first reached a level.
+
+        None if it never reached the level.
 
         Parameters
         ----------
         metric
-            Such as ``"accuracy"``.
+            Name of the metric, such as ``"accuracy"``.
         at_least
-            The level.
+            Level that the metric must reach.
         of
-            ``"round"``, or a metric measured along with it, such as ``"seconds"`` of virtual time
-            or ``"megabytes"`` sent.
+            Unit of the answer: ``"round"``, or the name of a metric measured in the same rounds,
+            such as ``"seconds"`` (virtual time) or ``"megabytes"`` (10^6 bytes sent).
         """
         reached = np.flatnonzero(self[metric] >= number("at_least", at_least))
         if not len(reached):

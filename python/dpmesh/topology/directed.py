@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PushMatrix(MixingMatrix):
-    """A matrix P whose columns sum to 1: node j sends the share P[i, j] of its message to node i.
+    """Column-stochastic mixing matrix P of a directed network, for `PushSum`.
 
-    Rows need not sum to 1. Mixing keeps the sum over the nodes, but what a node gets is no average.
+    Node j sends its message times P[i, j] to node i. Columns sum to 1, rows need not. Mixing keeps
+    the sum over the nodes, but a node's received sum is no average.
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ def directed(
 
 
 def random_directed(nodes: int, degree: int, *, key: Key) -> Varying:
-    """Let each node send to `degree` others, drawn anew in each round.
+    """Return a directed topology in which each node sends to `degree` random nodes a round.
 
     Parameters
     ----------
@@ -125,7 +126,7 @@ def random_directed(nodes: int, degree: int, *, key: Key) -> Varying:
     degree
         Number of other nodes that each node sends to.
     key
-        Public: the links depend on it and on the round alone.
+        Key of the links, which depend on it and on the round alone. The links are public.
 
     Raises
     ------

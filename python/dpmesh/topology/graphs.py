@@ -213,7 +213,7 @@ def _node_order(graph: nx.Graph, nodelist: Iterable[Hashable] | None) -> list[Ha
 
 
 def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Return a cycle: each node receives from its two neighbours.
+    """Return a ring: each node exchanges messages with the nodes before and after it.
 
     Parameters
     ----------
@@ -242,7 +242,7 @@ def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
 
 
 def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Link every pair of nodes: one round with Metropolis weights computes the mean.
+    """Return a complete graph: one round with Metropolis weights gives all nodes the mean.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
 
 
 def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Link node 0, the hub, to all others and these to it alone.
+    """Return a star: node 0, the hub, is linked to all other nodes, and these to it alone.
 
     Parameters
     ----------

@@ -114,17 +114,18 @@ SUM_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class MixingMatrix:
-    """A doubly stochastic matrix A: node i receives the sum over j of A[i, j] times j's message.
+    """Doubly stochastic mixing matrix A of a round: the weights with which nodes average messages.
 
-    It is non-negative, and every row and column sums to 1 within 1e-9 (Assumption 2 (1) and (2) of
-    the online paper, Assumption 1 of the quantized one except for symmetry). It need not be
-    connected: one round of a time-varying network rarely is.
+    Node i receives the sum over j of A[i, j] times node j's message. The weights are non-negative,
+    and each row and column sums to 1 within 1e-9 (Assumption 2 (1) and (2) of the paper of
+    `OnlineLearning`; Assumption 1 of the paper of `QuantizedGossip`, except for symmetry). The
+    graph need not be connected: one round of a time-varying network rarely is.
 
     Parameters
     ----------
     weights
-        Shape (nodes, nodes): an array or a scipy sparse matrix. Kept as a copy: a read-only CSR
-        array of float64 with sorted, unique column indices and without stored zeros.
+        The matrix A, shape (nodes, nodes): an array or a scipy sparse matrix. It is copied to a
+        read-only CSR array of float64, with sorted, unique column indices and no stored zeros.
 
     Raises
     ------
@@ -176,18 +177,18 @@ class MixingMatrix:
 
     @cached_property
     def messages(self) -> int:
-        """Messages that cross links in one round: the positive weights off the diagonal."""
+        """Number of messages between nodes in a round: of positive off-diagonal weights."""
         return int(self.degrees.sum())
 
     @cached_property
     def degrees(self) -> Indices:
-        """Shape (nodes,): number of other nodes that each node receives from."""
+        """Number of other nodes from which each node receives, shape (nodes,)."""
         entries_per_row = np.diff(self.weights.indptr.astype(np.int64))
         return self._without_diagonal(entries_per_row)
 
     @cached_property
     def listeners(self) -> Indices:
-        """Shape (nodes,): number of others that receive from each node; `degrees` if symmetric."""
+        """Number of other nodes to which each node sends, shape (nodes,)."""
         entries_per_column = np.bincount(self.weights.indices, minlength=self.nodes)
         return self._without_diagonal(entries_per_column)
 
@@ -207,7 +208,7 @@ class MixingMatrix:
 
     @cached_property
     def smallest_weight(self) -> float:
-        """The smallest positive weight: the online paper's eta (Assumption 2 (3))."""
+        """Smallest positive weight: eta in the paper of `OnlineLearning`, Assumption 2 (3)."""
         return float(self.weights.data.min())
 
     @cached_property
@@ -274,7 +275,7 @@ class MixingMatrix:
 
     @cached_property
     def edges(self) -> Indices:
-        """Shape (edges, 2): the pairs i < j of a symmetric A that exchange messages, sorted."""
+        """Pairs of nodes i < j that exchange messages, sorted, shape (edges, 2); A is symmetric."""
         self._require_symmetric()
         pairs = np.stack(self._upper.coords, axis=1).astype(np.int64)
         pairs.flags.writeable = False
@@ -282,7 +283,7 @@ class MixingMatrix:
 
     @property
     def edge_weights(self) -> Numbers:
-        """Shape (edges,): the weights of the `edges` of a symmetric A."""
+        """Weights of the `edges` of a symmetric A, shape (edges,)."""
         self._require_symmetric()
         weights: Numbers = self._upper.data
         weights.flags.writeable = False

@@ -22,19 +22,20 @@ from dpmesh.topology.topology import Topology, Use, Varying, halves, paired, pub
 
 
 def meetings(nodes: int, *, key: Key, order: int = 0) -> Varying:
-    """Round-robin meetings: each pair averages once in a cycle, rounds in a new order each cycle.
+    """Return a round-robin schedule: in a cycle of rounds each pair of nodes averages once.
 
-    A cycle has ``nodes - 1`` rounds; with an odd number of nodes it has `nodes`, in each of which
-    one node sits out. See `best_schedule` for choosing among orders.
+    In a round each node meets one other. A cycle has ``nodes - 1`` rounds, in a new random order
+    each cycle. With an odd number of nodes it has `nodes` rounds, in each of which one node sits
+    out. See `best_schedule` for choosing among orders.
 
     Parameters
     ----------
     nodes
         Number of nodes, at least 2.
     key
-        Public: the order depends on it and on nothing else.
+        Key of the order of rounds, which depends on `key` and `order` alone. The order is public.
     order
-        Number of the order to draw, so that one key gives several.
+        Number of the schedule among those of one key, at least 0.
 
     Raises
     ------
@@ -56,10 +57,11 @@ def meetings(nodes: int, *, key: Key, order: int = 0) -> Varying:
 
 
 def one_peer_exponential(nodes: int) -> Varying:
-    """In round t, node i averages with what it receives from node ``i + 2^(t mod k)``, circularly.
+    """Return one-peer exponential graphs, in which each node receives from one node a round.
 
-    With ``k = log2(nodes)`` rounds all nodes have the exact mean if `nodes` is a power of 2. It
-    mixes fastest of all, and hides a record less well than `meetings`.
+    In round t, node i averages its message with that of node ``(i + 2^(t mod k)) mod nodes``, where
+    k is log2(nodes), rounded up. If `nodes` is a power of 2, all nodes have the exact mean after k
+    rounds. It mixes fastest of all, and hides a record less well than `meetings` (network DP).
 
     Parameters
     ----------
@@ -83,17 +85,17 @@ def one_peer_exponential(nodes: int) -> Varying:
 
 
 class ScoredSchedule(NamedTuple):
-    """A schedule with the privacy loss of its worst pair of observer and target.
+    """Schedule with its score: the privacy loss to the worst single observer (network DP).
 
     Attributes
     ----------
     schedule
         The network over time.
     share
-        Gaussian-DP parameter mu against the worst single observer, divided by mu against an
-        adversary who sees all messages, with the same movement and noise in every round.
+        Gaussian-DP parameter mu against the worst single observer, over mu against an adversary who
+        sees all messages; for the same sensitivity and noise in each round.
     observer, target
-        The worst pair.
+        Node that learns most, and the node about whose records it learns most.
     """
 
     schedule: Topology
@@ -107,18 +109,17 @@ def best_schedule(
 ) -> ScoredSchedule:
     """Return the schedule whose worst single observer learns least, over all observers and targets.
 
-    The choice looks at no data and costs no privacy, as long as no schedule depends on data. It
-    supposes that every record moves its node's state as far in every round, steps that do not
-    expand distances, and equal noise.
+    The choice reads no data and adds no epsilon, as long as no schedule depends on data. It
+    assumes equal sensitivity and equal noise in all rounds, and steps that do not expand distances.
 
     Parameters
     ----------
     schedules
-        Such as ``[meetings(64, key=key, order=k) for k in range(8)]``.
+        Topologies to compare, such as ``[meetings(64, key=key, order=k) for k in range(8)]``.
     rounds
-        Number of rounds, at least 2.
+        Number of rounds of the run, at least 2.
     gap
-        Relative gap of the solver.
+        Relative gap between bounds at which the solver stops.
 
     Raises
     ------

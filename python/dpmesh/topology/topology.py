@@ -23,9 +23,10 @@ from dpmesh.topology.matrix import MixingMatrix
 
 
 class Topology(Protocol):
-    """A network over time. It is public: nothing in it may depend on the data of the nodes.
+    """Communication graph of each round, with its mixing weights, which may change over time.
 
-    `str` of a topology describes it in words, for reports and plots.
+    It is public: nothing in it may depend on the nodes' data. `str` of a topology describes it in
+    words, for reports and plots.
     """
 
     @property
@@ -38,7 +39,14 @@ class Topology(Protocol):
 
 @dataclass(frozen=True)
 class Static:
-    """The same connected graph in every round.
+    """Static topology: the same connected graph in each round.
+
+    Parameters
+    ----------
+    mixing_matrix
+        The `MixingMatrix` of all rounds.
+    description
+        Name in reports and plots.
 
     Raises
     ------
@@ -81,7 +89,17 @@ class Static:
 
 @dataclass(frozen=True)
 class Varying:
-    """A new graph in every round, drawn by a function of the round alone.
+    """Time-varying topology, whose graph is a function of the round.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes.
+    draw
+        Function of the round, counted from 0, that returns its `MixingMatrix`: the same one at each
+        call. It must not depend on the nodes' data.
+    description
+        Name in reports and plots.
 
     Raises
     ------
@@ -106,7 +124,7 @@ class Varying:
             fail("draw", "a function of the round", repr(self.draw))
 
     def matrix(self, round: int) -> MixingMatrix:
-        """Return the mixing matrix of a round."""
+        """Return the mixing matrix of a round, counted from 0."""
         return self.draw(integer("round", round))
 
     def __str__(self) -> str:
@@ -131,7 +149,7 @@ def public_generator(key: Key, use: Use, round: int = 0) -> np.random.Generator:
 
 
 def random_matchings(nodes: int, *, key: Key) -> Varying:
-    """Pair the nodes at random in each round; each pair averages (pairwise gossip).
+    """Return random pairs of nodes in each round; each pair averages (pairwise gossip).
 
     With an odd number of nodes one of them sits the round out.
 
@@ -160,7 +178,9 @@ def random_matchings(nodes: int, *, key: Key) -> Varying:
 
 
 def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
-    """Keep each link of `base` in a round with probability `keep`, independently of all others.
+    """Return a topology whose links fail at random: each is up with probability `keep`.
+
+    Links fail independently of each other and of other rounds.
 
     A link that is down leaves its weight with its two ends (`MixingMatrix.keep_edges`).
 
@@ -224,7 +244,9 @@ def shuffled(base: Topology, *, key: Key) -> Varying:
 
 
 def cycle(matrices: Sequence[MixingMatrix]) -> Varying:
-    """Use the given matrices in turn, again and again; each by itself need not be connected.
+    """Return a topology that uses mixing matrices in turn, periodically.
+
+    Each of their graphs need not be connected.
 
     Parameters
     ----------
