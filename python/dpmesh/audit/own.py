@@ -20,7 +20,7 @@ def claiming(
     noise: float | None = None,
     records: int | None = None,
 ) -> AnyAlgorithm:
-    """Return an algorithm with the noise, rounds and records that a claim states.
+    """Return a copy of an algorithm with the noise, rounds and records that a claim states.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 def read_idx(path: StrPath) -> npt.NDArray[Any]:
-    """Return the array in an IDX file, the format of MNIST; bytes stay read-only.
+    """Read the array in an IDX file, the format of MNIST; an array of bytes is read-only.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def read_idx(path: StrPath) -> npt.NDArray[Any]:
 
 
 def read_mat(path: StrPath, *names: str) -> tuple[npt.NDArray[Any], ...]:
-    """Return the arrays of these names in a MATLAB file (of versions 4 to 7).
+    """Read arrays by name from a MATLAB file (of versions 4 to 7).
 
     Raises
     ------
@@ -81,9 +81,9 @@ def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
     path
         The file.
     dim
-        Number of features. Without it the largest index in the file counts, so that two files of
-        one data set may differ, and a single record may decide how long the released models are:
-        give it, from public knowledge.
+        Number of features, from public knowledge. None takes the largest index in the file: two
+        files of one data set may then differ, and a single record may determine the length of the
+        released model, which no DP guarantee covers.
 
     Returns
     -------

@@ -40,7 +40,9 @@ SOURCES = {
 
 
 def digits() -> Dataset:
-    """1,797 handwritten digits, 8 x 8 pixels in [0, 1], classes 0 to 9; ships with scikit-learn.
+    """Load the digits data set of scikit-learn: 1,797 handwritten digits, classes 0 to 9.
+
+    A record has 8 x 8 pixels in [0, 1], row by row.
 
     Examples
     --------
@@ -52,7 +54,9 @@ def digits() -> Dataset:
 
 
 def breast_cancer() -> Dataset:
-    """569 tumours, 30 measurements each: malignant -1, benign +1; ships with scikit-learn.
+    """Load the breast cancer data set of scikit-learn: 569 tumours with 30 measurements each.
+
+    The label is -1 for malignant and +1 for benign tumours.
 
     Examples
     --------
@@ -64,7 +68,7 @@ def breast_cancer() -> Dataset:
 
 
 def from_sklearn(name: str, /, **options: Any) -> Dataset:
-    """Return a data set of ``sklearn.datasets``, included or downloaded.
+    """Load a data set of ``sklearn.datasets``, which may download it.
 
     Parameters
     ----------
@@ -100,7 +104,9 @@ def from_sklearn(name: str, /, **options: Any) -> Dataset:
 
 
 def mnist(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
-    """Handwritten digits of 28 x 28 pixels in [0, 1] (float32), classes 0 to 9: 60,000 and 10,000.
+    """Load the MNIST data set: handwritten digits of 28 x 28 pixels, classes 0 to 9.
+
+    There are 60,000 training records and 10,000 test records. Pixels are in [0, 1] (float32).
 
     ``images, digits = dm.data.mnist()`` gives the pair of arrays, with one row for each image.
 
@@ -134,10 +140,11 @@ def _read_mnist_file(name: str, folder: StrPath | None) -> npt.NDArray[Any]:
 def svhn(
     part: Literal["train", "extra", "test"] = "train", *, folder: StrPath | None = None
 ) -> Dataset:
-    """House numbers of 32 x 32 pixels and 3 colours in [0, 1] (float32), classes 0 to 9.
+    """Load the SVHN data set: photographs of house-number digits, classes 0 to 9.
 
-    A record is row by row, pixel by pixel, colour by colour: ``record_shape=(32, 32, 3)``. There
-    are 73,257 training records, 531,131 easier ones (``"extra"``), and 26,032 test records.
+    A record has 32 x 32 pixels with 3 colours in [0, 1] (float32), in the order of an array of
+    shape (32, 32, 3): ``record_shape=(32, 32, 3)``. There are 73,257 training records, 531,131
+    easier ones (``"extra"``), and 26,032 test records.
 
     Parameters
     ----------
@@ -169,12 +176,28 @@ def svhn(
 
 
 def rcv1(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
-    """Reuters news (RCV1-v2), two groups of topics: labels -1 and +1, 47,236 sparse features.
+    """Load the RCV1 data set: Reuters news in two groups of topics, labels -1 and +1.
 
-    Reads LIBSVM's files, or subsets of them with the same numbering of features
-    (``rcv1_subset_train.binary.bz2``, ``rcv1_subset_test.binary.bz2``). Rows have norm 1.
+    A record has 47,236 sparse features, and norm 1. The function reads LIBSVM's files, or subsets
+    of them with the same numbering of features (``rcv1_subset_train.binary.bz2``,
+    ``rcv1_subset_test.binary.bz2``).
 
-    Parameters and errors are those of `mnist`. It needs scikit-learn.
+    Parameters
+    ----------
+    part
+        ``"train"`` or ``"test"``.
+    folder
+        Folder of the files; by default the subfolder rcv1 of the folder that the environment
+        variable DPMESH_DATA names.
+
+    Raises
+    ------
+    ImportError
+        If scikit-learn is not installed.
+    ValueError
+        If no folder is known, or a file is damaged.
+    FileNotFoundError
+        If the folder has no such file.
     """
     one_of("part", part, ("train", "test"))
     names = [f"rcv1_{part}.binary.bz2", f"rcv1_subset_{part}.binary.bz2"]
@@ -182,7 +205,9 @@ def rcv1(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
 
 
 def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> Dataset:
-    """Forest cover from 54 map features, raw, dense: 581,012 records in the publisher's order.
+    """Load the covertype data set: forest cover types from 54 features, 581,012 records.
+
+    The features are dense and not scaled. The records have the publisher's order.
 
     Parameters
     ----------

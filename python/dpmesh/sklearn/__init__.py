@@ -1,4 +1,4 @@
-"""Private learning among sites as estimators of scikit-learn; needs the extra ``data``.
+"""Estimators with the interface of scikit-learn, trained with DP across sites (extra ``data``).
 
 ```python
 model = dm.sklearn.PrivateClassifier(epsilon=2.0, ranges=ranges)
