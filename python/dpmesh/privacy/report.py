@@ -138,7 +138,8 @@ class Report(InNotebooks):
         Epsilon against a single node at distance 1, 2, and so on, in a fixed network of at most 64
         nodes; else empty.
     not_covered
-        Quantities that the run measured without noise, and that the guarantee does not cover.
+        Names of metrics of the run that the guarantee does not cover, such as losses of private
+        records: do not publish them.
     adversary
         The adversary of `epsilon`, in words.
     seeded
@@ -278,10 +279,10 @@ def _plain(value: Any) -> Any:
 
 
 def not_covered(measured: Iterable[str], *, parameters_are_released: bool) -> tuple[str, ...]:
-    """Return the measurements of a run that its epsilon does not cover: do not publish them.
+    """Return the names of metrics that the epsilon of a run does not cover: do not publish them.
 
-    Epsilon covers releases and what follows from them. Losses and regret are of private records,
-    and nodes' local models are not released. A custom metric may follow from anything.
+    Epsilon covers releases and functions of them alone. Losses and regret depend on private
+    records, and local models of nodes are not released. A custom metric may depend on anything.
 
     Parameters
     ----------
@@ -349,7 +350,7 @@ def report(
         None reports the epsilon against an adversary who sees all messages. With noise that
         partners share, it reports the epsilon against all parties except link partners.
     not_covered
-        Quantities measured without noise, to list in the report.
+        Names of metrics that the guarantee does not cover, to list in the report.
 
     Raises
     ------

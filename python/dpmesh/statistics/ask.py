@@ -112,7 +112,11 @@ class Statistics(InNotebooks):
         rows
             Number of synthetic records, at least 1.
         seed
-            Seed of the random draws, which need not be secret.
+            Seed of the random draws, at least 0 and below 2**63. It need not be secret.
+
+        Returns
+        -------
+        The synthetic records, with an error bound for each two-way table.
 
         Raises
         ------
