@@ -143,11 +143,12 @@ def sample(
 def integers(
     counts: npt.ArrayLike, below: int, stream: Stream, *, nodes: npt.ArrayLike | None = None
 ) -> Indices:
-    """Draw integers from 0 to `below` - 1, each with exactly the same probability.
+    """Draw integers from 0 to `below` - 1, exactly uniformly, by rejection sampling.
 
-    Number ``j`` of a row is the remainder of 53 bits, those of place ``j`` of `uniform`. The last
-    values of 53 bits, of which there are too few for every remainder, are drawn again: from place
-    ``j + count``, then ``j + 2 count``, and so on, where `count` is that of the row.
+    Element j of a row is the remainder of a 53-bit random integer, divided by `below`: the integer
+    of element j of `uniform`. Integers at the end of the 53-bit range that would favour small
+    remainders are rejected. They are drawn again at the positions ``j + count``, ``j + 2 count``,
+    and so on, where ``count`` is the number of draws of the row.
 
     Parameters
     ----------

@@ -68,8 +68,8 @@ def add_noise(
     out
         Where to put the result: an array like `x`, or `x` itself to work in place.
     longest
-        The largest L2 norm (Laplace: L1) of a noisy row; None for no limit. A refusal reveals no
-        more than the row.
+        Largest L2 norm (Laplace: L1 norm) of a noisy row; None for no limit. A longer noisy row is
+        an error, which depends on the noisy row alone, and so is post-processing.
 
     Returns
     -------
@@ -271,7 +271,9 @@ def correlated_gaussian(
     nodes: npt.ArrayLike | None = None,
     out: FloatArray | None = None,
 ) -> FloatArray:
-    """Draw ``scale * z + sum_k weights[k] * earlier[k]`` with standard normal z, in one pass.
+    """Draw temporally correlated noise ``scale * z + sum_k weights[k] * earlier[k]``.
+
+    Here z is fresh standard normal noise, and ``earlier`` holds the noise of earlier rounds.
 
     Parameters
     ----------
@@ -322,21 +324,24 @@ def correlated_gaussian(
 def add_pair_gaussian(
     x: FloatArray, pairs: npt.ArrayLike, ends: npt.ArrayLike, scale: float, stream: Stream
 ) -> FloatArray:
-    """Add shared noise in place: one end of each pair adds it, the other subtracts it.
+    """Add pairwise-cancelling Gaussian noise to rows, in place.
+
+    For each pair of rows the same noise is added to one row and subtracted from the other, so that
+    it cancels in their sum.
 
     Parameters
     ----------
     x
         Shape (rows, dim), float32 or float64, writeable; it is changed.
     pairs
-        The node of the stream that each pair draws from, distinct integers below 2**32.
+        Number of each pair, which selects its part of `stream`: distinct integers below 2**32.
     ends
         Shape (pairs, 2): the row that adds the noise and the row that subtracts it; -1 for an end
         that is not in `x`.
     scale
         Standard deviation of the noise of a pair, at least 0.
     stream
-        Of a key for all nodes, for a purpose and round that nothing else draws from.
+        Source of the noise of all pairs; see `dpmesh.keys`. Nothing else may draw from this stream.
 
     Returns
     -------
