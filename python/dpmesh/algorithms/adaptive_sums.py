@@ -68,16 +68,19 @@ class AdaptiveSumsState:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
-    """Noisy sums over all records, one in each round, with noise of one scale.
+    """Noisy sums of records' vectors over several rounds, each of which may use earlier sums.
+
+    Newton steps of a private regression are such sums. All rounds have noise of the same standard
+    deviation.
 
     Parameters
     ----------
     lengths
-        Length of the vectors of each round.
+        Length of a record's vector in each round, a tuple.
     longest
-        Largest L2 norm of a record's vector in each round, C_t; longer ones are clipped.
+        Largest L2 norm C_t of a record's vector in each round; longer vectors are clipped.
     distances
-        Largest L2 distance between the vectors of two records in each round, D_t: at most 2 C_t.
+        Largest L2 distance D_t between the vectors of two records in each round, at most 2 C_t.
         Clipping alone ensures 2 C_t. A smaller value must follow from how the problem makes its
         vectors, and is listed as an assumption in the report.
     sites
@@ -85,16 +88,17 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
     records
         Number of records of all sites together: a public constant.
     noise_to_sensitivity
-        Standard deviation of the noise that the adversary does not know, over
-        ``sqrt(sum_t D_t^2)``; see `for_budget`.
+        Standard deviation of the noise that the adversary does not know, over the L2 sensitivity
+        of all sums together, ``sqrt(sum_t D_t^2)``. `for_budget` computes it from epsilon and
+        delta.
     colluding, dropouts, secure
         As in `RecordSums`. For each dropout the plan has one more release in each round.
 
     Guarantee
     ---------
-    All sums together have the epsilon and delta of `plan` for replacing one record of one site.
-    With `secure` the adversary is the server together with `colluding` sites; without it, one who
-    sees all messages.
+    All sums together are (epsilon, delta)-DP, as `plan` computes, for replacing one record of one
+    site. With `secure` the adversary is the server colluding with `colluding` sites; without it,
+    the adversary sees all messages.
 
     Examples
     --------
@@ -134,12 +138,12 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
 
     @cached_property
     def distance(self) -> float:
-        """Distance in L2 by which one record moves all sums together, ``sqrt(sum_t D_t^2)``."""
+        """L2 sensitivity of all sums together to one record, ``sqrt(sum_t D_t^2)``."""
         return sqrt(fsum(distance**2 for distance in self.distances))
 
     @cached_property
     def parts(self) -> tuple[RecordSums, ...]:
-        """The sum of each round, by itself."""
+        """The sum of each round as a `RecordSums`."""
         return tuple(
             RecordSums(
                 dim=length,
@@ -159,7 +163,7 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
 
     @property
     def run_length(self) -> int:
-        """The rounds."""
+        """Number of rounds, one for each of `lengths`."""
         return len(self.lengths)
 
     @property

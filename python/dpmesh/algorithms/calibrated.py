@@ -79,22 +79,27 @@ class CalibratedState:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated(Algorithm[CalibratedState, LinearProblem]):
-    """A regression whose predictions are calibrated by one noisy sum over all records.
+    """Private linear regression whose predictions are calibrated by a linear map.
+
+    Clipped gradients bias predictions on a skewed target. In the last round the noisy moments of
+    predictions and targets over all records are released, and the map follows from them.
 
     Parameters
     ----------
     algorithm
-        An algorithm that learns a linear model, by gossip or by secure aggregation.
+        Algorithm that learns a linear model, by gossip or by secure aggregation.
     rounds
-        Rounds of the algorithm; the moments are released in the last one.
+        Number of rounds of the algorithm; the moments are released in the last one.
     moments
-        The release of the moments. It uses secure aggregation if the algorithm does.
+        `RecordSums` that release the moments, by secure aggregation if the algorithm uses it.
 
     Guarantee
     ---------
-    Under replace-one a record moves the moments of its node by at most 4 in L2 norm, whatever model
-    was released. The plan has the releases of the algorithm, then `moments` (proof:
-    ``docs/privacy/regression.md``). Released parameters are the model, then the noisy moments.
+    All releases together are (epsilon, delta)-DP, as `plan` computes, for replacing one record,
+    against the adversary of the algorithm. A record moves the moments of its node by at most 4 in
+    L2 norm, for any released model. The plan has the releases of the algorithm, then `moments`
+    (proof: ``docs/privacy/regression.md``). Released parameters are the model, then the noisy
+    moments.
 
     Examples
     --------
@@ -177,7 +182,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
 
     @property
     def run_length(self) -> int:
-        """The rounds."""
+        """Number of rounds of the run."""
         return self.rounds
 
     def refused_by_parties(self) -> dict[str, str]:

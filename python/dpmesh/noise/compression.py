@@ -74,7 +74,7 @@ class Compressed:
 
 
 class Compressor(Protocol):
-    """An unbiased code for rows of numbers.
+    """Protocol of a compressor: an unbiased code for released rows of numbers; post-processing.
 
     It may enlarge a number; a run refuses the release if the result exceeds the number's type.
     """
@@ -111,7 +111,7 @@ class Compressor(Protocol):
 
 @dataclass(frozen=True)
 class Quantizer:
-    """Unbiased rounding of each number to one of the two nearest multiples of `step`.
+    """Unbiased stochastic rounding of each number to one of the two nearest multiples of `step`.
 
     A message is the number of bits per code, in one byte, and the codes packed as in
     `dpmesh.kernels.quantization`: a code that needs more bits is escaped, at 8 bytes more, and
@@ -120,11 +120,11 @@ class Quantizer:
     Parameters
     ----------
     step
-        The quantized paper's quantizer parameter: the variance added to a number is at most
-        ``step**2 / 4``.
+        Distance between multiples, positive, in units of the model: the quantizer parameter in the
+        paper of `QuantizedGossip`. The variance added to a number is at most ``step**2 / 4``.
     bits
-        Bits of a code, from 1 to 32. None: each message has the number of bits that makes it
-        shortest, a function of its codes alone.
+        Number of bits of a code (a multiple as an integer), from 1 to 32. None for the number that
+        makes each message shortest, a function of its codes alone.
 
     Examples
     --------
@@ -207,16 +207,17 @@ class Quantizer:
 
 @dataclass(frozen=True)
 class Levels:
-    """QSGD: unbiased rounding of each number to a multiple of its row's norm over `levels`.
+    """QSGD compressor: unbiased rounding of each number to multiples of its row's norm / `levels`.
 
-    A message is the norm, in 8 bytes, and the message of `Quantizer` for the row over its norm. The
-    squared error of a row is at most ``min(dim / levels**2, sqrt(dim) / levels)`` of its squared
-    norm (Alistarh, Grubic, Li, Tomioka, Vojnovic 2017, Lemma 3.1).
+    A row is the vector that one node sends. A message is the row's L2 norm, in 8 bytes, and the
+    message of `Quantizer` for the row over its norm. The expected squared error of a row is at most
+    ``min(dim / levels**2, sqrt(dim) / levels)`` times its squared norm (Alistarh, Grubic, Li,
+    Tomioka, Vojnovic 2017, Lemma 3.1).
 
     Parameters
     ----------
     levels
-        Number of steps from 0 to a row's norm, at least 1; with 1 only signs and zeros remain.
+        Number of steps from 0 to a row's norm, at least 1. With 1 only signs and zeros remain.
 
     Examples
     --------
@@ -276,11 +277,14 @@ class Levels:
 
 @dataclass(frozen=True)
 class RandomSparsifier:
-    """Each number is kept with probability `keep` and divided by it, or else becomes 0.
+    """Random sparsification: each number is kept with probability `keep` and divided by `keep`.
+
+    The other numbers become 0, so that the mean is the number itself. The variance added to a
+    number is ``(1 / keep - 1)`` times its square.
 
     The first byte of a message states how the places of the kept numbers are encoded: as a bit for
     every place, or as 4 bytes for every kept one, whichever is shorter. The places follow, then the
-    kept numbers as they are. The variance added to a number is ``(1 / keep - 1)`` times its square.
+    kept numbers as they are.
 
     Parameters
     ----------

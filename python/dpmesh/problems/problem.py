@@ -22,7 +22,7 @@ from dpmesh.keys import Key
 
 
 class Problem(Protocol):
-    """A learning problem: all that a run needs of it."""
+    """Protocol of a learning problem, with the members that each run uses."""
 
     @property
     def nodes(self) -> int:
@@ -30,21 +30,25 @@ class Problem(Protocol):
 
     @property
     def test(self) -> Dataset | None:
-        """Records to test on, if there are any."""
+        """Test records; None if there are none."""
 
     def accuracy(self, params: Floats) -> Numbers:
         """Return the fraction of test records that each row of `params` classifies correctly."""
 
 
 class VectorProblem(Problem, Protocol):
-    """Records as vectors, whose sum `RecordSums` releases."""
+    """Protocol of a problem whose records are vectors, for `RecordSums`."""
 
     def vectors(self, node: int) -> Iterator[Sensitive]:
-        """Return the vectors of a node's records, in blocks of shape (records, dim)."""
+        """Yield the vectors of a node's records, in blocks of shape (records, dim).
+
+        Each vector must be a function of its record and of public numbers: the guarantee rests on
+        that alone.
+        """
 
 
 class ModelProblem(Problem, Protocol):
-    """A model as one vector, which nodes train on their own records."""
+    """Protocol of a problem whose model is one vector of parameters."""
 
     def initial(self, key: Key) -> Floats:
         """Return parameters to start from, shape (1, dim), independent of the data."""
@@ -60,7 +64,7 @@ class ModelProblem(Problem, Protocol):
 
 
 class GradientProblem(ModelProblem, Protocol):
-    """A model whose records have gradients."""
+    """Protocol of a problem whose records have gradients."""
 
     @property
     def regularization(self) -> float:
@@ -78,7 +82,7 @@ class GradientProblem(ModelProblem, Protocol):
 
 
 class ClientProblem(ModelProblem, Protocol):
-    """A model that clients train by themselves: the sum of their updates is released."""
+    """Protocol of a problem whose clients train locally, for `ClientUpdates`."""
 
     def local_training(
         self, start: Floats, walks: Walks, *, step_size: float, radius: float
