@@ -40,7 +40,7 @@ class GradientDescentState:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientDescent(Descent[GradientDescentState]):
-    """Private decentralized gradient descent by gossip (DP-SGD without a server).
+    """Private decentralized gradient descent by gossip, without a server.
 
     In a round each node sends its model x_t with noise n_t and averages what it receives:
     b_t = A^k (x_t + n_t), with the mixing matrix A of the topology. Then it steps against the mean

@@ -67,7 +67,7 @@ class RecordSumsState:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
-    """Noisy sum of the vectors of all sites' records, by secure aggregation or from noisy sums.
+    """Noisy sum of all sites' record vectors, by secure aggregation or from local noisy sums.
 
     Private means, histograms and other statistics follow from such sums.
 
