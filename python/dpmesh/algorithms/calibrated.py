@@ -157,12 +157,13 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
     def moments_like(
         algorithm: AnyAlgorithm, *, sites: int, records: int, noise_to_sensitivity: float | None
     ) -> RecordSums:
-        """Return the release of the moments after an algorithm.
+        """Return the release of the calibration's moments, which follows an algorithm.
 
         Parameters
         ----------
         algorithm
-            Whose secure sums, if it has any, the release is like.
+            The algorithm. If it has secure sums, the moments are a secure sum, too, with the same
+            limit on colluding sites.
         sites, records, noise_to_sensitivity
             As of `RecordSums`.
         """

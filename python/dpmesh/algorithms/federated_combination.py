@@ -171,7 +171,7 @@ class SecureAggregation:
     def numbers(
         self, contribution: AnyContribution, noise_to_sensitivity: float | None
     ) -> SecureSum:
-        """Return the public numbers of the sums.
+        """Return the public parameters of the secure sums, such as their noise and who may collude.
 
         Raises
         ------
@@ -205,7 +205,7 @@ class SecureAggregation:
         }
 
     def mechanism(self, noise_to_sensitivity: float | None, numbers: SecureSum | None) -> Mechanism:
-        """Return a share of discrete Gaussian noise from each client."""
+        """Return the mechanism by which each client adds a share of discrete Gaussian noise."""
         assert numbers is not None
         return DistributedDiscreteGaussian(numbers)
 

@@ -141,7 +141,10 @@ class GradientDescent(Descent[GradientDescentState]):
     def round(
         self, state: GradientDescentState, t: int, problem: LinearProblem, key: Key
     ) -> Round[GradientDescentState]:
-        """Send, mix, and step from the mixed point against the mean gradient of all records."""
+        """Send, mix, and step from the mixed point against the mean clipped gradient of a batch.
+
+        With one batch (`batches` is 1) these are all records of a node.
+        """
         b = yield from self.mixed(Message(state.x, self.release_of(t)))
         alpha = at(self.step_size, t + 1)
         records = self.records_of(t, problem)

@@ -99,7 +99,8 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     clipping_norm
         Largest norm L of an example's subgradient of the loss (max_grad_norm in Opacus); longer
         ones are clipped. The guarantee therefore needs no assumption on the data. Under the hinge
-        and logistic losses, examples of L2 norm at most 1 never exceed L2 norm 1.
+        and logistic losses the subgradients of examples of L2 norm at most 1 have L2 norm at most
+        1, so that L = 1 never clips them.
     batch_size
         Examples of a node in a round, the paper's h: 1 is Algorithm 1, more is Algorithm 2. Step 6
         of Algorithm 2 as printed takes the regularizer's gradient at the un-noised w_t, which

@@ -186,7 +186,10 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         return 2 * at(self.step_size, t + 1) * self._gradient_bound(problem) / self.batch_size
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return two problems of one node: one canary that all records oppose, and canaries alone.
+        """Return worst-case data of one node, for audits.
+
+        The pair: two data sets that differ in one canary, whose gradient all other records oppose.
+        The crowd, for an audit by one run: data of canaries alone.
 
         For one node and one model. By default coupled runs take all turns of the node. Runs without
         coupling take a single turn, which may draw a canary; the claim then has a large delta,
