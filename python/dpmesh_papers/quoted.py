@@ -191,7 +191,7 @@ CENTRAL = "central DP-SGD, momentum"
 README_MODELS = {
     "the server is trusted | added once, by the server": CENTRAL,
     "| added once in total: each site adds a share": AGGREGATED,
-    "| little more than once in total": "gossip, noise between partners",
+    "in total little more than once": "gossip, noise between partners",
     "| reads all messages | added by every node to each message": GOSSIP,
 }
 """The rows of README's table of threat models, and those of the benchmark."""
