@@ -16,28 +16,36 @@ from functools import partial
 import numpy as np
 
 from dpmesh.deploy import Contract, Position, Router, Row, SigningKey
-from dpmesh.deploy.row import MIXED_BYTES, Heard
+from dpmesh.deploy.row import MIXED_ENTRY_BYTES, RollbackReport
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import digest, pack
-from dpmesh.deploy.sums import DEAL, DEALT, HEADER, PARTS, Header, Part
+from dpmesh.deploy.sums import (
+    HEADER,
+    MASKED_PARTS,
+    TAG_SECRET,
+    TAG_SECRET_QUESTION,
+    Header,
+    MaskedPart,
+)
 from dpmesh.deploy.wire import (
     BEFORE,
-    FRESH,
-    WHO,
-    Ask,
-    Fresh,
-    Here,
-    Sent,
+    PRESENCE_QUESTION,
+    ROLLBACK_QUESTION,
+    Presence,
+    ReleaseIndex,
+    RollbackQuestion,
     Signature,
+    StepQuestion,
+    int_fields,
     kind_of,
-    numbers,
+    read_question,
 )
 from dpmesh_papers.studies.results import keep, kept
 
 RECORDS, DIM, ROUNDS = 10, 10, 2
 SEALED_BYTES = 60
 """Length of a secret for tags that is sealed for one party."""
-NOTHING_YET = b"".join(numbers(0, 0, 0))
+NOTHING_YET = b"".join(int_fields(0, 0, 0))
 """How far a party of sums says that it got: nowhere."""
 
 
@@ -95,32 +103,36 @@ class StandIn:
         """Return what a party would send, of the same length."""
         contract, number = self._contract, self._number
         kind = kind_of(question)
-        if kind == WHO:
+        if kind == PRESENCE_QUESTION:
             key = os.urandom(32) if self._sums else b""
             signature = Signature.of(contract, number, self._signing, key)
-            fresh = Fresh(number, Sent(0, BEFORE), os.urandom(16))
-            return Here(signature, Fresh.together(contract, [fresh]), None).as_bytes()
-        if kind == FRESH:
+            fresh = RollbackQuestion(number, ReleaseIndex(0, BEFORE), os.urandom(16))
+            return Presence(
+                signature, RollbackQuestion.together(contract, [fresh]), None
+            ).as_bytes()
+        if kind == ROLLBACK_QUESTION:
             later = NOTHING_YET if self._sums else b""
-            return Heard(number, digest(question), later).signed(contract, self._signing)
-        if kind == DEAL:
+            return RollbackReport(number, digest(question), later).signed(contract, self._signing)
+        if kind == TAG_SECRET_QUESTION:
             sealed = [os.urandom(SEALED_BYTES)] * contract.nodes
-            return pack(DEALT, contract.hash, *numbers(number), *sealed)
-        ask = Ask.read(question, contract)
-        assert isinstance(ask, Ask)
+            return pack(TAG_SECRET, contract.hash, *int_fields(number), *sealed)
+        ask = read_question(question, contract)
+        assert isinstance(ask, StepQuestion)
         return self._part(ask) if self._sums else self._row(ask.position)
 
-    def _part(self, ask: Ask) -> bytes:
+    def _part(self, ask: StepQuestion) -> bytes:
         headers = [m for m in ask.attached if kind_of(m) == HEADER]
         parts = []
         for header in (Header.read(each, self._contract) for each in headers):
             size = self._contract.planned.sum_at(header.position.round).message_bytes
-            part = Part(header.common, bytes(32), bytes(size), 5)
+            part = MaskedPart(header.common, bytes(32), bytes(size), 5)
             parts.append(part.as_bytes(self._contract))
-        return pack(PARTS, *parts)
+        return pack(MASKED_PARTS, *parts)
 
     def _row(self, position: Position) -> bytes:
-        mixed = bytes(MIXED_BYTES * (len(self._schedule.mixed_by(position, self._number)) + 1))
+        mixed = bytes(
+            MIXED_ENTRY_BYTES * (len(self._schedule.mixed_by(position, self._number)) + 1)
+        )
         values = np.random.default_rng(self._number).normal(size=DIM).tobytes()
         named = self._contract.hash, position, self._number, 0, "float64", (1, DIM)
         return Row(*named, values, mixed if position.round else b"").signed(self._signing)

@@ -13,8 +13,15 @@ from dpmesh.deploy import Router
 from dpmesh.deploy.outcome import verified
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import pack
-from dpmesh.deploy.sums import Spent
-from dpmesh.deploy.wire import Ask, Here, Position, Reached, refused, who
+from dpmesh.deploy.sums import Withdrawal
+from dpmesh.deploy.wire import (
+    Position,
+    Presence,
+    StepProgress,
+    StepQuestion,
+    presence_question,
+    refusal_reason,
+)
 
 
 def test_a_reserve_of_four_allows_that_each_party_stalls_once(
@@ -86,8 +93,8 @@ def _check_early_end(parties: Parties) -> None:
         again = parties.node(node.number)  # its secrets are erased, and it adds to nothing
         assert again.is_sealed
         assert node.last_position is not None
-        later = Ask(Position(node.last_position.round + 1), ()).as_bytes(contract)
-        assert refused(again.answer(later)) is not None
+        later = StepQuestion(Position(node.last_position.round + 1), ()).as_bytes(contract)
+        assert refusal_reason(again.answer(later)) is not None
     assert len(transcripts) == 1
 
 
@@ -133,19 +140,21 @@ def test_no_router_ends_a_run_early_by_its_own_word(tmp_path: Path) -> None:
     contract = parties.contract
     asks = parties.asks(Router(contract))
     words = [
-        Spent(step, party).signed(contract, parties.folders[signer].signing)
+        Withdrawal(step, party).signed(contract, parties.folders[signer].signing)
         for step, party, signer in [(1, 2, 2), (0, 2, 1)]  # of a later sum; in another's name
     ]
     closing = Schedule(contract).closing(0)
     for lie in ((), words):
-        early = Ask(closing, (*asks[0].attached, *lie)).as_bytes(contract)
-        assert refused(parties.nodes[0].answer(early)) in ("malformed", "not the next round")
-        early = Ask(closing, tuple(lie)).as_bytes(contract)
-        assert refused(parties.nodes[0].answer(early)) == "not the next round"
+        early = StepQuestion(closing, (*asks[0].attached, *lie)).as_bytes(contract)
+        assert refusal_reason(parties.nodes[0].answer(early)) in ("malformed", "not the next round")
+        early = StepQuestion(closing, tuple(lie)).as_bytes(contract)
+        assert refusal_reason(parties.nodes[0].answer(early)) == "not the next round"
     router = Router(contract)
-    claimed = Reached(closing, pack(*words))
-    router.take(0, Here(parties.nodes[0].answer(who(contract)), b"", claimed).as_bytes())
-    assert not router.reached
+    claimed = StepProgress(closing, pack(*words))
+    router.take(
+        0, Presence(parties.nodes[0].answer(presence_question(contract)), b"", claimed).as_bytes()
+    )
+    assert not router.reported_progress
 
 
 def test_a_router_that_restarts_at_an_early_end_goes_on(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from dpmesh.deploy.flower import (  # noqa: E402
     supernode,
     transport,
 )
-from dpmesh.deploy.wire import refused, who  # noqa: E402
+from dpmesh.deploy.wire import presence_question, refusal_reason  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("inside_an_app"), pytest.mark.slow]
 
@@ -136,7 +136,7 @@ def test_a_node_that_stays_ends_when_its_disk_fails(
 
     def asks() -> None:
         with suppress(OSError):
-            ask(path, who(made.contract), patience=0.2)
+            ask(path, presence_question(made.contract), patience=0.2)
 
     with WarmNode(made.nodes[0], path) as server:
         (other := Thread(target=asks)).start()
@@ -154,11 +154,11 @@ def test_who_asks_a_node_that_stays_gets_an_answer_or_a_closed_socket(
         monkeypatch.setattr(transport, "PATIENCE", 0.05)
     if how == "stranger":
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    path, question = tmp_path / "p0.socket", who(made.contract)
+    path, question = tmp_path / "p0.socket", presence_question(made.contract)
     with staying(made, tmp_path) as servers:
         if how in ("honest", "stranger"):
             asked = ask(path, question) if how == "honest" else b""
-            assert how == "stranger" or not refused(asked)
+            assert how == "stranger" or not refusal_reason(asked)
         with socket.socket(socket.AF_UNIX) as there:
             there.settimeout(20)
             there.connect(str(path))

@@ -17,8 +17,17 @@ import dpmesh as dm
 from dpmesh.deploy import Node, Position, Router, Row
 from dpmesh.deploy.row import ROW
 from dpmesh.deploy.signing import SigningKey, pack, unpack
-from dpmesh.deploy.sums import DEALT
-from dpmesh.deploy.wire import BEFORE, HEARD, Ask, Fresh, Sent, kind_of, refused
+from dpmesh.deploy.sums import TAG_SECRET
+from dpmesh.deploy.wire import (
+    BEFORE,
+    ROLLBACK_REPORT,
+    ReleaseIndex,
+    RollbackQuestion,
+    StepQuestion,
+    kind_of,
+    read_question,
+    refusal_reason,
+)
 
 each = pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "noisy"])
 
@@ -34,7 +43,7 @@ def test_nodes_made_anew_for_each_message_and_asked_twice_have_the_simulators_bi
         for party, message in router.requests().items():
             answer = parties.node(party).answer(message)
             again = parties.node(party).answer(message)
-            assert again == answer or kind_of(answer) == DEALT  # sealed by a random nonce
+            assert again == answer or kind_of(answer) == TAG_SECRET  # sealed by a random nonce
             router.take(party, answer)
     simulated = parties.simulated()
     models = parties.models()[: len(simulated.parameters)]
@@ -109,7 +118,7 @@ def test_planted_noise_in_time_that_is_not_what_was_sent_is_caught(
     if planted:
         monkeypatch.setattr(Node, "_resumed", other)
     answer = parties.node(0).answer(router.requests()[0])
-    assert refused(answer) == ("stopped" if planted == "forgotten" else None)
+    assert refusal_reason(answer) == ("stopped" if planted == "forgotten" else None)
     if planted != "forgotten":
         parties.nodes[0] = parties.node(0)
         parties.run(router)
@@ -214,7 +223,9 @@ def test_a_holder_that_misses_the_deadline_of_a_turn_takes_its_next_one(
         raise mesh_fuzz.Killed
 
     def lost(party: int, message: bytes) -> bool:
-        if party != holder or not isinstance(Ask.read(message, parties.contract), Ask):
+        if party != holder or not isinstance(
+            read_question(message, parties.contract), StepQuestion
+        ):
             return False
         turns[0] += 1
         if turns[0] != turn + 1:
@@ -239,8 +250,8 @@ def test_a_party_that_starts_again_and_again_keeps_nobody_from_the_run(tmp_path:
     for turn in range(100):
         for party in range(4):
             if router.open_position is not None:
-                fresh = Fresh(3, Sent(0, BEFORE), turn.to_bytes(16, "big"))
-                router.take(3, Fresh.together(contract, [fresh]))
+                fresh = RollbackQuestion(3, ReleaseIndex(0, BEFORE), turn.to_bytes(16, "big"))
+                router.take(3, RollbackQuestion.together(contract, [fresh]))
             message = router.request(party)
             if message is not None and (party != 3 or router.open_position is None):
                 router.take(party, parties.nodes[party].answer(message))
@@ -266,7 +277,7 @@ def test_who_claims_a_later_row_proves_it_or_counts_as_silent(claim: str, tmp_pa
     for _ in range(20):
         for party, message in router.requests().items():
             answer = parties.nodes[party].answer(message)
-            if kind_of(answer) == HEARD and party == liar and claim != "nothing":
+            if kind_of(answer) == ROLLBACK_REPORT and party == liar and claim != "nothing":
                 *fields, _ = unpack(answer)
                 fields = [*fields[:-1], pack(later[claim]) if claim in later else b""]
                 fields += [b""] if claim == "a part more" else []
@@ -288,10 +299,10 @@ def forged(row: Row, key: SigningKey, **changes: Any) -> bytes:
 
 
 BAD_ROWS: list[tuple[dict[str, Any], str]] = [
-    ({"codes": np.full(5, 1e154).tobytes()}, "bad row of p1"),
-    ({"codes": np.full(5, np.nan).tobytes()}, "bad row of p1"),
-    ({"codes": np.full(5, 447.3).tobytes()}, "bad row of p1"),  # longer than largest_row
-    ({"codes": np.zeros(4).tobytes()}, "bad row of p1"),
+    ({"encoded_values": np.full(5, 1e154).tobytes()}, "bad row of p1"),
+    ({"encoded_values": np.full(5, np.nan).tobytes()}, "bad row of p1"),
+    ({"encoded_values": np.full(5, 447.3).tobytes()}, "bad row of p1"),  # longer than largest_row
+    ({"encoded_values": np.zeros(4).tobytes()}, "bad row of p1"),
     ({"dtype": "float32"}, "bad row of p1"),
     ({"dtype": "object"}, "bad row of p1"),
     ({"shape": (1, 4)}, "bad row of p1"),
@@ -299,8 +310,8 @@ BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"party": 2}, "malformed"),  # which it did not sign
     ({"contract": bytes(32)}, "malformed"),
     ({"party": 2**32 - 1}, "malformed"),
-    ({"mixed": bytes(7)}, "malformed"),
-    ({"mixed": bytes(8) + b"\xff" * 36}, "malformed"),  # of a party that there is not
+    ({"mixed_rows": bytes(7)}, "malformed"),
+    ({"mixed_rows": bytes(8) + b"\xff" * 36}, "malformed"),  # of a party that there is not
 ]
 
 
@@ -312,13 +323,13 @@ def test_a_row_that_fails_the_public_checks_is_refused_and_nothing_is_charged(
     key = started.parties.folders[1].signing
     others = tuple(row.signed(started.parties.folders[row.party].signing) for row in started.rows)
     bad = [
-        (Ask(Position(2), (forged(row, key, **changes), *others[1:])), reason)
+        (StepQuestion(Position(2), (forged(row, key, **changes), *others[1:])), reason)
         for changes, reason in BAD_ROWS
     ]
     for ask, reason in bad:
-        assert refused(started.answer(ask)) == reason
+        assert refusal_reason(started.answer(ask)) == reason
     good = started.answer(started.ask)
-    assert refused(good) is None
+    assert refusal_reason(good) is None
     for ask, _ in bad:
         assert started.answer(ask) == good  # asked again with other rows: the same bits
 
@@ -329,13 +340,13 @@ def test_a_hostile_router_gets_one_release_and_each_refusal_says_why(tmp_path: P
     node, (first, *_) = started.parties.nodes[0], rows
     stranger = Row.read(first, contract)
     for ask, reason in (
-        (Ask(Position(3), rows), "not the next round"),
-        (Ask(Position(2, 1), rows), "not the next round"),
-        (Ask(Position(2**32 - 1), rows), "not the next round"),
-        (Ask(position, (first, first)), "bad row of p1"),
-        (Ask(position, (forged(stranger, SigningKey.generate()),)), "malformed"),
+        (StepQuestion(Position(3), rows), "not the next round"),
+        (StepQuestion(Position(2, 1), rows), "not the next round"),
+        (StepQuestion(Position(2**32 - 1), rows), "not the next round"),
+        (StepQuestion(position, (first, first)), "bad row of p1"),
+        (StepQuestion(position, (forged(stranger, SigningKey.generate()),)), "malformed"),
     ):
-        assert refused(started.answer(ask)) == reason
+        assert refusal_reason(started.answer(ask)) == reason
     for message, reason in (
         (b"", "malformed"),
         (b"\xff" * 40, "malformed"),
@@ -345,8 +356,10 @@ def test_a_hostile_router_gets_one_release_and_each_refusal_says_why(tmp_path: P
         (pack(b"dpmesh fresh 2", contract.hash, b"\xff" * 9, bytes(16)), "malformed"),
         (pack(b"dpmesh ask 1", contract.hash, b"\0\0\0\2", bytes(4), longer(first)), "malformed"),
     ):
-        assert refused(node.answer(message)) == reason
-    alone = started.answer(Ask(position, ()))  # every neighbour withheld: it goes on by itself
+        assert refusal_reason(node.answer(message)) == reason
+    alone = started.answer(
+        StepQuestion(position, ())
+    )  # every neighbour withheld: it goes on by itself
     assert started.answer(started.ask) == alone
 
 
@@ -354,9 +367,9 @@ def test_a_row_signed_twice_is_named(tmp_path: Path) -> None:
     started = Started(tmp_path)
     (row,) = (row for row in started.rows if row.party == 1)
     started.answer(started.ask)
-    other = forged(row, started.parties.folders[1].signing, codes=np.ones(5).tobytes())
-    started.answer(Ask(Position(2), (other,)))
-    assert started.parties.nodes[0].travel.witness.equivocating == {"p1"}
+    other = forged(row, started.parties.folders[1].signing, encoded_values=np.ones(5).tobytes())
+    started.answer(StepQuestion(Position(2), (other,)))
+    assert started.parties.nodes[0].protocol.witness.equivocating == {"p1"}
 
 
 def test_a_party_that_sends_each_neighbour_another_row_is_named_by_a_third(
@@ -367,21 +380,23 @@ def test_a_party_that_sends_each_neighbour_another_row_is_named_by_a_third(
     contract, router = parties.contract, Router(parties.contract)
     while not router.done:
         for party, message in router.requests().items():
-            asked = Ask.read(message, contract)
-            if party == 3 and isinstance(asked, Ask):
+            asked = read_question(message, contract)
+            if party == 3 and isinstance(asked, StepQuestion):
                 rows = [Row.read(row, contract) for row in asked.attached if kind_of(row) == ROW]
                 lies = [
-                    forged(row, parties.folders[row.party].signing, codes=np.ones(5).tobytes())
+                    forged(
+                        row, parties.folders[row.party].signing, encoded_values=np.ones(5).tobytes()
+                    )
                     if row.party == 2
                     else row.signed(parties.folders[row.party].signing)
                     for row in rows
                 ]
                 signed = [each for each in asked.attached if kind_of(each) != ROW]
-                message = Ask(asked.position, (*signed, *lies)).as_bytes(contract)
+                message = StepQuestion(asked.position, (*signed, *lies)).as_bytes(contract)
             router.take(party, parties.nodes[party].answer(message))
-    assert parties.nodes[0].travel.witness.disputed == {"p2"}
+    assert parties.nodes[0].protocol.witness.disputed == {"p2"}
     assert re.search("p[13] and p[13] have different rows of p2", caplog.text)
-    assert parties.nodes[2].travel.witness.disputed == {"p2"}  # it knows what it sent
+    assert parties.nodes[2].protocol.witness.disputed == {"p2"}  # it knows what it sent
 
 
 def test_a_failure_after_the_charge_stops_the_node_with_one_word(
@@ -397,8 +412,11 @@ def test_a_failure_after_the_charge_stops_the_node_with_one_word(
     message = started.ask.as_bytes(started.parties.contract)
     answers = [node.answer(message)]
     monkeypatch.undo()
-    answers += [node.answer(message), node.answer(Ask(Position(2), ()).as_bytes(node.contract))]
-    assert [refused(answer) for answer in answers] == ["stopped"] * 3
+    answers += [
+        node.answer(message),
+        node.answer(StepQuestion(Position(2), ()).as_bytes(node.contract)),
+    ]
+    assert [refusal_reason(answer) for answer in answers] == ["stopped"] * 3
     assert b"planted" not in b"".join(answers)
     assert "planted" in caplog.text
     assert len(started.parties.folders[0].ledger(node.contract).releases) == 3  # it is charged

@@ -24,7 +24,7 @@ from dpmesh.deploy import Contract, Folder, Node, RefusedError, Router
 from dpmesh.deploy.outcome import verified
 from dpmesh.deploy.signing import pack, unpack
 from dpmesh.deploy.steps import KnownContract
-from dpmesh.deploy.wire import ASK, Ask, Position, kind_of
+from dpmesh.deploy.wire import STEP_QUESTION, Position, kind_of, read_question
 from dpmesh.noise.correlated import InTime
 from dpmesh.noise.mechanisms import Gaussian, Laplace
 from dpmesh.noise.sensitivity import Sensitivity
@@ -131,8 +131,8 @@ def test_a_party_that_is_left_out_ends_by_the_others_signatures(
     parties = Parties(tmp_path, algorithm, **({"quorum": 3} if algorithm == "sums" else {}))
 
     def lost(party: int, message: bytes) -> bool:
-        asks = party == 3 and kind_of(message) == ASK
-        return asks and Ask.read(message, parties.contract).position.round == 4
+        asks = party == 3 and kind_of(message) == STEP_QUESTION
+        return asks and read_question(message, parties.contract).position.round == 4
 
     router = parties.run(lost=lost)
     left, ended = parties.nodes[3], unpack(router.ended)

@@ -19,7 +19,14 @@ import dpmesh as dm
 from dpmesh.deploy import Contract, Folder, Node, Position, Router, Row, exchange
 from dpmesh.deploy.row import ROW
 from dpmesh.deploy.signing import unpack
-from dpmesh.deploy.wire import FRESH, Ask, Fresh, Sent, kind_of, refused
+from dpmesh.deploy.wire import (
+    ROLLBACK_QUESTION,
+    ReleaseIndex,
+    RollbackQuestion,
+    StepQuestion,
+    kind_of,
+    refusal_reason,
+)
 from dpmesh.privacy.budget import OverBudget
 from dpmesh.privacy.filters import adaptive_cost
 
@@ -62,17 +69,21 @@ def test_only_those_who_hear_a_node_confirm_its_start(tmp_path: Path) -> None:
     here = [unpack(node.answer(Router(contract).requests()[0])) for node in nodes]
     signed = [signature for _, signature, _, _ in here]
     asks = here[0][2]
-    assert nodes[0].answer(Ask(Position(0), tuple(signed)).as_bytes(contract)) == asks
-    (own,) = Fresh.read(asks, contract)
-    others = [own._replace(number=bytes(16)), own._replace(last=Sent(0, Position(3)))]
-    together = Fresh.together(contract, [own, *others])
+    assert nodes[0].answer(StepQuestion(Position(0), tuple(signed)).as_bytes(contract)) == asks
+    (own,) = RollbackQuestion.read(asks, contract)
+    others = [own._replace(number=bytes(16)), own._replace(last=ReleaseIndex(0, Position(3)))]
+    together = RollbackQuestion.together(contract, [own, *others])
     for by, asked, word in (
-        (2, asks, FRESH),
-        (1, Fresh.together(contract, others), FRESH),  # a list that lacks its question
+        (2, asks, ROLLBACK_QUESTION),
+        (
+            1,
+            RollbackQuestion.together(contract, others),
+            ROLLBACK_QUESTION,
+        ),  # a list that lacks its question
         (1, together, ROW),
     ):
         said = (*signed, asked, nodes[by].answer(asked))
-        assert kind_of(nodes[0].answer(Ask(Position(0), said).as_bytes(contract))) == word
+        assert kind_of(nodes[0].answer(StepQuestion(Position(0), said).as_bytes(contract))) == word
 
 
 @pytest.mark.parametrize("algorithm", ["sums", "gradient descent"])
@@ -97,11 +108,11 @@ def test_a_start_takes_three_questions_a_party_and_bytes_that_grow_as_parties(
 
 def test_answers_to_an_earlier_start_do_not_confirm_a_restored_folder(tmp_path: Path) -> None:
     parties = Parties(tmp_path, rehearsal=False)
-    ask = Ask(Position(0), ()).as_bytes(parties.contract)
+    ask = StepQuestion(Position(0), ()).as_bytes(parties.contract)
     first = parties.nodes[0].answer(ask)
     copytree(tmp_path / "p0", tmp_path / "copy")
     restored = Node(parties.contract, Folder.open(tmp_path / "copy"), parties.records[0])
-    assert kind_of(first) == FRESH
+    assert kind_of(first) == ROLLBACK_QUESTION
     assert restored.answer(ask) != first
 
 
@@ -168,7 +179,7 @@ def test_coins_follow_from_the_rows_that_arrived(
 
     monkeypatch.setattr(exchange, "Coins", Spied)
     for rows in ((), (b"a row",), (b"a row",)):
-        node.travel.rounds_from(node.start).go_to(Position(1), rows)
+        node.protocol.channel_from(node.start).run_to(Position(1), rows)
     noise = [
         dm.kernels.add_noise("gaussian", np.zeros((1, 4)), 1.0, key.stream(1, 0)) for key in drawn
     ]
@@ -186,7 +197,10 @@ def test_a_folder_restored_under_other_rows_has_other_noise(tmp_path: Path) -> N
     copytree(tmp_path / "p0", tmp_path / "copy")
     restored = Node(node.contract, Folder.open(tmp_path / "copy"), started.parties.records[0])
     restored._confirmed = True  # by a router that hides what others say
-    asks = [Ask(Position(2), rows).as_bytes(node.contract) for rows in (started.ask.attached, ())]
+    asks = [
+        StepQuestion(Position(2), rows).as_bytes(node.contract)
+        for rows in (started.ask.attached, ())
+    ]
     one, other, again = (
         Row.read(each.answer(ask), node.contract).values(node.contract)
         for each, ask in ((node, asks[0]), (restored, asks[1]), (node, asks[1]))
@@ -240,8 +254,8 @@ def test_contracts_on_one_folder_share_its_budget(tmp_path: Path) -> None:
     folder.charge_again()
     node = Node(parties.contract, folder, parties.records[0], rehearsal=True)
     signed = [other.answer(Router(node.contract).requests()[0]) for other in parties.nodes]
-    ask = Ask(Position(0), tuple(signed)).as_bytes(node.contract)
-    assert refused(node.answer(ask)) == "over budget"
+    ask = StepQuestion(Position(0), tuple(signed)).as_bytes(node.contract)
+    assert refusal_reason(node.answer(ask)) == "over budget"
 
 
 def test_other_records_or_another_order_are_refused(tmp_path: Path) -> None:

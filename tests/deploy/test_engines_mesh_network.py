@@ -18,7 +18,7 @@ from yarl import URL
 from dpmesh.deploy import Router, http, http_node
 from dpmesh.deploy.http import RouterServer, node_tls, server_tls
 from dpmesh.deploy.http_node import LeftOutError, run_node, wait_for_router
-from dpmesh.deploy.wire import Signature, refusal, refused
+from dpmesh.deploy.wire import Signature, refusal, refusal_reason
 
 START, NO_ROUTER = "Dpmesh-Number: 5", "answers what no router does"
 
@@ -211,7 +211,9 @@ def test_a_node_that_cannot_answer_pauses_before_it_is_asked_again(
     monkeypatch.setattr(Signature, "of", fails)
     with Liar(response(200, question)) as liar, pytest.raises(Stop):
         run_node(parties.nodes[0], f"http://{liar.address}")
-    assert [refused(post.partition(b"\r\n\r\n")[2]) for post in liar.posts[2:]] == 2 * ["failed"]
+    assert [refusal_reason(post.partition(b"\r\n\r\n")[2]) for post in liar.posts[2:]] == 2 * [
+        "failed"
+    ]
     assert pauses == 3 * [http_node.RETRY]
 
 

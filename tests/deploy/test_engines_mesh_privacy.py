@@ -13,7 +13,7 @@ from mesh_parties import ALGORITHMS, Parties
 
 import dpmesh as dm
 from dpmesh.deploy import Folder, Node, Position
-from dpmesh.deploy.row import check_length
+from dpmesh.deploy.row import check_norms
 
 LARGEST = 1e3
 
@@ -30,7 +30,7 @@ def neighbours(path: Path, algorithm: str) -> tuple[Node, Node]:
     other = Node.__new__(Node)
     vars(other).update(vars(one))
     other.problem = parties.contract.problem(dm.Dataset(features, labels, "neighbour"), 0)
-    other.travel = type(one.travel)(other)
+    other.protocol = type(one.protocol)(other)
     return one, other
 
 
@@ -59,9 +59,9 @@ def test_a_record_moves_a_gossiping_node_by_what_is_charged_for_any_rows(
                 sent[0] = hostile(rng, contract.dim)  # given what it sent itself
                 rows[Position(t, exchange)] = sent
             for i, node in enumerate((one, other)):
-                rounds = node.travel.rounds_from(states[i], t)
+                rounds = node.protocol.channel_from(states[i], t)
                 rounds.rows.update(deepcopy(rows))
-                rounds.go_to(until, ())
+                rounds.run_to(until, ())
                 states[i] = rounds.state
             a, b = (contract.algorithm.parameters(state) for state in states)
             moved, release = np.linalg.norm(a - b), contract.planned.releases(0, t + 1)[0]
@@ -94,9 +94,9 @@ def test_a_lying_holder_moves_a_record_by_at_most_what_is_charged(
                     sent[Position(t, k)] = {holder: hostile(rng, contract.dim)}
         packets = []
         for node in (one, other):
-            rounds = node.travel.rounds_from(node.start)
+            rounds = node.protocol.channel_from(node.start)
             rounds.rows.update(deepcopy(sent))
-            packets.append(rounds.go_to(position, ()).values)
+            packets.append(rounds.run_to(position, ()).values)
         if packets[0] is None:
             assert packets[1] is None
             continue
@@ -110,7 +110,7 @@ def test_a_row_beyond_the_bound_is_refused_whatever_the_records(tmp_path: Path) 
     contract = neighbours(tmp_path, "online")[0].contract
     for row in (np.full((1, 5), 1e154), np.full((1, 5), np.inf), np.full((1, 5), LARGEST)):
         with pytest.raises(ValueError, match="norm at most 1000"):
-            check_length(row, contract)
+            check_norms(row, contract)
 
 
 def test_charges_cover_the_rounding_of_long_rows(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import dpmesh as dm
 from dpmesh.deploy import Folder, Node, Position, Router
 from dpmesh.deploy.exchange import RowChannel
 from dpmesh.deploy.row import ROW
-from dpmesh.deploy.wire import Ask, kind_of, refused
+from dpmesh.deploy.wire import StepQuestion, kind_of, read_question, refusal_reason
 from dpmesh.keys import Key, Purpose
 from dpmesh.noise import correlated
 from dpmesh.noise.correlated.secrets import Secrets
@@ -117,11 +117,11 @@ def test_a_star_is_charged_by_its_claim_also_after_it_was_stored() -> None:
 
 def test_a_short_number_of_a_process_moves_no_other_in_what_a_node_signs(tmp_path: Path) -> None:
     parties = Parties(tmp_path, "partners", rehearsal=False, topology={"kind": "complete"})
-    partners, numbers = parties.nodes[0].travel.partners, [bytes([n]) * 8 for n in range(4)]
+    partners, numbers = parties.nodes[0].protocol.partner_nonces, [bytes([n]) * 8 for n in range(4)]
     for party in (1, 2, 3):
-        partners.hear(party, numbers[party])
-    partners.hear(1, b"short")
-    assert partners.statement(1) == b"".join([partners.process, *numbers[1:]])
+        partners.update(party, numbers[party])
+    partners.update(1, b"short")
+    assert partners.nonces_to_sign(1) == b"".join([partners.own_nonce, *numbers[1:]])
 
 
 class Read:
@@ -193,13 +193,13 @@ def test_noise_read_back_is_what_is_charged_and_planted_mistakes_are_seen(
     parties = Parties(tmp_path, "partners", rehearsal=False, rounds=6, **own)
     contract, router = parties.contract, Router(parties.contract)
 
-    def cut(ask: Ask, share: float) -> bytes:
+    def cut(ask: StepQuestion, share: float) -> bytes:
         kept = [m for m in ask.attached if kind_of(m) != ROW or rng.random() >= share]
-        return Ask(ask.position, tuple(kept)).as_bytes(contract)
+        return StepQuestion(ask.position, tuple(kept)).as_bytes(contract)
 
     def answer(party: int, message: bytes) -> bytes:
-        ask = Ask.read(message, contract)
-        if not isinstance(ask, Ask):
+        ask = read_question(message, contract)
+        if not isinstance(ask, StepQuestion):
             return parties.nodes[party].answer(message)
         if (party, ask.position) == (1, Position(2)):
             parties.nodes[1] = parties.node(1)  # which is asked again once others have answered
@@ -210,9 +210,11 @@ def test_noise_read_back_is_what_is_charged_and_planted_mistakes_are_seen(
         restored = Node(contract, Folder.open(place), parties.records[party])
         restored._confirmed = True  # by a router that hides what others say
         if planted == "number kept":
-            restored.travel.partners.process = parties.nodes[party].travel.partners.process
+            restored.protocol.partner_nonces.own_nonce = parties.nodes[
+                party
+            ].protocol.partner_nonces.own_nonce
         restored.key = Key.generate()  # as its noise is under other rows
-        assert refused(restored.answer(message)) is None
+        assert refusal_reason(restored.answer(message)) is None
         return sent
 
     while not router.done:

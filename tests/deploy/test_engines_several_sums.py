@@ -15,8 +15,8 @@ from scipy import stats
 from dpmesh.deploy import Contract, Position, Router
 from dpmesh.deploy.router_sums import SumRouting
 from dpmesh.deploy.signing import unpack
-from dpmesh.deploy.sums import HEADER, PARTS, SPENT, TOTAL, Part, Total, added
-from dpmesh.deploy.wire import Ask, kind_of, refused
+from dpmesh.deploy.sums import HEADER, MASKED_PARTS, TOTAL, WITHDRAWAL, MaskedPart, Total, add_parts
+from dpmesh.deploy.wire import StepQuestion, kind_of, read_question, refusal_reason
 from dpmesh.kernels import mask_and_pack
 
 
@@ -58,7 +58,7 @@ def test_the_mean_is_released_no_more_often_than_planned(staged: Sums) -> None:
     ask = staged.asks(Router(staged.contract))[0]
     for attempt in range(3):
         answer = staged.answer(0, staged.other(ask, position=Position(0, attempt)))
-        assert kind_of(answer) == (PARTS if attempt < 2 else SPENT)
+        assert kind_of(answer) == (MASKED_PARTS if attempt < 2 else WITHDRAWAL)
 
 
 def test_a_router_that_confuses_lengths_is_refused(staged: Sums) -> None:
@@ -76,14 +76,14 @@ def test_a_router_that_confuses_lengths_is_refused(staged: Sums) -> None:
         (replace(total, header=later), "not the next round"),
         (replace(total, header=later, packed=longer), "not the next round"),
     ]:
-        answer = staged.answer(0, Ask(ask.position, (*rest, lie.as_bytes(contract))))
-        assert refused(answer) == reason
-    skips = staged.other(Ask(ask.position, tuple(rest)), position=Position(2))
-    assert refused(staged.answer(0, skips)) == "not the next round"
+        answer = staged.answer(0, StepQuestion(ask.position, (*rest, lie.as_bytes(contract))))
+        assert refusal_reason(answer) == reason
+    skips = staged.other(StepQuestion(ask.position, tuple(rest)), position=Position(2))
+    assert refusal_reason(staged.answer(0, skips)) == "not the next round"
     part = staged.part(0, ask)
     for short in (replace(part, packed=part.packed[:-1]), replace(part, header=total.header)):
         with pytest.raises(ValueError, match="part of the length"):
-            Part.read(short.as_bytes(contract), contract)
+            MaskedPart.read(short.as_bytes(contract), contract)
 
 
 def test_a_restored_party_knows_what_the_others_spent_of_each_kind(
@@ -96,7 +96,7 @@ def test_a_restored_party_knows_what_the_others_spent_of_each_kind(
     staged.asks(router, 3)
     staged.restart(1, old)
     staged.run(router)
-    assert staged.nodes[1].travel.spent == (1, 5)  # as if it had sent the attempt that it refused
+    assert staged.nodes[1].protocol.spent == (1, 5)  # as if it had sent the attempt that it refused
     assert staged.nodes[1].is_sealed
 
 
@@ -113,23 +113,25 @@ def ring(tmp_path: Path) -> Iterator[Sums]:
         folder.close()
 
 
-def sent_to(made: Sums, receiver: int, asks: dict[int, Ask]) -> list[Part]:
+def sent_to(made: Sums, receiver: int, asks: dict[int, StepQuestion]) -> list[MaskedPart]:
     """Return what its neighbours send for the sum of a party."""
     asked = made.contract.planned.first_sum.neighbors[receiver]
     parts = [part for party in asked for part in made.parts(party, asks[party])]
     return [part for part in parts if part.header.dealer == receiver]
 
 
-def altered(made: Sums, ask: Ask, receiver: int, **changes: Any) -> Ask:
+def altered(made: Sums, ask: StepQuestion, receiver: int, **changes: Any) -> StepQuestion:
     """Return a question with another header for the sum of one party."""
     headers = [replace(h, **changes) if h.dealer == receiver else h for h in made.headers(ask)]
     rest = [m for m in ask.attached if kind_of(m) != HEADER]
-    return Ask(ask.position, (*rest, *(header.as_bytes(made.contract) for header in headers)))
+    return StepQuestion(
+        ask.position, (*rest, *(header.as_bytes(made.contract) for header in headers))
+    )
 
 
-def total_of(made: Sums, parts: list[Part]) -> bytes:
-    header = replace(parts[0].header, sealed=b"")
-    return Total(header, *added(parts, made.contract)).as_bytes(made.contract)
+def total_of(made: Sums, parts: list[MaskedPart]) -> bytes:
+    header = replace(parts[0].header, sealed_tag_secret=b"")
+    return Total(header, *add_parts(parts, made.contract)).as_bytes(made.contract)
 
 
 def test_a_sum_over_neighbours_opens_for_its_receiver_alone_and_each_part_is_uniform(
@@ -150,7 +152,7 @@ def test_a_sum_over_neighbours_opens_for_its_receiver_alone_and_each_part_is_uni
         assert stats.chisquare(counts).pvalue > 1e-6
     (stranger,) = {*range(1, 6)} - {*whole.neighbors[0]}
     assert len(ring.parts(0, asks[0])) == 4
-    _, _, _, *sealed = unpack(ring.nodes[0].group().dealt())
+    _, _, _, *sealed = unpack(ring.nodes[0].pairwise_secrets().deal_tag_secret())
     assert [party for party, secret in enumerate(sealed) if not secret] == [0, stranger]
 
 
@@ -177,10 +179,10 @@ def test_a_router_that_lies_about_a_transcript_opens_nothing_that_counts(
         ring.nodes[party].answer(ask.as_bytes(ring.contract))
     for party, ask in asks.items():
         router.take(party, ring.nodes[party].answer(ask.as_bytes(ring.contract)))
-    ask = Ask.read(router.requests()[0], ring.contract)
+    ask = read_question(router.requests()[0], ring.contract)
     rest = [m for m in ask.attached if kind_of(m) != TOTAL]
-    answer = ring.answer(0, Ask(ask.position, (*rest, total_of(ring, parts))))
-    assert refused(answer) == (None if what == "kept" else "bad total")
+    answer = ring.answer(0, StepQuestion(ask.position, (*rest, total_of(ring, parts))))
+    assert refusal_reason(answer) == (None if what == "kept" else "bad total")
 
 
 def test_a_restored_party_repeats_its_parts_for_headers_that_stay(tmp_path: Path) -> None:
@@ -200,7 +202,7 @@ def test_a_restored_party_repeats_its_parts_for_headers_that_stay(tmp_path: Path
     headers = (header.as_bytes(made.contract) for header in lie)
     again = {
         part.header.dealer: part.packed
-        for part in made.parts(0, Ask(Position(1), (*rest, question, *heard, *headers)))
+        for part in made.parts(0, StepQuestion(Position(1), (*rest, question, *heard, *headers)))
     }
     same = {part.header.dealer: part.packed == again[part.header.dealer] for part in first}
     assert same == {1: True, 2: True, 3: False, 4: True}
@@ -215,16 +217,16 @@ def test_hostile_headers_and_totals_of_sums_over_neighbours_are_refused(ring: Su
     of_another = replace(total, header=header).as_bytes(ring.contract)
     rest = [m for m in ask.attached if kind_of(m) != TOTAL]
     for lie, reason in [
-        (Ask(ask.position, (*ask.attached, twice)), "malformed"),
+        (StepQuestion(ask.position, (*ask.attached, twice)), "malformed"),
         (altered(ring, ask, near[0], dealer=near[1]), "malformed"),  # two parts of one sum
         (altered(ring, ask, near[0], position=Position(1, 1)), "malformed"),
         (altered(ring, ask, near[0], cohort=header.cohort[1:]), "bad cohort"),
         (altered(ring, ask, near[0], cohort=tuple(range(6))), "bad cohort"),
-        (altered(ring, ask, near[0], sealed=bytes(60)), "bad key"),
-        (Ask(ask.position, (*rest, of_another)), "not the next round"),
+        (altered(ring, ask, near[0], sealed_tag_secret=bytes(60)), "bad key"),
+        (StepQuestion(ask.position, (*rest, of_another)), "not the next round"),
     ]:
-        assert refused(ring.answer(0, lie)) == reason
-    assert not refused(ring.answer(0, ask))
+        assert refusal_reason(ring.answer(0, lie)) == reason
+    assert not refusal_reason(ring.answer(0, ask))
 
 
 def test_a_round_with_a_finer_grid_has_noise_of_its_own_for_each_value(tmp_path: Path) -> None:

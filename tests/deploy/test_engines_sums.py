@@ -16,11 +16,26 @@ from dpmesh.deploy import Contract, Position, Router
 from dpmesh.deploy.node_sums import MOST_TRIES
 from dpmesh.deploy.schedule import bytes_of_round
 from dpmesh.deploy.signing import SigningKey, pack
-from dpmesh.deploy.sums import PARTS, SPENT, TOTAL, Group, RunSecrets, Total, added
-from dpmesh.deploy.wire import FRESH, SIGNED, Ask, Signature, kind_of, refused
+from dpmesh.deploy.sums import (
+    MASKED_PARTS,
+    TOTAL,
+    WITHDRAWAL,
+    PairwiseSecrets,
+    RunSecrets,
+    Total,
+    add_parts,
+)
+from dpmesh.deploy.wire import (
+    ROLLBACK_QUESTION,
+    SIGNATURE,
+    Signature,
+    StepQuestion,
+    kind_of,
+    refusal_reason,
+)
 from dpmesh.kernels import mask_and_pack, unpack_sum
 
-Lie = Callable[[int, Ask], Ask]
+Lie = Callable[[int, StepQuestion], StepQuestion]
 """What a router sends a party instead."""
 
 
@@ -122,14 +137,14 @@ def test_no_more_attempts_are_answered_than_are_planned(made: Sums) -> None:
     for attempt in range(6):
         ask = made.other(asks[0], position=Position(0, attempt))
         answer = made.answer(0, ask)
-        assert kind_of(answer) == (PARTS if attempt < 5 else SPENT)
+        assert kind_of(answer) == (MASKED_PARTS if attempt < 5 else WITHDRAWAL)
     assert made.folders[0].ledger(made.contract) == made.contract.plan
 
 
 def test_too_few_are_no_cohort(made: Sums) -> None:
     ask = made.asks(Router(made.contract))[0]
     for cohort in ((0, 1), (1, 2, 3), ()):
-        assert refused(made.answer(0, made.other(ask, cohort=cohort))) == "bad cohort"
+        assert refusal_reason(made.answer(0, made.other(ask, cohort=cohort))) == "bad cohort"
     assert made.part(0, made.other(ask, cohort=(0, 1, 3))).header.cohort == (0, 1, 3)
 
 
@@ -142,7 +157,9 @@ def test_the_part_of_a_lost_party_that_comes_late_opens_nothing_of_its_own(
     Planted: if the survivors' noise were the same in both, one share alone would be left.
     """
     if reused:
-        monkeypatch.setattr(Group, "noise_secret", lambda self, agreement: self._own_tags())
+        monkeypatch.setattr(
+            PairwiseSecrets, "noise_seed", lambda self, agreement: self._own_tag_secret()
+        )
     asks = made.asks(Router(made.contract))
     first = [made.part(party, ask) for party, ask in asks.items()]
     again = {"position": Position(0, 1), "cohort": (0, 1, 3)}
@@ -159,7 +176,7 @@ def test_a_router_that_is_started_anew_gets_the_same_parts(made: Sums) -> None:
     made.run(again)
     assert [len(folder.ledger(made.contract).releases) for folder in made.folders] == [5, 5, 1, 5]
     assert again.ended == router.ended
-    assert again.travel._totals == {}  # nobody has missed one
+    assert again.routing._totals == {}  # nobody has missed one
 
 
 # A router that lies
@@ -188,17 +205,20 @@ def test_a_total_that_is_not_the_sum_is_refused_by_its_tag(
         (total,) = (Total.read(m, made.contract) for m in ask.attached if kind_of(m) == TOTAL)
         lie = replace(total, packed=wrong(total.packed, made, how)).as_bytes(made.contract)
         rest = [m for m in ask.attached if kind_of(m) != TOTAL]
-        assert refused(made.answer(party, Ask(ask.position, (*rest, lie)))) == "bad total"
-    assert not refused(made.answer(1, asks[1]))
+        assert (
+            refusal_reason(made.answer(party, StepQuestion(ask.position, (*rest, lie))))
+            == "bad total"
+        )
+    assert not refusal_reason(made.answer(1, asks[1]))
 
 
 def test_a_sum_without_a_part_is_refused_and_another_attempt_follows(made: Sums) -> None:
     router = Router(made.contract)
     parts = [made.part(party, ask) for party, ask in made.asks(router).items()]
     for part, party in zip(parts, range(4), strict=True):
-        router.take(party, pack(PARTS, part.as_bytes(made.contract)))
-    packed, tag = added(parts[1:], made.contract)
-    router.travel._totals[0] = [replace(router.travel._totals[0][0], packed=packed, tag=tag)]
+        router.take(party, pack(MASKED_PARTS, part.as_bytes(made.contract)))
+    packed, tag = add_parts(parts[1:], made.contract)
+    router.routing._totals[0] = [replace(router.routing._totals[0][0], packed=packed, tag=tag)]
     made.run(router)
     assert router.missing == []
     releases = [len(folder.ledger(made.contract).releases) for folder in made.folders]
@@ -210,10 +230,10 @@ def test_a_router_that_guesses_totals_stops_the_node(made: Sums) -> None:
     ask = made.asks(Router(made.contract), 1)[0]
     (total,) = (Total.read(m, made.contract) for m in ask.attached if kind_of(m) == TOTAL)
     rest = [m for m in ask.attached if kind_of(m) != TOTAL]
-    made.nodes[0].travel._tries = MOST_TRIES
+    made.nodes[0].protocol._tries = MOST_TRIES
     lie = replace(total, tag=total.tag ^ 1).as_bytes(made.contract)
-    assert refused(made.answer(0, Ask(ask.position, (*rest, lie)))) == "bad total"
-    assert refused(made.answer(0, ask)) == "stopped"
+    assert refusal_reason(made.answer(0, StepQuestion(ask.position, (*rest, lie)))) == "bad total"
+    assert refusal_reason(made.answer(0, ask)) == "stopped"
 
 
 @pytest.mark.parametrize("what", ["nothing", "round", "cohort", "attempt", "total", "keys"])
@@ -221,20 +241,20 @@ def test_parties_that_are_told_different_things_open_nothing(what: str, made: Su
     asks = made.asks(Router(made.contract), 1)
     parts = [made.part(party, asks[party]) for party in range(3)]
     node, header = made.nodes[3], made.header(asks[3])
-    group, before = node.group(), node.transcript
+    group, before = node.pairwise_secrets(), node.transcript
     (total,) = (Total.read(m, made.contract) for m in asks[3].attached if kind_of(m) == TOTAL)
-    _, transcript = group.opened(total, before)
+    _, transcript = group.open_total(total, before)
     others: dict[str, dict[str, Any]] = {
         "round": {"position": Position(1, 3)},
         "attempt": {"position": Position(1, 1)},
         "cohort": {"cohort": (1, 2, 3)},
     }
     if what == "keys":  # as if a router had shown it another key of somebody
-        group.root = bytes(32)
+        group.keys_hash = bytes(32)
     if what == "total":  # as if another one had been accepted
         transcript = bytes(32)
     altered = replace(header, **others.get(what, {}))
-    parts.append(group.part(altered, transcript, np.zeros(40, np.int64)))
+    parts.append(group.masked_part(altered, transcript, np.zeros(40, np.int64)))
     largest = np.abs(made.opened(parts)).max()
     assert (largest > 2.0 ** (made.contract.planned.first_sum.modulus_bits - 2)) == (
         what != "nothing"
@@ -248,17 +268,18 @@ def test_a_router_opens_no_attempt_before_the_last_one(made: Sums) -> None:
     asks = made.asks(Router(made.contract))
     first = [made.part(party, ask) for party, ask in asks.items()]
     made.part(0, made.other(asks[0], position=Position(0, 1), cohort=(0, 1, 3)))
-    total = Total(made.header(asks[0]), *added(first, made.contract)).as_bytes(made.contract)
+    total = Total(made.header(asks[0]), *add_parts(first, made.contract)).as_bytes(made.contract)
     late = made.other(asks[0], position=Position(1))
     assert (
-        refused(made.answer(0, Ask(late.position, (*late.attached, total)))) == "not the next round"
+        refusal_reason(made.answer(0, StepQuestion(late.position, (*late.attached, total))))
+        == "not the next round"
     )
 
 
 def test_keys_are_those_that_their_parties_signed_for_this_run(made: Sums) -> None:
     contract, ask = made.contract, made.asks(Router(made.contract))[0]
     signing = made.folders[2].signing
-    own = {Signature.read(m, contract).party: m for m in ask.attached if kind_of(m) == SIGNED}
+    own = {Signature.read(m, contract).party: m for m in ask.attached if kind_of(m) == SIGNATURE}
     key = Signature.read(own[1], contract).key
     for bad, said in [
         (Signature.of(contract, 2, SigningKey.generate(), bytes(31) + b"\1"), "not signed by p2"),
@@ -269,20 +290,22 @@ def test_keys_are_those_that_their_parties_signed_for_this_run(made: Sums) -> No
         (Signature.of(contract, 2, signing, key), "bad key"),  # another's
     ]:
         rest = [m for m in ask.attached if m != own[2]]
-        assert refused(made.answer(0, Ask(ask.position, (*rest, bad)))) == said
+        assert refusal_reason(made.answer(0, StepQuestion(ask.position, (*rest, bad)))) == said
     made.part(0, ask)
-    second = Signature.of(contract, 2, signing, RunSecrets.generate().public)
+    second = Signature.of(contract, 2, signing, RunSecrets.generate().public_key)
     later = made.other(ask, position=Position(0, 1))
     rest = [m for m in later.attached if m != own[2]]
-    before = made.nodes[0].group().root
-    made.part(0, Ask(later.position, (*rest, second)))
-    assert made.nodes[0].group().root == before  # keys of the first step are those of the run
+    before = made.nodes[0].pairwise_secrets().keys_hash
+    made.part(0, StepQuestion(later.position, (*rest, second)))
+    assert (
+        made.nodes[0].pairwise_secrets().keys_hash == before
+    )  # keys of the first step are those of the run
 
 
 def test_a_secret_of_tags_that_nobody_sealed_is_refused(made: Sums) -> None:
     ask = made.asks(Router(made.contract))[1]
-    for changes in ({"sealed": bytes(60)}, {"sealed": b""}, {"dealer": 2}):
-        assert refused(made.answer(1, made.other(ask, **changes))) == "bad key"
+    for changes in ({"sealed_tag_secret": bytes(60)}, {"sealed_tag_secret": b""}, {"dealer": 2}):
+        assert refusal_reason(made.answer(1, made.other(ask, **changes))) == "bad key"
 
 
 # Folders that are restored
@@ -323,7 +346,7 @@ def test_planted_noise_that_is_fresh_in_a_repeated_attempt_is_open(
 ) -> None:
     asks = made.asks(Router(made.contract))
     old, fresh = made.backup(1), iter(range(10**9))
-    monkeypatch.setattr(Group, "noise_secret", lambda *_: next(fresh).to_bytes(32, "big"))
+    monkeypatch.setattr(PairwiseSecrets, "noise_seed", lambda *_: next(fresh).to_bytes(32, "big"))
     sent = made.part(1, asks[1])
     made.restart(1, old)
     made.nodes[1]._confirmed = True
@@ -343,10 +366,10 @@ def test_a_restored_party_takes_over_what_the_others_know(made: Sums) -> None:
     stale = made.other(asks[1], position=Position(1))
     fresh = made.nodes[1].answer(stale.as_bytes(made.contract))
     heard = tuple(made.nodes[party].answer(fresh) for party in (0, 2, 3))
-    answer = made.answer(1, Ask(stale.position, (*stale.attached, *heard)))
-    assert refused(answer) == "not the next round"
-    assert made.nodes[1].travel.spent == (3,)
-    assert refused(made.answer(1, asks[1])) == "not the next round"  # it needs older totals
+    answer = made.answer(1, StepQuestion(stale.position, (*stale.attached, *heard)))
+    assert refusal_reason(answer) == "not the next round"
+    assert made.nodes[1].protocol.spent == (3,)
+    assert refusal_reason(made.answer(1, asks[1])) == "not the next round"  # it needs older totals
     router.take(1, made.nodes[1].answer(asks[1].as_bytes(made.contract)))
     made.run(router)
     assert router.missing == []
@@ -364,12 +387,17 @@ def test_a_refused_question_neither_confirms_by_few_nor_hides_a_sum(made: Sums) 
     heard = [made.nodes[party].answer(fresh) for party in range(1, made.contract.nodes)]
     header = made.header(asks[0])
     few = replace(header, cohort=(0, 1)).as_bytes(made.contract)  # one other, who may lie
-    assert refused(made.answer(0, Ask(Position(1), (fresh, heard[0], few)))) == "bad cohort"
+    assert (
+        refusal_reason(made.answer(0, StepQuestion(Position(1), (fresh, heard[0], few))))
+        == "bad cohort"
+    )
     assert not made.nodes[0]._confirmed
-    bare = Ask(Position(1), (fresh, *heard, header.as_bytes(made.contract)))  # without the total
-    assert refused(made.answer(0, bare)) == "not the next round"
+    bare = StepQuestion(
+        Position(1), (fresh, *heard, header.as_bytes(made.contract))
+    )  # without the total
+    assert refusal_reason(made.answer(0, bare)) == "not the next round"
     made.part(0, made.other(asks[0], position=Position(1, 1)))
-    assert made.nodes[0].travel.spent == (3,)
+    assert made.nodes[0].protocol.spent == (3,)
 
 
 def kill_once_charged(made: Sums, party: int, message: bytes, path: Path | None = None) -> None:
@@ -401,7 +429,7 @@ def test_an_attempt_of_a_party_killed_once_charged_counts_once(
             kill_once_charged(made, party, message)
             killed.add(party)
             return False  # the message reaches the node that was started anew
-        return kind_of(message) == FRESH
+        return kind_of(message) == ROLLBACK_QUESTION
 
     router = made.run(lost=dies)
     assert killed
@@ -410,7 +438,7 @@ def test_an_attempt_of_a_party_killed_once_charged_counts_once(
         assert node.is_done
         assert not node.ended_early
         assert folder.ledger(made.contract) == made.contract.plan
-        assert node.travel.spent == (3,)
+        assert node.protocol.spent == (3,)
         folder.close()
 
 
@@ -422,30 +450,32 @@ def test_a_restored_party_killed_once_charged_still_knows_what_it_forgot(made: S
     made.restart(0, old)
     later = made.other(asks[0], position=Position(1, 1))
 
-    def confirmed() -> Ask:
+    def confirmed() -> StepQuestion:
         fresh = made.answer(0, later)
         heard = [made.nodes[party].answer(fresh) for party in range(1, made.contract.nodes)]
-        return Ask(later.position, (fresh, *heard, *later.attached))
+        return StepQuestion(later.position, (fresh, *heard, *later.attached))
 
     kill_once_charged(made, 0, confirmed().as_bytes(made.contract), old)
     made.part(0, confirmed())
-    assert made.nodes[0].travel.spent == (3,)
-    made.nodes[0].travel._has_spent(Position(2))
-    assert made.nodes[0].travel.spent == (3,)
+    assert made.nodes[0].protocol.spent == (3,)
+    made.nodes[0].protocol._has_spent(Position(2))
+    assert made.nodes[0].protocol.spent == (3,)
 
 
 def test_secrets_are_erased_at_the_end_and_never_printed(made: Sums) -> None:
     secrets = made.nodes[0]._secrets
-    assert secrets.local.hex() not in repr(secrets)
+    assert secrets.local_secret.hex() not in repr(secrets)
     made.run()
     for file in (made.path / "p0").iterdir():
-        assert secrets.local not in file.read_bytes()
+        assert secrets.local_secret not in file.read_bytes()
     made.restart(0)
     assert made.nodes[0].is_sealed
-    assert refused(made.nodes[0].answer(Ask(Position(9), ()).as_bytes(made.contract)))
+    assert refusal_reason(
+        made.nodes[0].answer(StepQuestion(Position(9), ()).as_bytes(made.contract))
+    )
 
 
 def test_a_model_that_too_few_signed_is_not_sealed(made: Sums) -> None:
     router = Router(made.contract)
-    made.run(router, lambda *_: bool(router.travel.ended.clear()))
+    made.run(router, lambda *_: bool(router.routing.ended.clear()))
     assert [node.is_sealed for node in made.nodes] == [False] * 4

@@ -14,18 +14,19 @@ from dpmesh.deploy import Node, Router
 from dpmesh.deploy.router_sums import STRIDE
 from dpmesh.deploy.row import ROW, Row
 from dpmesh.deploy.signing import pack, unpack
-from dpmesh.deploy.sums import RELAY, RELAYED, RELAYED_BYTES
+from dpmesh.deploy.sums import RELAY_QUESTION, RELAYED_SECRET, RELAYED_SECRET_BYTES
 from dpmesh.deploy.wire import (
-    ASK,
-    FRESH,
+    ROLLBACK_QUESTION,
+    STEP_QUESTION,
     WITHHOLD,
-    Ask,
     Position,
+    StepQuestion,
+    int_fields,
     kind_of,
-    numbers,
-    recall_totals,
+    read_question,
     refusal,
-    refused,
+    refusal_reason,
+    totals_question,
 )
 
 
@@ -110,13 +111,19 @@ def test_a_party_whose_neighbours_are_lost_goes_on_and_keeps_its_rows(
     assert [parties.nodes[party].is_done for party in (1, 3, 4)] == [True, True, True]
     assert [parties.nodes[party].is_sealed for party in (1, 3, 4)] == [False, True, True]
     assert sent
-    assert not any(row.codes for row in sent)
+    assert not any(row.encoded_values for row in sent)
     step = parties.folders[1].step(contract, Position(2))
     assert step is not None
     assert step.withheld
     row = Row.read(step.answer or b"", contract)  # it was charged, and stays where it is
-    answer = Row.read(parties.node(1).answer(Ask(step.position, ()).as_bytes(contract)), contract)
-    assert (answer.position, answer.codes, bool(row.codes)) == (step.position, b"", True)
+    answer = Row.read(
+        parties.node(1).answer(StepQuestion(step.position, ()).as_bytes(contract)), contract
+    )
+    assert (answer.position, answer.encoded_values, bool(row.encoded_values)) == (
+        step.position,
+        b"",
+        True,
+    )
     charged = parties.folders[1].ledger(contract).releases
     assert len(charged) == len(contract.plan.releases)
 
@@ -135,10 +142,12 @@ def test_a_node_killed_before_it_computed_a_row_that_nobody_confirms_keeps_it(
         with pytest.raises(OSError, match="no space"):
             parties.nodes[1].answer(message)
     node = parties.node(1)
-    question = Ask.read(message, contract)
-    assert isinstance(question, Ask)
-    assert kind_of(node.answer(message)) == FRESH  # it asks whether it sent the row already
-    alone = Ask(question.position, (*question.attached, WITHHOLD)).as_bytes(contract)
+    question = read_question(message, contract)
+    assert isinstance(question, StepQuestion)
+    assert (
+        kind_of(node.answer(message)) == ROLLBACK_QUESTION
+    )  # it asks whether it sent the row already
+    alone = StepQuestion(question.position, (*question.attached, WITHHOLD)).as_bytes(contract)
     assert Row.read(node.answer(alone), contract).is_withheld
     assert Row.read(node.answer(message), contract).is_withheld
 
@@ -173,9 +182,9 @@ def test_a_party_that_missed_totals_takes_them_without_their_dealer(tmp_path: Pa
 
     while first.open_position != Position(2):
         run_once(parties, first, clock, hears, recorded)
-    assert RELAYED not in sent
+    assert RELAYED_SECRET not in sent
     run(parties, Router(contract, clock), clock, lambda party, step: party != 0, recorded)
-    assert RELAYED in sent
+    assert RELAYED_SECRET in sent
     _check_one_history(parties, {1, 2, 3})
 
 
@@ -241,10 +250,10 @@ def test_a_start_sends_the_questions_of_all_once_to_each_party(tmp_path: Path) -
             message = router.request(party)
             if message is None:
                 continue
-            if kind_of(message) == ASK:
-                question = Ask.read(message, parties.contract)
-                assert isinstance(question, Ask)
-                lists.append(sum(kind_of(each) == FRESH for each in question.attached))
+            if kind_of(message) == STEP_QUESTION:
+                question = read_question(message, parties.contract)
+                assert isinstance(question, StepQuestion)
+                lists.append(sum(kind_of(each) == ROLLBACK_QUESTION for each in question.attached))
             router.take(party, parties.nodes[party].answer(message))
     assert lists == [1, 1, 1, 1]
 
@@ -254,29 +263,31 @@ def test_a_secret_for_tags_is_passed_on_to_parties_alone(tmp_path: Path) -> None
     contract, router = parties.contract, Router(parties.contract)
     asks = parties.asks(router)
     dealer = parties.header(asks[1]).dealer
-    relay = pack(RELAY, contract.hash, *numbers(dealer))
-    assert refused(parties.nodes[1].answer(relay)) == "not dealt"  # it has answered nothing yet
+    relay = pack(RELAY_QUESTION, contract.hash, *int_fields(dealer))
+    assert (
+        refusal_reason(parties.nodes[1].answer(relay)) == "not dealt"
+    )  # it has answered nothing yet
     header, *_ = parties.headers(asks[3])
     parties.answer(1, asks[1])
     _, _, named, *sealed = unpack(parties.nodes[1].answer(relay))
     assert int.from_bytes(named, "big") == dealer
-    assert [len(each) for each in sealed] == [0, 0, RELAYED_BYTES, RELAYED_BYTES]
+    assert [len(each) for each in sealed] == [0, 0, RELAYED_SECRET_BYTES, RELAYED_SECRET_BYTES]
     passed_on = parties.other(asks[3], sealed=sealed[3])
     assert passed_on != asks[3]
     assert parties.part(3, passed_on).header == header.common
     changed = bytes([*sealed[2][:-1], sealed[2][-1] ^ 1])
-    for lie in (changed, sealed[3], sealed[2][4:], numbers(2)[0] + sealed[2][4:], b""):
+    for lie in (changed, sealed[3], sealed[2][4:], int_fields(2)[0] + sealed[2][4:], b""):
         answer = parties.answer(2, parties.other(asks[2], sealed=lie))
-        assert refused(answer) == "bad key"
-    unknown = pack(RELAY, contract.hash, *numbers(2))
-    assert refused(parties.nodes[1].answer(unknown)) == "not dealt"
+        assert refusal_reason(answer) == "bad key"
+    unknown = pack(RELAY_QUESTION, contract.hash, *int_fields(2))
+    assert refusal_reason(parties.nodes[1].answer(unknown)) == "not dealt"
 
 
 def test_totals_that_a_party_kept_are_as_they_were_accepted(tmp_path: Path) -> None:
     parties = Sums(tmp_path, quorum=3)
     parties.run()
     contract = parties.contract
-    kept = {node.answer(recall_totals(contract, 1)) for node in parties.nodes[:1]}
+    kept = {node.answer(totals_question(contract, 1)) for node in parties.nodes[:1]}
     (message,) = kept
     _, _, _, totals = unpack(message)
     assert len(unpack(totals)) == contract.planned.steps - 1
@@ -302,6 +313,6 @@ def test_a_party_that_refuses_to_sign_the_end_does_not_count_as_having_signed(
     run(parties, router, clock, answers=answers)
     assert router.done
     assert router.missing == ([] if recovers else ["p3"])
-    assert (3 in router.travel.ended) == recovers
+    assert (3 in router.routing.ended) == recovers
     assert len(refusals) < 20
     assert all(node.is_sealed for node in parties.nodes[:3])

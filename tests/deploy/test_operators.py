@@ -25,7 +25,7 @@ from network_parties import HERE, Liar, certificate, response, running
 from dpmesh.deploy import Contract, Folder, Node, Router, http_node
 from dpmesh.deploy.http import node_tls, server_tls
 from dpmesh.deploy.http_node import LeftOutError, wait_for_router
-from dpmesh.deploy.wire import who
+from dpmesh.deploy.wire import presence_question
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and signals of POSIX")
 
@@ -307,7 +307,7 @@ def test_a_full_disk_charges_nothing_and_says_what_to_do(
     assert folder.contracts() == []
     assert folder.cost() == 0
     node = Node(contract, folder, parties.records[0])  # once there is space again
-    node.answer(who(contract))
+    node.answer(presence_question(contract))
     assert folder.cost() > 0
 
 
@@ -321,7 +321,7 @@ def test_a_contract_that_was_never_signed_is_undone(tmp_path: Path) -> None:
     folder.close()
     folder = Folder.open(tmp_path / "p0", marks=tmp_path / "marks")
     node = Node(contract, folder, parties.records[0])  # and may be joined again
-    node.answer(who(contract))
+    node.answer(presence_question(contract))
     assert not folder.leave(contract)
     assert folder.cost() > 0
     folder.close()

@@ -19,8 +19,8 @@ from dpmesh._privacy_types import Sensitive
 from dpmesh.algorithms import Message, RecordSums
 from dpmesh.deploy import Position, Row
 from dpmesh.deploy.exchange import RowChannel
-from dpmesh.deploy.row import PROCESS_BYTES
-from dpmesh.deploy.witness import Partners
+from dpmesh.deploy.row import PROCESS_NONCE_BYTES
+from dpmesh.deploy.witness import PartnerNonces
 from dpmesh.keys import Purpose
 
 NODES = 4
@@ -78,7 +78,7 @@ def test_other_values_have_other_noise_under_the_same_inputs(
     """Another processor, or records that were corrected, give other values of the same state."""
     parties = Parties(tmp_path, algorithm, rehearsal=False)
     rounds = channel(parties, parties.records[0])
-    rounds.go_to(Position(0), ())
+    rounds.run_to(Position(0), ())
     values = np.ones((1, 5))
     close = values.copy()
     close[0, 4] = np.nextafter(1, 2)
@@ -97,7 +97,7 @@ def test_other_secrets_of_partners_have_other_noise_of_the_node_itself(tmp_path:
     for seeds in ({1: b"a" * 32}, {1: b"a" * 32}, {1: b"b" * 32}, {}):
         rounds = channel(parties, parties.records[0])
         rounds.share(seeds)
-        rounds.go_to(Position(0), ())
+        rounds.run_to(Position(0), ())
         drawn = dm.kernels.uniform(1, rounds.noise_key(values).stream(Purpose.NOISE))
         streams.append(float(drawn[0]))
     assert streams[0] == streams[1]
@@ -130,20 +130,20 @@ def test_a_partner_counts_only_if_both_have_heard_of_each_other(tmp_path: Path) 
     parties = Parties(tmp_path, "partners", rehearsal=False)
     schedule = parties.nodes[0].schedule
     other, *_ = schedule.partners(1, 0)
-    own, theirs = (Partners(schedule, node, rehearsal=False) for node in (0, other))
+    own, theirs = (PartnerNonces(schedule, node, rehearsal=False) for node in (0, other))
 
-    def row(partners: Partners, party: int) -> Row:
+    def row(partners: PartnerNonces, party: int) -> Row:
         contract = parties.contract
-        said = partners.statement(1)
+        said = partners.nonces_to_sign(1)
         return Row(contract.hash, Position(0), party, 0, "float64", (1, 5), b"", b"", said)
 
     def counted() -> dict[int, bytes]:
-        return own.counted(row(own, 0), [row(theirs, other)])
+        return own.agreed(row(own, 0), [row(theirs, other)])
 
     assert counted() == {}
-    theirs.hear(0, own.process)
+    theirs.update(0, own.own_nonce)
     assert counted() == {}  # it has heard of this node, which has not heard of it
-    own.hear(other, theirs.process)
-    assert counted() == {other: theirs.process}
-    own.hear(other, b"x" * PROCESS_BYTES)
+    own.update(other, theirs.own_nonce)
+    assert counted() == {other: theirs.own_nonce}
+    own.update(other, b"x" * PROCESS_NONCE_BYTES)
     assert counted() == {}  # it has started anew since this node heard of it

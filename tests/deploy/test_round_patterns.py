@@ -21,7 +21,7 @@ from dpmesh.algorithms.gradient_descent import GradientDescentState
 from dpmesh.algorithms.gradients import descended
 from dpmesh.deploy import Folder, Position, Router
 from dpmesh.deploy.round_patterns import EDGE, SECONDS
-from dpmesh.deploy.wire import refused
+from dpmesh.deploy.wire import refusal_reason
 from dpmesh.schedules import at
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -159,7 +159,7 @@ def test_a_round_that_looks_at_records_stops_its_node_before_it_sends(
     for _ in range(40):
         for party, message in router.requests().items():
             answer = meeting.nodes[party].answer(message)
-            stopped |= {party} if refused(answer) == "stopped" else set()
+            stopped |= {party} if refusal_reason(answer) == "stopped" else set()
             router.take(party, answer)
     assert len(stopped) == len(meeting.nodes)
     errors = [record.exc_info[1] for record in caplog.records if record.exc_info]

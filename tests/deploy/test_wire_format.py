@@ -15,8 +15,15 @@ import dpmesh.kernels as kernels
 from dpmesh.deploy import Position, Row
 from dpmesh.deploy.bundles import bundled, unbundled
 from dpmesh.deploy.signing import SigningKey, digest, is_signed, pack
-from dpmesh.deploy.sums import Header, Part, Total, derive
-from dpmesh.deploy.wire import BEFORE, HEARD, SIGNED, Fresh, Sent, numbers
+from dpmesh.deploy.sums import Header, MaskedPart, Total, derive
+from dpmesh.deploy.wire import (
+    BEFORE,
+    ROLLBACK_REPORT,
+    SIGNATURE,
+    ReleaseIndex,
+    RollbackQuestion,
+    int_fields,
+)
 
 ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
 
@@ -38,12 +45,15 @@ def test_the_vectors_of_the_page_are_those_of_the_code(vectors: dict[str, str]) 
     sent = np.array([1.5, -2.0], "<f8").tobytes()
     row = Row(CONTRACT.hash, AT, 2, 0, "float64", (1, 2), sent, b"")
     header = Header(AT, (0, 2, 3), 0)
-    context = AGREEMENT, *numbers(0, 2)
+    context = AGREEMENT, *int_fields(0, 2)
     secret = derive(bytes([1] * 32), CONTRACT.hash, b"mask", *context, length=64)
     plain = kernels.mask_and_pack(VALUES, BITS)
     masked = kernels.mask_and_pack(VALUES, BITS, add=[secret[:32]])
-    fresh = [Fresh(party, Sent(0, BEFORE), bytes([n] * 16)) for n, party in enumerate((0, 2))]
-    bundle = bundled(_signatures(), common_end=[HEARD], distinct_end=[SIGNED])
+    fresh = [
+        RollbackQuestion(party, ReleaseIndex(0, BEFORE), bytes([n] * 16))
+        for n, party in enumerate((0, 2))
+    ]
+    bundle = bundled(_signatures(), common_end=[ROLLBACK_REPORT], distinct_end=[SIGNATURE])
     made = {
         "fields `a`, `bc`": pack(*fields),
         "their hash": digest(*fields),
@@ -55,20 +65,24 @@ def test_the_vectors_of_the_page_are_those_of_the_code(vectors: dict[str, str]) 
         "the secret of parties 0 and 2, from 32 bytes 01, for the agreement of 32 bytes 02": secret,
         "1, -2, 3 in 20 bits each": plain,
         "the same under that mask": masked,
-        "the part of party 0 with the tag 5": Part(header, AGREEMENT, masked, 5).as_bytes(CONTRACT),
+        "the part of party 0 with the tag 5": MaskedPart(header, AGREEMENT, masked, 5).as_bytes(
+            CONTRACT
+        ),
         "the total of 1, -2, 3 with the tag 7": Total(header, plain, 7).as_bytes(CONTRACT),
-        "the question of parties 0 and 2, with 16 bytes 00 and 01": Fresh.together(CONTRACT, fresh),
+        "the question of parties 0 and 2, with 16 bytes 00 and 01": RollbackQuestion.together(
+            CONTRACT, fresh
+        ),
         "signatures of parties 0 and 2, 64 bytes 03 and 04, of their keys, "
         "32 bytes 05 and 06": bundle[0],
     }
     assert vectors == {name: value.hex() for name, value in made.items()}
     assert is_signed(KEY.public, bytes.fromhex(vectors["their signature"]), *fields)
-    assert unbundled(bundle, distinct_end=[SIGNED]) == tuple(_signatures())
+    assert unbundled(bundle, distinct_end=[SIGNATURE]) == tuple(_signatures())
 
 
 def _signatures() -> list[bytes]:
     return [
-        pack(SIGNED, CONTRACT.hash, *numbers(party), bytes([5 + n] * 32), bytes([3 + n] * 64))
+        pack(SIGNATURE, CONTRACT.hash, *int_fields(party), bytes([5 + n] * 32), bytes([3 + n] * 64))
         for n, party in enumerate((0, 2))
     ]
 

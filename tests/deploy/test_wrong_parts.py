@@ -15,8 +15,8 @@ from virtual_time import Clock, run, run_once
 
 from dpmesh.deploy import Contract, Router
 from dpmesh.deploy.signing import pack, unpack
-from dpmesh.deploy.sums import PARTS, Part
-from dpmesh.deploy.wire import Here, Position, Reached, kind_of, refusal, who
+from dpmesh.deploy.sums import MASKED_PARTS, MaskedPart
+from dpmesh.deploy.wire import Position, Presence, StepProgress, kind_of, presence_question, refusal
 from dpmesh.kernels.masking import PRIME
 
 
@@ -29,9 +29,9 @@ def test_a_malformed_part_is_refused_as_it_arrives_and_its_party_named(
     contract = parties.contract
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        if party != 3 or kind_of(answer) != PARTS:
+        if party != 3 or kind_of(answer) != MASKED_PARTS:
             return answer
-        parts = [Part.read(each, contract) for each in unpack(answer)[1:]]
+        parts = [MaskedPart.read(each, contract) for each in unpack(answer)[1:]]
         changed = []
         for part in parts:
             size = len(part.packed)
@@ -46,7 +46,7 @@ def test_a_malformed_part_is_refused_as_it_arrives_and_its_party_named(
             else:
                 part = replace(part, agreement=os.urandom(32))
             changed.append(part.as_bytes(contract))
-        return pack(PARTS, *changed)
+        return pack(MASKED_PARTS, *changed)
 
     router = Router(contract, clock)
     with caplog.at_level(logging.WARNING, logger="dpmesh"):
@@ -69,10 +69,10 @@ def test_a_wrong_part_spends_no_attempt_of_a_contract_without_a_reserve(
     contract = parties.contract
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        if party != 3 or kind_of(answer) != PARTS or len(sent) >= wrong:
+        if party != 3 or kind_of(answer) != MASKED_PARTS or len(sent) >= wrong:
             return answer
         sent.append(answer)
-        return pack(PARTS, b"another")
+        return pack(MASKED_PARTS, b"another")
 
     router = Router(contract, clock)
     if wrong == 1:
@@ -94,12 +94,12 @@ def _with_wrong_numbers(
     """Return parts with other integers in the right form, which no router can tell from masked."""
     changed = []
     for message in unpack(answer)[1:]:
-        part = Part.read(message, contract)
+        part = MaskedPart.read(message, contract)
         if part.header.dealer in dealers:
             first_bits = part.packed[0] ^ changed_bit
             part = replace(part, packed=bytes([first_bits]) + part.packed[1:])
         changed.append(part)
-    return pack(PARTS, *(part.as_bytes(contract) for part in changed))
+    return pack(MASKED_PARTS, *(part.as_bytes(contract) for part in changed))
 
 
 def test_a_party_whose_numbers_are_wrong_is_found_and_left_out(
@@ -112,7 +112,7 @@ def test_a_party_whose_numbers_are_wrong_is_found_and_left_out(
     contract = parties.contract
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        if party != 2 or kind_of(answer) != PARTS:
+        if party != 2 or kind_of(answer) != MASKED_PARTS:
             return answer
         return _with_wrong_numbers(answer, contract)
 
@@ -142,15 +142,15 @@ def test_one_wrong_part_costs_nothing_where_no_attempt_without_it_is_allowed(
     contract, sent = parties.contract, list[bytes]()
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        if party != 3 or kind_of(answer) != PARTS or sent:
+        if party != 3 or kind_of(answer) != MASKED_PARTS or sent:
             return answer
         sent.append(answer)
         if lie == "numbers":
             return _with_wrong_numbers(answer, contract)
         if lie == "malformed":
-            return pack(PARTS, b"another")
-        part = Part.read(unpack(answer)[1], contract)
-        return pack(PARTS, replace(part, agreement=bytes(32)).as_bytes(contract))
+            return pack(MASKED_PARTS, b"another")
+        part = MaskedPart.read(unpack(answer)[1], contract)
+        return pack(MASKED_PARTS, replace(part, agreement=bytes(32)).as_bytes(contract))
 
     run(parties, Router(contract, clock), clock, answers=spoilt)
     assert all(node.is_sealed for node in parties.nodes)
@@ -176,12 +176,12 @@ def test_a_search_for_a_wrong_part_leaves_out_one_of_those_who_added_to_it(
 
     def spoilt(party: int, answer: bytes) -> bytes:
         if (
-            kind_of(answer) != PARTS
+            kind_of(answer) != MASKED_PARTS
             or router.open_position is None
             or router.open_position.round != 3
         ):
             return answer
-        cohort = {*Part.read(unpack(answer)[1], contract).header.cohort}
+        cohort = {*MaskedPart.read(unpack(answer)[1], contract).header.cohort}
         if not cohorts or cohort != cohorts[-1]:
             cohorts.append(cohort)
         return _with_wrong_numbers(answer, contract) if party == wrong else answer
@@ -207,11 +207,16 @@ def test_a_suspect_that_is_needed_for_a_quorum_is_not_named(
     router = Router(contract, clock)
 
     def hears(party: int, step: int) -> bool:
-        is_lost = router.travel._suspect is not None or 3 in router.late
+        is_lost = router.routing._suspect is not None or 3 in router.late
         return party != 3 or not is_lost
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        if party != 1 or kind_of(answer) != PARTS or router.open_position != Position(1) or sent:
+        if (
+            party != 1
+            or kind_of(answer) != MASKED_PARTS
+            or router.open_position != Position(1)
+            or sent
+        ):
             return answer
         sent.append(answer)
         return _with_wrong_numbers(answer, contract)
@@ -222,7 +227,7 @@ def test_a_suspect_that_is_needed_for_a_quorum_is_not_named(
     assert all(node.is_sealed for node in parties.nodes[:3])
     assert router.missing == ["p3"]
     assert "the total without" not in caplog.text
-    assert router.travel._attempts_cost[0] == 0
+    assert router.routing._attempts_cost[0] == 0
 
 
 @pytest.mark.parametrize("algorithm", ["sums", "neighbour sums"])
@@ -235,14 +240,14 @@ def test_a_wrong_total_spends_no_attempt_of_a_contract_without_a_reserve(
     contract = parties.contract
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        if party != 3 or kind_of(answer) != PARTS or len(sent) >= wrong:
+        if party != 3 or kind_of(answer) != MASKED_PARTS or len(sent) >= wrong:
             return answer
         sent.append(answer)
         if lie == "numbers":
             return _with_wrong_numbers(answer, contract)
-        parts = [Part.read(message, contract) for message in unpack(answer)[1:]]
+        parts = [MaskedPart.read(message, contract) for message in unpack(answer)[1:]]
         apart = [replace(part, agreement=bytes(32)).as_bytes(contract) for part in parts]
-        return pack(PARTS, *apart)
+        return pack(MASKED_PARTS, *apart)
 
     router = Router(contract, clock)
     # A neighbor that took its own total has answered the next step, to headers that name the wrong
@@ -280,7 +285,7 @@ def test_refusals_of_two_receivers_reopen_the_step_of_their_totals_once(tmp_path
 
     def spoilt(party: int, answer: bytes) -> bytes:
         wrong = party in (0, 3) and party not in sent and router.open_position == Position(2)
-        if not wrong or kind_of(answer) != PARTS:
+        if not wrong or kind_of(answer) != MASKED_PARTS:
             return answer
         sent.add(party)
         receivers = {3} if party == 0 else {0, 1, 2}
@@ -309,19 +314,19 @@ def test_a_part_under_another_header_costs_its_party_alone(
     contract, sent = parties.contract, list[bytes]()
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        if party != 3 or kind_of(answer) != PARTS or (reserve == 0 and len(sent) >= 2):
+        if party != 3 or kind_of(answer) != MASKED_PARTS or (reserve == 0 and len(sent) >= 2):
             return answer
         sent.append(answer)
         (message,) = unpack(answer)[1:]
         if lie == "twice":
-            return pack(PARTS, message, message)
-        part = Part.read(message, contract)
+            return pack(MASKED_PARTS, message, message)
+        part = MaskedPart.read(message, contract)
         other_headers = {
             "cohort": replace(part.header, cohort=(1, 2, 3)),
             "alone": replace(part.header, cohort=(3,)),
             "dealer": replace(part.header, dealer=2),
         }
-        return pack(PARTS, replace(part, header=other_headers[lie]).as_bytes(contract))
+        return pack(MASKED_PARTS, replace(part, header=other_headers[lie]).as_bytes(contract))
 
     router = Router(contract, clock)
     with caplog.at_level(logging.WARNING, logger="dpmesh"):
@@ -346,7 +351,7 @@ def test_a_refusal_without_a_reserve_has_its_party_asked_again(
         if (
             party != 3
             or router.open_position != Position(1)
-            or kind_of(answer) != PARTS
+            or kind_of(answer) != MASKED_PARTS
             or len(sent) >= 2
         ):
             return answer
@@ -375,15 +380,15 @@ def test_a_run_whose_agreements_split_without_a_majority_pauses_and_names_all_of
 
     def spoilt(party: int, answer: bytes) -> bytes:
         is_part = (
-            kind_of(answer) == PARTS
+            kind_of(answer) == MASKED_PARTS
             and router.open_position is not None
             and router.open_position.round >= start
         )
         if not (splits and party in (2, 3) and is_part):
             return answer
         agreement = bytes([party if lie == "two agreements" else 2] * 32)
-        part = Part.read(unpack(answer)[1], contract)
-        return pack(PARTS, replace(part, agreement=agreement).as_bytes(contract))
+        part = MaskedPart.read(unpack(answer)[1], contract)
+        return pack(MASKED_PARTS, replace(part, agreement=agreement).as_bytes(contract))
 
     with caplog.at_level(logging.WARNING, logger="dpmesh"):
         for _ in range(600):
@@ -414,12 +419,12 @@ def test_a_party_that_answers_last_is_not_missing_as_all_are_asked_again(
     contract, router = parties.contract, Router(parties.contract, clock)
 
     def spoilt(party: int, answer: bytes) -> bytes:
-        if kind_of(answer) != PARTS or party not in (2, 3):
+        if kind_of(answer) != MASKED_PARTS or party not in (2, 3):
             return answer
         if lie == "numbers":
             return _with_wrong_numbers(answer, contract, changed_bit=party - 1)
-        part = Part.read(unpack(answer)[1], contract)
-        return pack(PARTS, replace(part, agreement=bytes([2] * 32)).as_bytes(contract))
+        part = MaskedPart.read(unpack(answer)[1], contract)
+        return pack(MASKED_PARTS, replace(part, agreement=bytes([2] * 32)).as_bytes(contract))
 
     arriving: dict[int, tuple[float, bytes]] = {}
     while clock.now < 200:
@@ -458,7 +463,7 @@ def test_a_party_whose_numbers_are_wrong_leaves_a_sealed_model_when_the_search_s
 
     def spoilt(party: int, answer: bytes) -> bytes:
         is_part = (
-            kind_of(answer) == PARTS
+            kind_of(answer) == MASKED_PARTS
             and router.open_position is not None
             and router.open_position.round >= start
         )
@@ -487,7 +492,7 @@ def test_two_parties_whose_numbers_are_always_wrong_end_a_run_early_or_pause_it(
 
     def spoilt(party: int, answer: bytes) -> bytes:
         is_part = (
-            kind_of(answer) == PARTS
+            kind_of(answer) == MASKED_PARTS
             and router.open_position is not None
             and router.open_position.round >= start
         )
@@ -520,9 +525,9 @@ def test_no_message_of_a_party_ends_a_router(tmp_path: Path) -> None:
     contract, random = parties.contract, np.random.default_rng(4)
     router = Router(contract, clock)
     asks = parties.asks(router)
-    honest = [parties.nodes[3].answer(who(contract)), parties.answer(3, asks[3])]
-    far = Reached(Position(2**31, 7), b"junk")
-    honest.append(Here(honest[0], b"", far).as_bytes())
+    honest = [parties.nodes[3].answer(presence_question(contract)), parties.answer(3, asks[3])]
+    far = StepProgress(Position(2**31, 7), b"junk")
+    honest.append(Presence(honest[0], b"", far).as_bytes())
     for message in honest:
         for _ in range(60):
             spoilt = bytearray(message)

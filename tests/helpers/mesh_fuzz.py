@@ -23,7 +23,7 @@ from dpmesh.deploy import Folder, Node, Router, files
 from dpmesh.deploy.row import ROW, Row
 from dpmesh.deploy.signing import unpack
 from dpmesh.deploy.steps import StoredStep
-from dpmesh.deploy.sums import PARTS, Part
+from dpmesh.deploy.sums import MASKED_PARTS, MaskedPart
 from dpmesh.deploy.wire import kind_of
 from dpmesh.privacy.plan import Plan
 
@@ -115,7 +115,7 @@ class Schedule:
             position = Row.read(answer, contract).position
             before = self.rows.setdefault((position, party), answer)
             assert before == answer, f"{party} released twice at {position}"
-        elif kind_of(answer) == PARTS:
+        elif kind_of(answer) == MASKED_PARTS:
             self.check_parts(party, answer)
         assert not folder.has_stopped(self.parties.contract)
         self.on_the_way.append((party, answer))
@@ -126,7 +126,7 @@ class Schedule:
         """Require one part of each sum of an attempt, however often it is asked for."""
         contract = self.parties.contract
         for message in unpack(answer)[1:]:
-            header = Part.read(message, contract).header
+            header = MaskedPart.read(message, contract).header
             before = self.parts.setdefault((header.position, header.dealer, party), message)
             assert before == message, f"{party} released two parts at {header.position}"
 
@@ -135,7 +135,7 @@ class Schedule:
         contract = self.parties.contract
         assert not any(
             witness.disputed or witness.equivocating
-            for witness in (node.travel.witness for node in self.parties.nodes)
+            for witness in (node.protocol.witness for node in self.parties.nodes)
             if witness is not None
         )
         for folder in self.parties.folders:

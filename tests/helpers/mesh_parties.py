@@ -12,8 +12,15 @@ import numpy as np
 import dpmesh as dm
 from dpmesh.deploy import Contract, Folder, Node, Position, Router, Row
 from dpmesh.deploy.signing import unpack
-from dpmesh.deploy.sums import HEADER, Header, Part
-from dpmesh.deploy.wire import HEARD, Ask, Fresh, kind_of, refused
+from dpmesh.deploy.sums import HEADER, Header, MaskedPart
+from dpmesh.deploy.wire import (
+    ROLLBACK_REPORT,
+    RollbackQuestion,
+    StepQuestion,
+    kind_of,
+    read_question,
+    refusal_reason,
+)
 from dpmesh.kernels import unpack_sum
 
 PUBLIC = "05" * 32
@@ -212,13 +219,13 @@ class Started:
         while self.router.open_position != Position(2):
             for party, message in self.router.requests().items():
                 self.router.take(party, self.parties.nodes[party].answer(message))
-        self.ask = Ask.read(self.router.requests()[0], self.parties.contract)
+        self.ask = read_question(self.router.requests()[0], self.parties.contract)
         self.rows = [Row.read(row, self.parties.contract) for row in self.ask.attached]
 
-    def answer(self, ask: Ask) -> bytes:
+    def answer(self, ask: StepQuestion) -> bytes:
         before = self.parties.folders[0].ledger(self.parties.contract)
         answer = self.parties.nodes[0].answer(ask.as_bytes(self.parties.contract))
-        if refused(answer):
+        if refusal_reason(answer):
             assert self.parties.folders[0].ledger(self.parties.contract) == before
         return answer
 
@@ -229,20 +236,20 @@ class Sums(Parties):
     def __init__(self, path: Path, algorithm: str = "sums", **terms: Any) -> None:
         super().__init__(path, algorithm, **{"rehearsal": False, **terms})
 
-    def asks(self, router: Router, t: int = 0) -> dict[int, Ask]:
+    def asks(self, router: Router, t: int = 0) -> dict[int, StepQuestion]:
         """Return what an honest router asks in a round, of parties that may answer it."""
         for _ in range(100):
-            asks: dict[int, Ask] = {}
+            asks: dict[int, StepQuestion] = {}
             for party, message in router.requests().items():
                 if router.open_position == Position(t) and self.may_answer(party, message):
-                    asks[party] = Ask.read(message, self.contract)  # type: ignore[assignment]
+                    asks[party] = read_question(message, self.contract)  # type: ignore[assignment]
                 else:
                     router.take(party, self.nodes[party].answer(message))
             if len(asks) == len(self.nodes):
                 return asks
             for question in [*router._questions.values()]:  # also of parties that are held
                 for node in self.nodes:
-                    fresh = Fresh.together(self.contract, question)
+                    fresh = RollbackQuestion.together(self.contract, question)
                     router.take(node.number, node.answer(fresh))
         raise AssertionError(f"it hangs at {router.open_position}")
 
@@ -251,40 +258,42 @@ class Sums(Parties):
         if not is_ask(message):
             return False
         confirmations = [
-            m for m in Ask.read(message, self.contract).attached if kind_of(m) == HEARD
+            m
+            for m in read_question(message, self.contract).attached
+            if kind_of(m) == ROLLBACK_REPORT
         ]
         return self.nodes[party]._confirmed or len(confirmations) >= len(self.nodes) - 1
 
-    def answer(self, party: int, ask: Ask) -> bytes:
+    def answer(self, party: int, ask: StepQuestion) -> bytes:
         """Return a party's answer; if it refuses, it is charged nothing."""
         before = self.folders[party].ledger(self.contract)
         answer = self.nodes[party].answer(ask.as_bytes(self.contract))
-        if refused(answer):
+        if refusal_reason(answer):
             assert self.folders[party].ledger(self.contract) == before
         return answer
 
-    def part(self, party: int, ask: Ask) -> Part:
+    def part(self, party: int, ask: StepQuestion) -> MaskedPart:
         return self.parts(party, ask)[0]
 
-    def parts(self, party: int, ask: Ask) -> list[Part]:
+    def parts(self, party: int, ask: StepQuestion) -> list[MaskedPart]:
         _, *parts = unpack(self.answer(party, ask))
-        return [Part.read(part, self.contract) for part in parts]
+        return [MaskedPart.read(part, self.contract) for part in parts]
 
-    def other(self, ask: Ask, **changes: Any) -> Ask:
+    def other(self, ask: StepQuestion, **changes: Any) -> StepQuestion:
         """Return a question with another header."""
         header = replace(self.header(ask), **changes)
         attached = [m for m in ask.attached if kind_of(m) != HEADER]
-        return Ask(header.position, (*attached, header.as_bytes(self.contract)))
+        return StepQuestion(header.position, (*attached, header.as_bytes(self.contract)))
 
-    def opened(self, parts: list[Part]) -> Any:
+    def opened(self, parts: list[MaskedPart]) -> Any:
         """Return what a router can open of parts, in steps of the grid."""
         sums = self.contract.planned.first_sum
         return unpack_sum([part.packed for part in parts], sums.dim, sums.modulus_bits)
 
-    def header(self, ask: Ask) -> Header:
+    def header(self, ask: StepQuestion) -> Header:
         return self.headers(ask)[0]
 
-    def headers(self, ask: Ask) -> list[Header]:
+    def headers(self, ask: StepQuestion) -> list[Header]:
         messages = (m for m in ask.attached if kind_of(m) == HEADER)
         return [Header.read(message, self.contract) for message in messages]
 

@@ -1,12 +1,14 @@
 """Presence, progress and restarts of the parties of a run, as its router sees them.
 
-A party whose process starts asks the others for later releases of it than its own folder has
-(`Fresh`). So a folder that was restored from an older copy is found before it releases anything
-twice. The router collects these questions, sends them to the other parties in one
-message, and returns their signed answers to the party that asked. The party then is confirmed.
+`Attendance` is the base of `dpmesh.deploy.router.Router`. At any time one position of the run (a
+round, and an exchange of messages in it) is *open*: the router asks parties for their messages of
+this position, until all have answered or a deadline has passed.
 
-A `Position` is a round and an exchange of messages within it. At any time one position is open: the
-one that the router asks parties for.
+A party whose process starts asks the others for later releases of it than its own folder has
+(`RollbackQuestion`). So a folder that was restored from an older copy is found before it releases
+anything twice. The router collects these questions, sends them to the other parties in one message,
+and returns their signed reports to the party that asked. A party is *unconfirmed* from its question
+until its next answer to the run.
 """
 
 from __future__ import annotations
@@ -15,27 +17,27 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dpmesh.deploy.contract import Contract
-from dpmesh.deploy.row import Heard
+from dpmesh.deploy.row import RollbackReport
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import digest
-from dpmesh.deploy.wire import Fresh, Position, Reached
+from dpmesh.deploy.wire import Position, RollbackQuestion, StepProgress
 
 DEADLINES = 3
-"""Number of deadlines after which a run that stays in the same round counts as paused."""
+"""A run that stays in one round for this many deadlines counts as paused."""
 
 
-class Confirmation(NamedTuple):
-    """A party's signed answer to the questions of parties that started.
+class StoredReport(NamedTuple):
+    """A party's `RollbackReport`, as the router stores it.
 
     Attributes
     ----------
-    asked
-        The hash of the message that carried the questions.
+    questions_hash
+        Hash of the message with the questions that the report answers.
     message
-        The signed answer, as a message.
+        The signed report, as a message.
     """
 
-    asked: bytes
+    questions_hash: bytes
     message: bytes
 
 
@@ -54,51 +56,55 @@ class Attendance:
         self.contract = contract
         self.schedule = Schedule(contract)
         self._clock = clock
-        self.everybody = frozenset(range(contract.nodes))
+        self.all_parties = frozenset(range(contract.nodes))
         self.gone: dict[int, str] = {}
-        """Parties that are not asked any more, and the refusal by which each ended."""
+        """Parties that are not asked any more, with the reason of their last refusal."""
         self.signatures: dict[int, bytes] = {}
-        """Each party's signature under the contract, a message."""
+        """Each party's signature under the contract, as a message."""
         self.present: set[int] = set()
         """Parties that have answered this router."""
-        self.reached: dict[int, Reached] = {}
-        """Progress of parties when they first answered this router."""
-        self.answered: dict[int, Position | None] = dict.fromkeys(self.everybody)
-        """The position that each party answered last, to this router."""
+        self.reported_progress: dict[int, StepProgress] = {}
+        """The last step of parties, as they stated it when they first answered this router."""
+        self.last_answered: dict[int, Position | None] = dict.fromkeys(self.all_parties)
+        """The last position that each party answered to this router; None before."""
         self.in_time: dict[Position, set[int]] = {}
-        """Parties that answered a position while it was open."""
+        """Parties that answered a position while it was open, by position."""
         self.late: set[int] = set()
         """Parties that missed a deadline, and have not come back."""
-        self.spent: set[int] = set()
-        """Parties that have no attempt left at sums like the open one."""
-        self.fresh: dict[int, Fresh] = {}
-        """The question of each party that started and is not confirmed yet."""
+        self.withdrawn: set[int] = set()
+        """Parties that have withdrawn from sums of the kind of the open one."""
+        self.unconfirmed: dict[int, RollbackQuestion] = {}
+        """The rollback question of each party that started and is not confirmed yet."""
         self.starts = 0
-        """Number of starts so far, each with a new question."""
-        self._questions: dict[bytes, tuple[Fresh, ...]] = {}
-        """The questions of each message that carried some, by its hash."""
-        self._last_asked: tuple[Fresh, ...] = ()
-        """The questions of the newest of these messages."""
-        self._confirmations: dict[Fresh, dict[int, Confirmation]] = {}
-        """The answers to each question, by the party that answered."""
-        self.heard_from: set[int] = set()
-        """Parties that have answered anything since the open position was last given a deadline."""
+        """Number of rollback questions so far: each start of a party has a new one."""
+        self._questions: dict[bytes, tuple[RollbackQuestion, ...]] = {}
+        """The questions in each message that this router sent, by the hash of the message."""
+        self._newest_questions: tuple[RollbackQuestion, ...] = ()
+        """The questions in the newest of these messages."""
+        self._reports: dict[RollbackQuestion, dict[int, StoredReport]] = {}
+        """The reports on each question, by reporter."""
+        self.responded: set[int] = set()
+        """Parties that have answered anything since the deadline of the open position began."""
         self.open_position: Position | None = None
         """The position that is open; None while the parties sign."""
-        self._since = self._advanced = clock()
+        now = clock()
+        self._deadline_began = now
+        """Time at which the deadline of the open position began."""
+        self._round_began = now
+        """Time at which the round of the open position began."""
 
     @property
-    def out(self) -> set[int]:
-        """Parties that are late or gone."""
+    def absent(self) -> set[int]:
+        """Parties that are late or gone: the run goes on without them."""
         return self.late | set(self.gone)
 
     @property
-    def enough(self) -> bool:
-        """True while the parties left are a quorum."""
-        return self.is_quorum(self.everybody - self.out - self.spent)
+    def has_quorum(self) -> bool:
+        """True if the parties that are neither absent nor withdrawn are a quorum."""
+        return self.is_quorum(self.all_parties - self.absent - self.withdrawn)
 
     def is_quorum(self, parties: set[int] | frozenset[int]) -> bool:
-        """Return True if these parties are enough for a quorum."""
+        """Return True if these are at least as many parties as the contract's quorum."""
         return len(parties) >= self.contract.terms.quorum
 
     def now(self) -> float:
@@ -106,29 +112,29 @@ class Attendance:
         return self._clock()
 
     def waits_since(self) -> float:
-        """Return the seconds since the open position was last given a deadline."""
-        return self._clock() - self._since
+        """Return the seconds since the deadline of the open position began."""
+        return self._clock() - self._deadline_began
 
     @property
     def is_paused(self) -> bool:
-        """True if a deadline has passed, or `DEADLINES` of them in the same round.
+        """True if the deadline has passed, or if the round takes more than `DEADLINES` deadlines.
 
-        Attempts at a sum of the same round have a deadline each.
+        Each attempt at a sum of a round has a deadline of its own.
         """
         deadline = self.contract.terms.deadline
-        seconds_in_round = self._clock() - self._advanced
+        seconds_in_round = self._clock() - self._round_began
         return self.waits_since() > deadline or seconds_in_round > DEADLINES * deadline
 
-    def wait_anew(self) -> None:
+    def restart_deadline(self) -> None:
         """Begin another deadline for the open position."""
-        self._since = self._clock()
-        self.heard_from.clear()
+        self._deadline_began = self._clock()
+        self.responded.clear()
 
     def names(self, parties: set[int]) -> list[str]:
-        """Return the names of parties, in the order of their numbers."""
+        """Return the names of parties, from their numbers, in the order of the numbers."""
         return [self.contract.parties[number].name for number in sorted(parties)]
 
-    def move(self, position: Position, *, again: bool = False) -> None:
+    def open_at(self, position: Position, *, again: bool = False) -> None:
         """Open a position and begin its deadline.
 
         Parameters
@@ -136,101 +142,117 @@ class Attendance:
         position
             The position.
         again
-            True if its round was open before: the time in the round then goes on.
+            True if its round was open before, so that the time in the round goes on.
         """
         self.open_position = position
         if not again:
-            self._advanced = self._clock()
+            self._round_began = self._clock()
         self.in_time[position] = set()
-        self.wait_anew()
+        self.restart_deadline()
 
     def note_answer(self, party: int, position: Position) -> None:
-        """Note the position that a party answered: it is not late, and its start is confirmed."""
-        self.answered[party] = position
+        """Note that a party answered a position: it is not late, and its start is confirmed."""
+        self.last_answered[party] = position
         self.late.discard(party)
-        self.fresh.pop(party, None)
+        self.unconfirmed.pop(party, None)
 
-    def restart_questions(self, party: int, askers: set[int]) -> bytes | None:
-        """Return one message with the questions for a party; None if it has answered all of them.
+    def rollback_questions(self, party: int, askers: set[int]) -> bytes | None:
+        """Return a message with the rollback questions that a party has not answered yet, if any.
 
-        The last message is sent again while it has all open questions, also if some of its
-        questions are answered by now. A party that asked receives each message that its answers
-        refer to: the fewer messages there are, the fewer bytes it receives.
+        The newest message is sent again as long as it has all unanswered questions, even if it also
+        has answered ones: a party that asked is sent each message that a report on it refers to, so
+        that fewer messages mean fewer bytes.
 
         Parameters
         ----------
         party
-            The party that is asked for later releases of the others.
+            Number of the party that is asked for later releases of the others.
         askers
-            The parties that started and need its answer.
+            Numbers of the parties that need its report.
+
+        Returns
+        -------
+        The message; None if the party has answered all questions of `askers`.
         """
         present = sorted(askers - set(self.gone))
-        questions = [self.fresh[asker] for asker in present if asker in self.fresh]
-        open_questions = [
+        questions = [self.unconfirmed[asker] for asker in present if asker in self.unconfirmed]
+        unanswered = [
             question
             for question in questions
-            if question.party != party and party not in self._answers(question)
+            if question.party != party and party not in self._reports_on(question)
         ]
-        if not open_questions:
+        if not unanswered:
             return None
-        if not set(open_questions) <= set(self._last_asked):
-            self._last_asked = tuple(questions)
-        message = Fresh.together(self.contract, self._last_asked)
-        self._questions[digest(message)] = self._last_asked
+        if not set(unanswered) <= set(self._newest_questions):
+            self._newest_questions = tuple(questions)
+        message = RollbackQuestion.together(self.contract, self._newest_questions)
+        self._questions[digest(message)] = self._newest_questions
         return message
 
-    def take_fresh(self, party: int, answer: bytes) -> None:
-        """Store a party's question after a start in place of its older one, and drop old answers.
+    def take_rollback_question(self, party: int, answer: bytes) -> None:
+        """Store a party's question after a start, and drop its question of an earlier start.
 
-        A question in the name of another party is ignored.
+        Reports on replaced questions are dropped. A question in the name of another party is
+        ignored.
         """
-        (question,) = Fresh.read(answer, self.contract)
-        if question.party != party or self.fresh.get(party) == question:
+        (question,) = RollbackQuestion.read(answer, self.contract)
+        if question.party != party or self.unconfirmed.get(party) == question:
             return
-        self.fresh[party] = question
+        self.unconfirmed[party] = question
         self.starts += 1
-        current = {*self.fresh.values()}
-        for old in self._confirmations.keys() - current:
-            del self._confirmations[old]
-        if len(self._questions) > 2 * self.contract.nodes:
+        current = {*self.unconfirmed.values()}
+        for replaced in self._reports.keys() - current:
+            del self._reports[replaced]
+        if len(self._questions) > 2 * self.contract.nodes:  # so that many starts fill no memory
             self._questions = {
-                hashed: questions
-                for hashed, questions in self._questions.items()
+                questions_hash: questions
+                for questions_hash, questions in self._questions.items()
                 if not current.isdisjoint(questions)
             }
 
-    def take_heard(self, _: int, answer: bytes) -> None:
-        """Store a signed answer to a message with questions: it answers each of them."""
-        report = Heard.read(answer, self.contract, self._questions)
-        confirmation = Confirmation(report.asked, answer)
-        for question in self._questions[report.asked]:
-            self._confirmations.setdefault(question, {})[report.by] = confirmation
+    def take_rollback_report(self, _: int, answer: bytes) -> None:
+        """Store a signed report for each question in the message that it answers.
 
-    def _answers(self, question: Fresh) -> dict[int, Confirmation]:
-        """Return the answers to a question, by the party that answered."""
-        return self._confirmations.get(question, {})
+        Who sends the report does not matter: its signature shows the reporter.
+        """
+        report = RollbackReport.read(answer, self.contract, self._questions)
+        stored = StoredReport(report.questions_hash, answer)
+        for question in self._questions[report.questions_hash]:
+            self._reports.setdefault(question, {})[report.reporter] = stored
 
-    def answers(self, party: int) -> set[int]:
-        """Return the parties that have answered the question of a party that started."""
-        question = self.fresh.get(party)
+    def _reports_on(self, question: RollbackQuestion) -> dict[int, StoredReport]:
+        """Return the reports on a question, by reporter."""
+        return self._reports.get(question, {})
+
+    def reporters(self, party: int) -> set[int]:
+        """Return the parties that have reported on an unconfirmed party since its start."""
+        question = self.unconfirmed.get(party)
         if question is None:
             return set()
-        return {*self._answers(question)}
+        return {*self._reports_on(question)}
 
-    def confirmation(self, party: int, witnesses: set[int]) -> tuple[bytes, ...]:
-        """Return the witnesses' answers to a party that started, after the questions answered.
+    def reports_for(self, party: int, confirmers: set[int]) -> tuple[bytes, ...]:
+        """Return the messages that confirm a party's start: questions, then reports on them.
 
-        Answers of other parties are left out, so that the bytes of a start grow with the party's
-        neighbours and not with all parties.
+        Parameters
+        ----------
+        party
+            Number of the party. There are no messages unless it is unconfirmed.
+        confirmers
+            Numbers of the parties whose reports the party needs. Other reports are left out, so
+            that the bytes of a start grow with the party's neighbours and not with all parties.
         """
-        question = self.fresh.get(party)
+        question = self.unconfirmed.get(party)
         if question is None:
             return ()
-        answers = [
-            confirmation
-            for witness, confirmation in sorted(self._answers(question).items())
-            if witness in witnesses
+        reports = [
+            report
+            for reporter, report in sorted(self._reports_on(question).items())
+            if reporter in confirmers
         ]
-        hashes = dict.fromkeys(confirmation.asked for confirmation in answers)
-        questions = [Fresh.together(self.contract, self._questions[hashed]) for hashed in hashes]
-        return (*questions, *(confirmation.message for confirmation in answers))
+        hashes = dict.fromkeys(report.questions_hash for report in reports)
+        questions = [
+            RollbackQuestion.together(self.contract, self._questions[questions_hash])
+            for questions_hash in hashes
+        ]
+        return (*questions, *(report.message for report in reports))

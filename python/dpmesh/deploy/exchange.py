@@ -208,7 +208,7 @@ class RowChannel(NodeChannel):
             partner: Key.seeded(int.from_bytes(seed, "big")) for partner, seed in seeds.items()
         }
 
-    def go_to(self, position: Position, arrived: tuple[bytes, ...]) -> Packet:
+    def run_to(self, position: Position, arrived: tuple[bytes, ...]) -> Packet:
         """Run up to a position, for which these messages arrived; return what the node sends there.
 
         The rows in them are in `rows` already.

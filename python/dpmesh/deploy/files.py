@@ -16,7 +16,7 @@ from threading import RLock
 from typing import Any, NamedTuple
 
 from dpmesh._validate import fail
-from dpmesh.deploy.wire import Sent
+from dpmesh.deploy.wire import ReleaseIndex
 
 DISK = OSError, sqlite3.Error
 """Errors of a disk that is full, damaged or read-only."""
@@ -87,7 +87,7 @@ class Mark(NamedTuple):
     """
 
     joined: JoinedContract
-    last: Sent
+    last: ReleaseIndex
 
 
 class PrivateFile:
@@ -160,14 +160,14 @@ class Marks(PrivateFile):
     def by_contract(self) -> dict[bytes, Mark]:
         """Return all marks, by the hashes of their contracts."""
         rows = self._read("select * from marks")
-        return {row[0]: Mark(JoinedContract(*row[1:4]), Sent.of(*row[4:])) for row in rows}
+        return {row[0]: Mark(JoinedContract(*row[1:4]), ReleaseIndex.of(*row[4:])) for row in rows}
 
-    def write(self, contract: bytes, joined: JoinedContract, last: Sent) -> None:
+    def write(self, contract: bytes, joined: JoinedContract, last: ReleaseIndex) -> None:
         """Write the mark of a contract that the folder has joined."""
         values = contract, *joined, last.incarnation, *last.position
         self.change("insert or replace into marks values (?, ?, ?, ?, ?, ?, ?)", *values)
 
-    def advance(self, contract: bytes, last: Sent) -> None:
+    def advance(self, contract: bytes, last: ReleaseIndex) -> None:
         """Write the last release into the mark of a contract."""
         change = "update marks set incarnation = ?, round = ?, exchange = ? where contract = ?"
         self.change(change, last.incarnation, *last.position, contract)

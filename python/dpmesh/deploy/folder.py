@@ -19,7 +19,7 @@ from dpmesh._validate import fail, positive, probability
 from dpmesh.deploy.files import JoinedContract, Marks, PrivateFile
 from dpmesh.deploy.signing import SigningKey
 from dpmesh.deploy.steps import ERASE_SECRETS, FINISHED, LEFT, Agreement, KnownContract, Steps
-from dpmesh.deploy.wire import BEFORE, Position, Sent
+from dpmesh.deploy.wire import BEFORE, Position, ReleaseIndex
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.cost import Cost
@@ -403,7 +403,7 @@ class Folder(Steps):
         if contract.hash not in self._contracts_with_event(_UNSIGNED):
             return False
         mark = self.marks.by_contract().get(contract.hash)
-        never_sent = Sent(0, BEFORE)
+        never_sent = ReleaseIndex(0, BEFORE)
         return mark is not None and mark.last == never_sent and self.last_step(contract) is None
 
     def _forget(self, contract: bytes) -> None:
@@ -465,14 +465,14 @@ class Folder(Steps):
         """Return True if a contract was joined for a rehearsal, whose noise is NOT private."""
         return bool(self._joined_contracts()[contract.hash].seeded)
 
-    def last_sent(self, contract: bytes) -> Sent:
+    def last_sent(self, contract: bytes) -> ReleaseIndex:
         """Return the position of the last release of this folder under a contract."""
         query = "select round, exchange from steps where contract = ? and row is not null"
         rows = self._read(f"{query} order by round desc, exchange desc limit 1", contract)
         position = BEFORE
         if rows:
             position = Position(*rows[0])
-        return Sent(self.incarnation(contract), position)
+        return ReleaseIndex(self.incarnation(contract), position)
 
     def update_mark(self, contract: Agreement) -> None:
         """Write the last release under a contract into its mark, outside of the folder."""

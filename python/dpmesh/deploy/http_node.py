@@ -22,7 +22,7 @@ from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.node import Node
 from dpmesh.deploy.schedule import longest_question
 from dpmesh.deploy.signing import SigningKey
-from dpmesh.deploy.wire import refused
+from dpmesh.deploy.wire import refusal_reason
 
 with needed_by("a router or a node over HTTP"):
     import aiohttp
@@ -433,7 +433,7 @@ class _Dialogue:
             return False
         self._answer = self._node.answer(question)
         progress(self._node)
-        return not is_repeated and refused(self._answer) is None
+        return not is_repeated and refusal_reason(self._answer) is None
 
     def _note_waiting(self, response: _Response) -> None:
         """Note the parties for which the router waits, and log their names once a minute."""
@@ -490,7 +490,7 @@ class _Dialogue:
             parties, or because the patience is over. The router's word alone ends nothing.
         """
         node = self._node
-        reason = refused(self._answer)
+        reason = refusal_reason(self._answer)
         has_ended = response.status == http.OVER
         if (response.is_accepted or has_ended) and reason in _FINAL_REFUSALS:
             raise LeftOutError(f"{self._last_round()}: {reason}; the log says why")

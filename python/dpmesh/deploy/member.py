@@ -12,7 +12,7 @@ from dpmesh.deploy.exchange import state_from_bytes
 from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.outcome import Outcome
 from dpmesh.deploy.signing import KEY_BYTES, unpack
-from dpmesh.deploy.sums import Group, RunSecrets
+from dpmesh.deploy.sums import PairwiseSecrets, RunSecrets
 from dpmesh.deploy.wire import RefusedError, Signature
 from dpmesh.run.identity import digest
 
@@ -60,7 +60,7 @@ class Member(Outcome):
         self.start = contract.algorithm.init(self.problem, seated)
         """The state before the first round."""
         folder.join(contract, self.records, seeded=rehearsal)
-        self._group: Group | None = None
+        self._pairwise_secrets: PairwiseSecrets | None = None
         self._secrets: RunSecrets | None = None
         if contract.planned.has_partners or contract.planned.first_sum is not None:
             self._read_secrets(folder.secrets(contract, lambda: RunSecrets.generate().as_bytes()))
@@ -72,7 +72,7 @@ class Member(Outcome):
         if secrets:
             self._secrets = RunSecrets(*secrets)
         if keys:
-            self._group = self._group_with(keys)
+            self._pairwise_secrets = self._group_with(keys)
 
     def own_model(self) -> Any:
         """Return the party's own model, shape (1, dim).
@@ -89,7 +89,7 @@ class Member(Outcome):
         """Return the algorithm's state in the bytes that the folder keeps of a step."""
         return state_from_bytes(self.state_and_transcript(stored)[0], self.start)
 
-    def group(self, messages: tuple[bytes, ...] = ()) -> Group:
+    def pairwise_secrets(self, messages: tuple[bytes, ...] = ()) -> PairwiseSecrets:
         """Return the parties with their keys of the run.
 
         They are fixed by the run's first step. Before it they come from signatures.
@@ -104,11 +104,11 @@ class Member(Outcome):
         RefusedError
             If the run is over, a party's key is missing, or one is no key.
         """
-        if self._group is not None:
-            return self._group
+        if self._pairwise_secrets is not None:
+            return self._pairwise_secrets
         if self._secrets is None:
             raise RefusedError("stopped")  # the run is over
-        keys = {self.number: self._secrets.public}
+        keys = {self.number: self._secrets.public_key}
         for message in messages:
             with suppress(ValueError):
                 signature = Signature.read(message, self.contract)
@@ -118,11 +118,11 @@ class Member(Outcome):
                 raise RefusedError(f"not signed by {party.name}")
         return self._group_with(tuple(keys[number] for number in range(self.contract.nodes)))
 
-    def _group_with(self, keys: tuple[bytes, ...]) -> Group:
+    def _group_with(self, keys: tuple[bytes, ...]) -> PairwiseSecrets:
         """Return the parties with these keys; refuse a bad one, whose party the log names."""
         assert self._secrets is not None
         try:
-            return Group(self.contract, self.number, self._secrets, keys)
+            return PairwiseSecrets(self.contract, self.number, self._secrets, keys)
         except ValueError as error:
             _log.error("%s", error)
             raise RefusedError("bad key") from None

@@ -24,26 +24,27 @@ from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.files import DISK
 from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.member import Member
-from dpmesh.deploy.node_rows import Rows
-from dpmesh.deploy.node_sums import Sums
-from dpmesh.deploy.row import Heard
+from dpmesh.deploy.node_rows import RowProtocol
+from dpmesh.deploy.node_sums import SumProtocol
+from dpmesh.deploy.row import RollbackReport
 from dpmesh.deploy.signing import digest
 from dpmesh.deploy.steps import StoredStep
-from dpmesh.deploy.sums import DEAL, RELAY
+from dpmesh.deploy.sums import RELAY_QUESTION, TAG_SECRET_QUESTION
 from dpmesh.deploy.wire import (
-    FRESH,
-    HEARD,
-    RECALL,
-    Ask,
-    Fresh,
-    Here,
+    RECOVERY_QUESTION,
+    ROLLBACK_QUESTION,
+    ROLLBACK_REPORT,
     Position,
-    Reached,
-    Recalled,
+    Presence,
+    RecoveryAnswer,
     RefusedError,
+    RollbackQuestion,
     Signature,
+    StepProgress,
+    StepQuestion,
+    first_total_wanted,
     kind_of,
-    recalled_since,
+    read_question,
     refusal,
 )
 
@@ -75,12 +76,12 @@ class Node(Member):
         self, contract: Contract, folder: Folder, records: Dataset, *, rehearsal: bool = False
     ) -> None:
         super().__init__(contract, folder, records, rehearsal=rehearsal)
-        self.travel: Rows | Sums
+        self.protocol: RowProtocol | SumProtocol
         """The way in which releases leave the node: as rows, or as parts of sums."""
         if contract.planned.first_sum is None:
-            self.travel = Rows(self)
+            self.protocol = RowProtocol(self)
         else:
-            self.travel = Sums(self)
+            self.protocol = SumProtocol(self)
         self._lock = Lock()
         self._confirmed = rehearsal
         """True once enough other parties reported on the releases of this node."""
@@ -120,19 +121,21 @@ class Node(Member):
             self.folder.note_signature(self.contract)
             self._has_signed = True
         kind = kind_of(message)
-        if isinstance(self.travel, Sums) and kind == DEAL:
-            return self.travel.dealt(message)
-        if isinstance(self.travel, Sums) and kind == RELAY:
-            return self.travel.relayed(message)
-        if kind == RECALL:
-            return self._recalled(recalled_since(message, self.contract))
-        question = Ask.read(message, self.contract)
+        if isinstance(self.protocol, SumProtocol) and kind == TAG_SECRET_QUESTION:
+            return self.protocol.tag_secret_answer(message)
+        if isinstance(self.protocol, SumProtocol) and kind == RELAY_QUESTION:
+            return self.protocol.relay_answer(message)
+        if kind == RECOVERY_QUESTION:
+            return self._recalled(first_total_wanted(message, self.contract))
+        question = read_question(message, self.contract)
         if question is None:
             return self._presence()
-        if isinstance(question, Ask):
+        if isinstance(question, StepQuestion):
             return self._step(question)
         # questions of parties that started: answer with their later releases
-        report = Heard(self.number, digest(message), self.travel.later_than(question))
+        report = RollbackReport(
+            self.number, digest(message), self.protocol.rollback_content(question)
+        )
         return report.signed(self.contract, self.folder.signing)
 
     def _presence(self) -> bytes:
@@ -149,18 +152,18 @@ class Node(Member):
             question = self._question()
         reached = None
         if last is not None:
-            reached = Reached(last.position, self.travel.header_of(last))
-        return Here(signature, question, reached).as_bytes()
+            reached = StepProgress(last.position, self.protocol.progress_header(last))
+        return Presence(signature, question, reached).as_bytes()
 
     def _recalled(self, since: int | None) -> bytes:
         """Return the signatures with which the run began, or totals that were accepted."""
         if since is None:
-            recalled = Recalled(signatures=self.folder.signatures(self.contract))
+            recalled = RecoveryAnswer(signatures=self.folder.signatures(self.contract))
         else:
-            recalled = Recalled(totals=self.travel.totals_since(since))
+            recalled = RecoveryAnswer(totals=self.protocol.accepted_totals(since))
         return recalled.as_bytes(self.contract)
 
-    def _step(self, ask: Ask) -> bytes:
+    def _step(self, ask: StepQuestion) -> bytes:
         """Return the answer to a step, the same bytes however often it is asked for.
 
         A step that is computed is answered from the folder. One that is charged, but not computed,
@@ -170,22 +173,22 @@ class Node(Member):
         """
         contract = self.contract
         folder = self.folder
-        travel = self.travel
+        travel = self.protocol
         position = ask.position
         step = folder.step(contract, position)
         if step is not None and step.answer is not None:
             if folder.has_stopped(contract):
                 folder.update_mark(contract)  # the node may have stopped because this failed
             if travel.witness is not None:
-                travel.witness.compare(ask, step)
-            return travel.answer_of(step, step.answer)
+                travel.witness.check_late_rows(ask, step)
+            return travel.sent_answer(step, step.answer)
         if folder.has_stopped(contract):
             raise RefusedError("stopped")
-        is_confirmed = self._confirmed or not travel.releases(ask) or self._confirm(ask)
+        is_confirmed = self._confirmed or not travel.needs_confirmation(ask) or self._confirm(ask)
         if not is_confirmed and not travel.may_withhold(ask):
             return self._question()
         if step is None:
-            declined = travel.declined(ask, folder.last_step(contract))
+            declined = travel.withdrawal(ask, folder.last_step(contract))
             if declined is not None:
                 return declined
             self._begin(ask, withheld=not is_confirmed)
@@ -193,7 +196,7 @@ class Node(Member):
             folder.withhold(contract, position)  # it was killed before it had computed the row
         return self._finished(position)
 
-    def _begin(self, ask: Ask, *, withheld: bool) -> None:
+    def _begin(self, ask: StepQuestion, *, withheld: bool) -> None:
         """Check the messages of a step, then store them and charge the step; or refuse it.
 
         All checks come before the charge and use public numbers alone. Messages and charge are
@@ -202,31 +205,31 @@ class Node(Member):
         """
         contract = self.contract
         folder = self.folder
-        travel = self.travel
+        travel = self.protocol
         last = folder.last_step(contract)
         if last is not None and last.answer is None and not self.schedule.gossips:
             self._finished(last.position)  # the process was killed in this turn or attempt
             last = folder.last_step(contract)
-        if (last is not None and last.answer is None) or not travel.follows(last, ask.position):
+        if (last is not None and last.answer is None) or not travel.is_next(last, ask.position):
             raise RefusedError("not the next round")
-        messages = travel.checked(ask, last)
-        charged = travel.charged(ask.position)
+        messages = travel.checked_messages(ask, last)
+        charged = travel.releases_to_charge(ask.position)
         if travel.witness is not None:
-            travel.witness.compare_mixed(messages, last)
+            travel.witness.check_mixed_rows(messages, last)
         group = None
         if self._secrets is not None:
-            group = self.group(ask.attached)
+            group = self.pairwise_secrets(ask.attached)
         with folder.transaction():
             if travel.witness is not None:
-                travel.witness.hear(messages)
+                travel.witness.store_rows(messages)
             folder.charge_step(contract, ask.position, messages, charged, withheld=withheld)
             if last is None:
                 folder.store_signatures(contract, self._signatures(ask))
             if last is None and group is not None and self._secrets is not None:
                 folder.store_secrets(contract, self._secrets.as_bytes(*group.keys))
-        self._group = group
+        self._pairwise_secrets = group
 
-    def _signatures(self, ask: Ask) -> dict[int, bytes]:
+    def _signatures(self, ask: StepQuestion) -> dict[int, bytes]:
         """Return the parties' signatures in a question, and this node's own."""
         signatures = {self.number: self._signature()}
         for message in ask.attached:
@@ -238,11 +241,11 @@ class Node(Member):
         """Return this node's signature under the contract, with its key and process of the run."""
         key = b""
         if self._secrets is not None:
-            key = self._secrets.public
-        key += self.travel.process
+            key = self._secrets.public_key
+        key += self.protocol.process_nonce
         return Signature.of(self.contract, self.number, self.folder.signing, key)
 
-    def _fresh(self) -> Fresh:
+    def _fresh(self) -> RollbackQuestion:
         """Return this node's question to the others after its start.
 
         It asks for releases of this node that are later than the last one in its folder, and names
@@ -250,13 +253,15 @@ class Node(Member):
         """
         folder = self.folder
         contract = self.contract.hash
-        return Fresh(self.number, folder.last_sent(contract), folder.marks.start_number(contract))
+        return RollbackQuestion(
+            self.number, folder.last_sent(contract), folder.marks.start_number(contract)
+        )
 
     def _question(self) -> bytes:
         """Return this node's question to the others after its start, as a message."""
-        return Fresh.together(self.contract, [self._fresh()])
+        return RollbackQuestion.together(self.contract, [self._fresh()])
 
-    def _reports(self, ask: Ask) -> dict[int, bytes]:
+    def _reports(self, ask: StepQuestion) -> dict[int, bytes]:
         """Return the signed reports of others on this node since its start, by party.
 
         Each report comes with the list of questions that it answers. It counts if this node's
@@ -264,23 +269,25 @@ class Node(Member):
         """
         fresh = self._fresh()
         reports = dict[int, bytes]()
-        questions_by_hash: dict[bytes, tuple[Fresh, ...]] = {digest(self._question()): (fresh,)}
+        questions_by_hash: dict[bytes, tuple[RollbackQuestion, ...]] = {
+            digest(self._question()): (fresh,)
+        }
         for message in ask.attached:
-            if kind_of(message) != FRESH:
+            if kind_of(message) != ROLLBACK_QUESTION:
                 continue
             with suppress(ValueError):
-                questions = Fresh.read(message, self.contract)
+                questions = RollbackQuestion.read(message, self.contract)
                 if fresh in questions:
                     questions_by_hash[digest(message)] = questions
         for message in ask.attached:
-            if kind_of(message) != HEARD:
+            if kind_of(message) != ROLLBACK_REPORT:
                 continue
             with suppress(ValueError):
-                report = Heard.read(message, self.contract, questions_by_hash)
-                reports[report.by] = report.later
+                report = RollbackReport.read(message, self.contract, questions_by_hash)
+                reports[report.reporter] = report.content
         return reports
 
-    def _confirm(self, ask: Ask) -> bool:
+    def _confirm(self, ask: StepQuestion) -> bool:
         """Return True if enough parties have reported on this node since its start.
 
         Raises
@@ -290,7 +297,9 @@ class Node(Member):
             sum is wrong.
         """
         reports = self._reports(ask)
-        self._confirmed = self.travel.is_confirmed(ask, reports, self._fresh().last.position)
+        self._confirmed = self.protocol.confirms_start(
+            ask, reports, self._fresh().last_release.position
+        )
         if self._confirmed:
             self.folder.marks.erase_start_number(self.contract.hash)
         return self._confirmed
@@ -325,16 +334,18 @@ class Node(Member):
             with suppress(Exception):
                 self.folder.stop(self.contract)
             raise RefusedError("stopped") from None
-        return self.travel.answer_of(step, message)
+        return self.protocol.sent_answer(step, message)
 
     def _computed(self, step: StoredStep) -> tuple[Any, bytes]:
         """Run the node's rounds up to a step; return their channel and the signed message."""
         channel = self._channel or self._resumed(step.position)
         self._channel = None
-        return channel, self.travel.go_on(channel, step)
+        return channel, self.protocol.compute_step(channel, step)
 
     def _resumed(self, until: Position) -> Any:
         """Return the channel as of a position: the last stored state, and the steps after it."""
         steps = self.folder.steps_since_state(self.contract)
         base = next((step for step in reversed(steps) if step.state is not None), None)
-        return self.travel.resumed(base, [step for step in steps if step.position < until])
+        return self.protocol.restored_channel(
+            base, [step for step in steps if step.position < until]
+        )

@@ -17,22 +17,22 @@ from dpmesh._privacy_types import Released
 from dpmesh._validate import fail
 from dpmesh.deploy.exchange import RowChannel, state_from_bytes
 from dpmesh.deploy.member import Member
-from dpmesh.deploy.row import Place, Row, check_length, compressor_at, mixed_rows
+from dpmesh.deploy.row import Place, Row, check_norms, compressor_at, mixed_rows_field
 from dpmesh.deploy.signing import KEY_BYTES, digest, pack, unpack
 from dpmesh.deploy.steps import StoredStep
 from dpmesh.deploy.wire import (
-    FRESH,
-    HEARD,
-    SIGNED,
+    ROLLBACK_QUESTION,
+    ROLLBACK_REPORT,
+    SIGNATURE,
     WITHHOLD,
-    Ask,
-    Fresh,
     Position,
     RefusedError,
+    RollbackQuestion,
     Signature,
+    StepQuestion,
     kind_of,
 )
-from dpmesh.deploy.witness import Partners, Witness
+from dpmesh.deploy.witness import EquivocationWitness, PartnerNonces
 from dpmesh.privacy.releases import Release
 from dpmesh.run.carriers import Packet
 from dpmesh.run.noise import DrawnRows
@@ -40,7 +40,7 @@ from dpmesh.run.noise import DrawnRows
 _log = logging.getLogger("dpmesh")
 
 
-class Rows:
+class RowProtocol:
     """The rows of a node: checks of received rows, charges, and the row that it sends.
 
     A `Node` makes it, and calls it for each question. A row leaves the node once it is noisy,
@@ -57,31 +57,33 @@ class Rows:
         self._schedule = node.schedule
         self._number = node.number
         self._contract = node.contract
-        self.witness: Witness | None = Witness(node.contract, node.folder, node.number)
+        self.witness: EquivocationWitness | None = EquivocationWitness(
+            node.contract, node.folder, node.number
+        )
         """Evidence of parties that send different rows to different parties."""
-        self.partners = Partners(node.schedule, node.number, rehearsal=node.rehearsal)
+        self.partner_nonces = PartnerNonces(node.schedule, node.number, rehearsal=node.rehearsal)
         """The parties that share secrets with this node."""
-        self.process = b""
+        self.process_nonce = b""
         """The number of this process, if partners share secrets."""
         if node.contract.planned.has_partners:
-            self.process = self.partners.process
+            self.process_nonce = self.partner_nonces.own_nonce
 
-    def releases(self, ask: Ask) -> bool:
+    def needs_confirmation(self, ask: StepQuestion) -> bool:
         """Return True: others must confirm this node's start before it answers any question."""
         return True
 
-    def may_withhold(self, ask: Ask) -> bool:
+    def may_withhold(self, ask: StepQuestion) -> bool:
         """Return True if an unconfirmed node may compute its step and keep the row to itself.
 
         The router asks so if all receivers of the row are lost.
         """
         return self._schedule.gossips and WITHHOLD in ask.attached
 
-    def declined(self, ask: Ask, last: StoredStep | None) -> bytes | None:
+    def withdrawal(self, ask: StepQuestion, last: StoredStep | None) -> bytes | None:
         """Return None: a node over budget refuses, as no other waits for its row."""
         return None
 
-    def answer_of(self, step: StoredStep, message: bytes) -> bytes:
+    def sent_answer(self, step: StoredStep, message: bytes) -> bytes:
         """Return the answer to a step: its signed row, or a signed row without values if withheld.
 
         Parameters
@@ -96,7 +98,7 @@ class Rows:
         row = Row.read(message, self._contract, stored=True)
         return row.without_values().signed(self._node.folder.signing)
 
-    def later_than(self, questions: tuple[Fresh, ...]) -> bytes:
+    def rollback_content(self, questions: tuple[RollbackQuestion, ...]) -> bytes:
         """Return the rows that parties which started sent later than they know of.
 
         They are those that this node received, packed, as their parties signed them.
@@ -105,15 +107,15 @@ class Rows:
         rows = [folder.later_row(self._contract, question) for question in questions]
         return pack(*(row for row in rows if row))
 
-    def header_of(self, step: StoredStep) -> bytes:
+    def progress_header(self, step: StoredStep) -> bytes:
         """Return nothing: rows have no header."""
         return b""
 
-    def totals_since(self, step: int) -> tuple[bytes, ...]:
+    def accepted_totals(self, step: int) -> tuple[bytes, ...]:
         """Return no totals: rows are not added up."""
         return ()
 
-    def is_confirmed(self, ask: Ask, reports: dict[int, bytes], last: Position) -> bool:
+    def confirms_start(self, ask: StepQuestion, reports: dict[int, bytes], last: Position) -> bool:
         """Return True if enough parties confirm that this node's folder lacks none of its rows.
 
         They are the receivers of its next row. A router that hides their reports stops this node.
@@ -143,7 +145,7 @@ class Rows:
         confirmers = self._schedule.confirming(self._schedule.after(last), self._number)
         return len(reports.keys() & confirmers.parties) >= confirmers.needed
 
-    def follows(self, last: StoredStep | None, position: Position) -> bool:
+    def is_next(self, last: StoredStep | None, position: Position) -> bool:
         """Return True if a position is the next one or, by token, a later one of this node."""
         schedule = self._schedule
         last_position = None
@@ -154,7 +156,7 @@ class Rows:
         sends = self._number in schedule.senders(position) or position == schedule.end
         return sends and (last_position is None or last_position < position)
 
-    def checked(self, ask: Ask, last: StoredStep | None) -> tuple[bytes, ...]:
+    def checked_messages(self, ask: StepQuestion, last: StoredStep | None) -> tuple[bytes, ...]:
         """Return the rows of a question in the order of their places, once each of them passes.
 
         Public numbers alone decide, before private data are touched. A row that does not pass
@@ -174,19 +176,19 @@ class Rows:
         rows: dict[Place, bytes] = {}
         for message in ask.attached:
             kind = kind_of(message)
-            if kind == SIGNED:
+            if kind == SIGNATURE:
                 with suppress(ValueError):
                     signature = Signature.read(message, contract)
                     signers.add(signature.party)
-                    self.partners.hear(signature.party, signature.key[KEY_BYTES:])
-            elif message != WITHHOLD and kind not in (FRESH, HEARD):
+                    self.partner_nonces.update(signature.party, signature.key[KEY_BYTES:])
+            elif message != WITHHOLD and kind not in (ROLLBACK_QUESTION, ROLLBACK_REPORT):
                 row = self._sound(message, ask.position, last)
                 if row is None:
                     continue
                 if row.place in rows:
                     raise self._bad_row(row)
                 rows[row.place] = message
-                self.partners.hear(row.party, row.processes)
+                self.partner_nonces.update(row.party, row.process_nonces)
         if last is None:
             for number, party in enumerate(contract.parties):
                 if number not in signers:
@@ -223,7 +225,7 @@ class Rows:
             row.position, self._number
         )
 
-    def charged(self, position: Position) -> tuple[Release, ...]:
+    def releases_to_charge(self, position: Position) -> tuple[Release, ...]:
         """Return the releases that a step is charged, from public numbers alone.
 
         They are those of the rounds that begin in the step: a later row of a round is made of its
@@ -245,7 +247,7 @@ class Rows:
             raise RefusedError("over budget")
         return tuple(planned.as_charged(release) for release in releases)
 
-    def go_on(self, channel: RowChannel, step: StoredStep) -> bytes:
+    def compute_step(self, channel: RowChannel, step: StoredStep) -> bytes:
         """Run a node's rounds up to a stored, charged step; return the row that it sends, signed.
 
         The row leaves the node only after it is stored, so that a killed process sends the same
@@ -256,8 +258,8 @@ class Rows:
         self._read(channel, step.received)
         if self._contract.planned.has_partners and position.exchange == 0 and not is_end:
             channel.share(self._seeds(position, step.received))  # before the row's noise is drawn
-        packet = channel.go_to(position, step.received)
-        row = self._packed(packet, position, mixed_rows(self._contract, step.received))
+        packet = channel.run_to(position, step.received)
+        row = self._packed(packet, position, mixed_rows_field(self._contract, step.received))
         message = row.signed(self._node.folder.signing)
         if not is_end:
             self._read(channel, (message,))
@@ -271,12 +273,14 @@ class Rows:
         """
         contract = self._contract
         rows = [Row.read(message, contract, stored=True) for message in messages]
-        counted = self.partners.counted(self._last_row(position), rows)
+        counted = self.partner_nonces.agreed(self._last_row(position), rows)
         if self._node.rehearsal:
             return dict.fromkeys(counted, bytes.fromhex(contract.terms.public_key))
-        group = self._node.group()
+        group = self._node.pairwise_secrets()
         return {
-            partner: group.between(partner, position.round, self.partners.process, process)
+            partner: group.partner_seed(
+                partner, position.round, self.partner_nonces.own_nonce, process
+            )
             for partner, process in counted.items()
         }
 
@@ -290,7 +294,7 @@ class Rows:
             return None
         return Row.read(step.answer, self._contract, stored=True)
 
-    def resumed(self, base: StoredStep | None, steps: list[StoredStep]) -> RowChannel:
+    def restored_channel(self, base: StoredStep | None, steps: list[StoredStep]) -> RowChannel:
         """Return the channel of the node's rounds after a start: no row is drawn twice.
 
         Parameters
@@ -301,9 +305,9 @@ class Rows:
             The steps from its round on. Rows that the node has computed are taken from them.
         """
         if base is None or base.state is None:
-            channel = self.rounds_from(self._node.start)
+            channel = self.channel_from(self._node.start)
         else:
-            channel = self.rounds_from(self._node.state(base.state), base.position.round)
+            channel = self.channel_from(self._node.state(base.state), base.position.round)
             pattern = DrawnRows(rows=0, earlier=())
             _, memory, in_round = unpack(base.state)
             channel.noise.recall(state_from_bytes(memory, pattern))
@@ -311,10 +315,10 @@ class Rows:
         for step in steps:
             if step.answer is not None:
                 self._read(channel, (*step.received, step.answer))
-                channel.go_to(step.position, step.received)
+                channel.run_to(step.position, step.received)
         return channel
 
-    def rounds_from(self, state: object, t: int = 0) -> RowChannel:
+    def channel_from(self, state: object, t: int = 0) -> RowChannel:
         """Return the node's rounds from t on.
 
         Their randomness depends on the contract, the records and the versions of what computes
@@ -345,7 +349,7 @@ class Rows:
             )
         processes = b""
         if contract.planned.has_partners:
-            processes = self.partners.statement(position.round + 1)
+            processes = self.partner_nonces.nonces_to_sign(position.round + 1)
         rows, columns = packet.values.shape
         return Row(
             contract.hash,
@@ -354,17 +358,17 @@ class Rows:
             incarnation,
             dtype=str(packet.values.dtype),
             shape=(rows, columns),
-            codes=self._codes(packet, packet.values, position),
-            mixed=mixed,
-            processes=processes,
+            encoded_values=self._encoded(packet, packet.values, position),
+            mixed_rows=mixed,
+            process_nonces=processes,
         )
 
-    def _codes(self, packet: Packet, values: Released, position: Position) -> bytes:
+    def _encoded(self, packet: Packet, values: Released, position: Position) -> bytes:
         """Return released values as they are sent; fail if they are too long, or not as agreed."""
         released = values
         if not self._schedule.gossips:
             released = Released(values[~np.isnan(values[:, 0])])  # the models of this turn
-        check_length(released, self._contract)
+        check_norms(released, self._contract)
         compressor = compressor_at(self._contract, position)
         if (packet.compressed is None) != (compressor is None):
             fail("compressor", "messages compressed by the algorithm's own compressor", "others")

@@ -16,31 +16,31 @@ import numpy as np
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.exchange import SumChannel
 from dpmesh.deploy.member import Member
-from dpmesh.deploy.row import progress
+from dpmesh.deploy.row import read_sum_progress
 from dpmesh.deploy.signing import pack, unpack
 from dpmesh.deploy.steps import StoredStep
 from dpmesh.deploy.sums import (
     HEADER,
-    PARTS,
+    MASKED_PARTS,
     SEAL,
     TOTAL,
-    Group,
     Header,
+    PairwiseSecrets,
     Seal,
-    Spent,
     Total,
-    needed_words,
-    spent_words,
+    Withdrawal,
+    withdrawals_by_party,
+    withdrawals_needed,
 )
 from dpmesh.deploy.wire import (
     BEFORE,
-    Ask,
-    Fresh,
     Position,
     RefusedError,
+    RollbackQuestion,
+    StepQuestion,
+    int_fields,
     kind_of,
-    numbers,
-    read_numbers,
+    read_ints,
 )
 from dpmesh.keys import Key
 from dpmesh.noise.secure.mechanism import Integers
@@ -55,7 +55,7 @@ LONGEST_RECALLED = 2**15
 """Most steps whose totals go into one answer, and the bytes after which no other total does."""
 
 
-class Sums:
+class SumProtocol:
     """The sums of a node: checks of totals, charges for its parts, and the parts it sends.
 
     A `Node` makes it, and calls it for each question. Parts leave the node under masks, noisy and
@@ -69,7 +69,7 @@ class Sums:
 
     witness = None
     """No evidence about other parties: a node sees no parts of theirs."""
-    process = b""
+    process_nonce = b""
     """No number of this process: partners share no secrets."""
 
     def __init__(self, node: Member) -> None:
@@ -90,19 +90,19 @@ class Sums:
         self._warned = set[str]()
         """Warnings that were logged, by key."""
 
-    def releases(self, ask: Ask) -> bool:
+    def needs_confirmation(self, ask: StepQuestion) -> bool:
         """Return True if a question is for parts of sums; nothing is released at the end."""
         return bool(self._headers(ask))
 
-    def may_withhold(self, ask: Ask) -> bool:
+    def may_withhold(self, ask: StepQuestion) -> bool:
         """Return False: a sum needs all parts, so none may stay with its node."""
         return False
 
-    def answer_of(self, step: StoredStep, message: bytes) -> bytes:
+    def sent_answer(self, step: StoredStep, message: bytes) -> bytes:
         """Return what leaves the node of a step: its message."""
         return message
 
-    def later_than(self, questions: tuple[Fresh, ...]) -> bytes:
+    def rollback_content(self, questions: tuple[RollbackQuestion, ...]) -> bytes:
         """Return the last attempt charged to this node, and the number of each kind up to it.
 
         An attempt in which it was killed counts: it is charged, and its headers are stored.
@@ -111,9 +111,9 @@ class Sums:
         last = self._node.folder.last_step(self._contract)
         if last is not None:
             position = last.position
-        return b"".join(numbers(position.round + 1, position.exchange, *self.spent))
+        return b"".join(int_fields(position.round + 1, position.exchange, *self.spent))
 
-    def dealt(self, message: bytes) -> bytes:
+    def tag_secret_answer(self, message: bytes) -> bytes:
         """Return this node's secret for tags, sealed for each party that adds to its sum.
 
         Raises
@@ -129,9 +129,9 @@ class Sums:
             raise RefusedError("another contract")
         if self._node.is_done:
             raise RefusedError("not dealt")
-        return self._node.group(tuple(signatures)).dealt()
+        return self._node.pairwise_secrets(tuple(signatures)).deal_tag_secret()
 
-    def relayed(self, message: bytes) -> bytes:
+    def relay_answer(self, message: bytes) -> bytes:
         """Return the secret for tags of a dealer that is lost, sealed for the others.
 
         Raises
@@ -141,15 +141,15 @@ class Sums:
         """
         try:
             _, contract, number = unpack(message)
-            (dealer,) = read_numbers(number)
+            (dealer,) = read_ints(number)
         except ValueError:
             raise RefusedError("malformed") from None
         if contract != self._contract.hash:
             raise RefusedError("another contract")
         try:
-            group = self._node.group()
-            group.learn(self._stored_headers())
-            return group.relayed(dealer)
+            group = self._node.pairwise_secrets()
+            group.learn_tag_secrets(self._stored_headers())
+            return group.relay_tag_secret(dealer)
         except ValueError:  # its run has not begun, or is over, or it has had another dealer
             raise RefusedError("not dealt") from None
 
@@ -165,19 +165,21 @@ class Sums:
                 headers.append(Total.read(message, contract).header)
         return headers
 
-    def header_of(self, step: StoredStep) -> bytes:
+    def progress_header(self, step: StoredStep) -> bytes:
         """Return the header of a stored attempt at a sum for all.
 
         Of an early end these are the words of those who have spent their attempts.
         """
         if self._schedule.is_early(step.position):
-            return pack(*spent_words(step.received, step.position.round, self._contract).values())
+            return pack(
+                *withdrawals_by_party(step.received, step.position.round, self._contract).values()
+            )
         headers = [message for message in step.received if kind_of(message) == HEADER]
         if headers and self._contract.has_one_model:
             return headers[0]
         return b""
 
-    def totals_since(self, step: int) -> tuple[bytes, ...]:
+    def accepted_totals(self, step: int) -> tuple[bytes, ...]:
         """Return accepted totals from a step on, ascending: as many as one answer has room for."""
         totals: dict[int, bytes] = {}
         for message in self._node.folder.received_after(self._contract, step, MOST_RECALLED):
@@ -211,7 +213,7 @@ class Sums:
         """Number of sums of each kind charged to this node, or to another party if more."""
         return tuple(map(sum, zip(self._charged_here, self._ahead, strict=True)))
 
-    def is_confirmed(self, ask: Ask, reports: dict[int, bytes], last: Position) -> bool:
+    def confirms_start(self, ask: StepQuestion, reports: dict[int, bytes], last: Position) -> bool:
         """Return True if the rest of the cohort reported its progress since this node started.
 
         Some may have stored this very attempt: under another header it opens nothing, since they
@@ -224,7 +226,7 @@ class Sums:
         if cohort - reports.keys():
             return False
         self._progress = [
-            progress(report, contract) for by, report in reports.items() if by in cohort
+            read_sum_progress(report, contract) for by, report in reports.items() if by in cohort
         ]
         self._known = max((position for position, _ in self._progress), default=BEFORE)
         self._spent_at_reports = self._spent_before(ask.position)
@@ -254,7 +256,7 @@ class Sums:
                 ahead[kind] = max(ahead[kind], count - own_count)
         return tuple(ahead)
 
-    def _headers(self, ask: Ask) -> list[Header]:
+    def _headers(self, ask: StepQuestion) -> list[Header]:
         """Return a question's header for each sum that this node adds to, none at the end.
 
         Refuse those of another attempt, and two for one sum, which would get the same noise.
@@ -270,7 +272,7 @@ class Sums:
                 return headers
         raise RefusedError("malformed")
 
-    def follows(self, last: StoredStep | None, position: Position) -> bool:
+    def is_next(self, last: StoredStep | None, position: Position) -> bool:
         """Return True if an attempt is after the last one, and the run is not over."""
         before = BEFORE
         if last is not None:
@@ -280,17 +282,17 @@ class Sums:
             return position == next_one and not self._schedule.is_last(before)
         return before < position <= self._schedule.end and position >= self._known
 
-    def declined(self, ask: Ask, last: StoredStep | None) -> bytes | None:
+    def withdrawal(self, ask: StepQuestion, last: StoredStep | None) -> bytes | None:
         """Return this node's word that it adds to no sum like the one asked for; None if it may.
 
         It is true for ever, and stands in the place of a refusal, so that all can see why a run
         ends early.
         """
         position, contract = ask.position, self._contract
-        is_open = self.follows(last, position) and not self._schedule.is_closing(position)
+        is_open = self.is_next(last, position) and not self._schedule.is_closing(position)
         if not is_open or not contract.has_one_model or not self._has_spent(position):
             return None
-        return Spent(position.round, self._number).signed(contract, self._node.folder.signing)
+        return Withdrawal(position.round, self._number).signed(contract, self._node.folder.signing)
 
     def _has_spent(self, position: Position) -> bool:
         """Return True if the attempts at sums like a position's are spent, or the budget is."""
@@ -326,7 +328,7 @@ class Sums:
             self._warned.add(key or text)
             _log.warning("%s", text)
 
-    def checked(self, ask: Ask, last: StoredStep | None) -> tuple[bytes, ...]:
+    def checked_messages(self, ask: StepQuestion, last: StoredStep | None) -> tuple[bytes, ...]:
         """Return the totals and headers of a question; refuse what does not pass."""
         contract = self._contract
         headers = self._headers(ask)
@@ -343,12 +345,12 @@ class Sums:
                 continue  # the router did not get the last answer
             if total.header.position.round > step or not self._may_open(total, last):
                 raise RefusedError("not the next round")
-            group = self._node.group(ask.attached)
-            if last is not None and not total.header.sealed:
-                group.learn(_headers_in(last.received, contract))
+            group = self._node.pairwise_secrets(ask.attached)
+            if last is not None and not total.header.sealed_tag_secret:
+                group.learn_tag_secrets(_headers_in(last.received, contract))
             try:
                 step = step + 1
-                transcript = group.opened(total, transcript)[1]
+                transcript = group.open_total(total, transcript)[1]
             except ValueError:
                 raise self._bad_total() from None
             totals.append(message)
@@ -356,10 +358,10 @@ class Sums:
             raise RefusedError("not the next round")
         self._check_cohorts(headers)
         for header in headers:
-            group = self._node.group(ask.attached)
+            group = self._node.pairwise_secrets(ask.attached)
             try:
-                if last is not None and not header.sealed:
-                    group.learn(_headers_in(last.received, contract))
+                if last is not None and not header.sealed_tag_secret:
+                    group.learn_tag_secrets(_headers_in(last.received, contract))
                 group.agreement(header, transcript)
             except ValueError:
                 raise RefusedError("bad key") from None
@@ -369,12 +371,12 @@ class Sums:
         words = self._reasons(ask)
         return (*totals, *(header.as_bytes(contract) for header in headers), *words, *seals)
 
-    def _reasons(self, ask: Ask) -> list[bytes]:
+    def _reasons(self, ask: StepQuestion) -> list[bytes]:
         """Return the words after which a run ends early; refuse to end it without enough."""
         if not self._schedule.is_early(ask.position):
             return []
-        words = spent_words(ask.attached, ask.position.round, self._contract)
-        if len(words) < needed_words(self._contract):
+        words = withdrawals_by_party(ask.attached, ask.position.round, self._contract)
+        if len(words) < withdrawals_needed(self._contract):
             raise RefusedError("not the next round")
         return [*words.values()]
 
@@ -416,7 +418,7 @@ class Sums:
         """Return the headers that were stored with a step."""
         return _headers_in(step.received, self._contract)
 
-    def charged(self, position: Position) -> tuple[Release, ...]:
+    def releases_to_charge(self, position: Position) -> tuple[Release, ...]:
         """Return what an attempt is charged; refuse it over budget."""
         if self._schedule.is_closing(position):
             return ()
@@ -435,7 +437,7 @@ class Sums:
             step = last.position.round
         return step, self._node.transcript_at(last)
 
-    def go_on(self, channel: SumChannel, step: StoredStep) -> bytes:
+    def compute_step(self, channel: SumChannel, step: StoredStep) -> bytes:
         """Take the totals of a stored, charged step, and begin its attempt.
 
         Noise is drawn from a key of this party for the agreements of the attempt: other agreements,
@@ -450,13 +452,15 @@ class Sums:
                 continue
             total = Total.read(message, self._contract)
             if total.header.position.round == channel.step:
-                opened, transcript = self._node.group().opened(total, channel.transcript)
+                opened, transcript = self._node.pairwise_secrets().open_total(
+                    total, channel.transcript
+                )
                 channel.take(opened[None], transcript)
         headers = _headers_in(step.received, self._contract)
         if not headers:
             seal = Seal(step.position, self._number, channel.transcript)
             return seal.signed(self._contract, self._node.folder.signing)
-        group = self._node.group()
+        group = self._node.pairwise_secrets()
         before = channel.transcript
         rehearses = self._node.rehearsal
         agreements = [group.agreement(header, before) for header in headers]
@@ -469,11 +473,11 @@ class Sums:
             one_sum = masked
             if not rehearses:
                 one_sum = channel.of_one_sum(masked, _key(group, agreement))
-            (noisy,) = one_sum.part(group.receiver(header.dealer))
-            parts.append(group.part(header, before, noisy).as_bytes(self._contract))
-        return pack(PARTS, *parts)
+            (noisy,) = one_sum.part(group.sum_index(header.dealer))
+            parts.append(group.masked_part(header, before, noisy).as_bytes(self._contract))
+        return pack(MASKED_PARTS, *parts)
 
-    def resumed(self, base: StoredStep | None, steps: list[StoredStep]) -> SumChannel:
+    def restored_channel(self, base: StoredStep | None, steps: list[StoredStep]) -> SumChannel:
         """Return the channel of the node's rounds, at the state that the step `base` stored.
 
         None of the later `steps` stored a state, so they are not needed.
@@ -501,9 +505,9 @@ class Sums:
         )
 
 
-def _key(group: Group, *agreements: bytes) -> Key:
+def _key(group: PairwiseSecrets, *agreements: bytes) -> Key:
     """Return a key of this party alone, for what the parties of an attempt have in common."""
-    return Key.seeded(int.from_bytes(group.noise_secret(*agreements), "big"))
+    return Key.seeded(int.from_bytes(group.noise_seed(*agreements), "big"))
 
 
 def _headers_in(messages: tuple[bytes, ...], contract: Contract) -> list[Header]:

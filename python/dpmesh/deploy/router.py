@@ -25,20 +25,20 @@ from dpmesh.deploy.router_rows import RowRouting
 from dpmesh.deploy.router_sums import SumRouting
 from dpmesh.deploy.signing import pack
 from dpmesh.deploy.wire import (
-    FRESH,
-    HEARD,
-    HERE,
-    RECALLED,
-    SIGNED,
+    PRESENCE,
+    RECOVERY_ANSWER,
+    ROLLBACK_QUESTION,
+    ROLLBACK_REPORT,
+    SIGNATURE,
     WITHHOLD,
-    Ask,
-    Here,
-    Recalled,
+    Presence,
+    RecoveryAnswer,
     Signature,
+    StepQuestion,
     kind_of,
-    recall_signatures,
-    refused,
-    who,
+    presence_question,
+    refusal_reason,
+    signatures_question,
 )
 
 _log = logging.getLogger("dpmesh")
@@ -62,21 +62,21 @@ class Router(Attendance):
         super().__init__(contract, clock)
         self.bytes = 0
         """Bytes of all questions and answers so far."""
-        self.travel: RowRouting | SumRouting
+        self.routing: RowRouting | SumRouting
         """The routing of releases: of rows, or of parts of sums."""
         if contract.planned.first_sum is None:
-            self.travel = RowRouting(self)
+            self.routing = RowRouting(self)
         else:
-            self.travel = SumRouting(self)
+            self.routing = SumRouting(self)
         self._recalled: set[int] = set()
         """Parties that were asked for the signatures of all, since this router started."""
         self._handlers: dict[bytes, Callable[[int, bytes], None]] = {
-            HERE: self._take_here,
-            FRESH: self.take_fresh,
-            HEARD: self.take_heard,
-            SIGNED: self._take_signature,
-            RECALLED: self._take_recalled,
-            **self.travel.handlers,
+            PRESENCE: self._take_presence,
+            ROLLBACK_QUESTION: self.take_rollback_question,
+            ROLLBACK_REPORT: self.take_rollback_report,
+            SIGNATURE: self._take_signature,
+            RECOVERY_ANSWER: self._take_recalled,
+            **self.routing.handlers,
         }
         """The method that takes an answer, by the answer's kind."""
 
@@ -91,7 +91,7 @@ class Router(Attendance):
 
         A quorum is needed for each round, and parties that are gone do not come back.
         """
-        if self.done or self.is_quorum(self.everybody - set(self.gone)):
+        if self.done or self.is_quorum(self.all_parties - set(self.gone)):
             return ""
         names = [party.name for party in self.contract.parties]
         return ", ".join(f"{names[number]}: {self.gone[number]}" for number in sorted(self.gone))
@@ -99,7 +99,7 @@ class Router(Attendance):
     @property
     def ended(self) -> bytes:
         """The last messages of all that ended, by which a node knows that it is left out."""
-        return pack(*self.travel.ended.values())
+        return pack(*self.routing.ended.values())
 
     @property
     def waits_for(self) -> list[str]:
@@ -107,8 +107,8 @@ class Router(Attendance):
 
         Those that do not say what they have of a party that started are among them.
         """
-        waited = self.awaited or (set() if self.enough else self.out)
-        without = self.everybody - self.out - self.spent - waited
+        waited = self.awaited or (set() if self.has_quorum else self.absent)
+        without = self.all_parties - self.absent - self.withdrawn - waited
         if self.is_paused and not self.is_quorum(without):
             waited = waited | self.late  # who may come back, so that the others go on
         held_up = {silent for party in waited for silent in self._silent(party)}
@@ -117,7 +117,7 @@ class Router(Attendance):
     @property
     def missing(self) -> list[str]:
         """Names of the parties that are late or gone."""
-        return self.names(self.out)
+        return self.names(self.absent)
 
     def requests(self) -> dict[int, bytes]:
         """Return what to ask each party now, by its number; asking twice does no harm."""
@@ -140,21 +140,21 @@ class Router(Attendance):
         """
         if self.open_position is None:
             return self._question_before_the_start(party)
-        question = self.travel.question_between(party)
+        question = self.routing.question_between(party)
         if question is not None:
             return question
-        if self.travel.lacking:
+        if self.routing.lacking:
             return None
-        position = self.travel.next_position(party)
+        position = self.routing.next_position(party)
         is_confirmed = self._confirmed(party)
         if is_confirmed and position is not None:
-            return Ask(position, self.travel.attached(party)).as_bytes(self.contract)
+            return StepQuestion(position, self.routing.attached(party)).as_bytes(self.contract)
         if is_confirmed and party in self.late:
-            return who(self.contract)  # is it back?
-        if position is not None and self.travel.is_cut_off(party):
-            attached = (*self.travel.attached(party), WITHHOLD)
-            return Ask(position, attached).as_bytes(self.contract)
-        return self.restart_questions(party, self.travel.askers(party))
+            return presence_question(self.contract)  # is it back?
+        if position is not None and self.routing.is_cut_off(party):
+            attached = (*self.routing.attached(party), WITHHOLD)
+            return StepQuestion(position, attached).as_bytes(self.contract)
+        return self.rollback_questions(party, self.routing.askers(party))
 
     def _question_before_the_start(self, party: int) -> bytes | None:
         """Return the question for a party's signature, or for the signatures that it kept of all.
@@ -162,10 +162,10 @@ class Router(Attendance):
         The run starts once the router has the signatures of all parties.
         """
         if party not in self.present:
-            return who(self.contract)
-        may_know = party in self.reached and party not in self._recalled
+            return presence_question(self.contract)
+        may_know = party in self.reported_progress and party not in self._recalled
         if may_know and len(self.signatures) < self.contract.nodes:
-            return recall_signatures(self.contract)
+            return signatures_question(self.contract)
         return None
 
     def take(self, party: int, answer: bytes) -> None:
@@ -175,9 +175,9 @@ class Router(Attendance):
         run for the others.
         """
         self.bytes += len(answer)
-        self.heard_from.add(party)
+        self.responded.add(party)
         try:
-            reason = refused(answer)
+            reason = refusal_reason(answer)
             take = self._handlers.get(kind_of(answer))
             if reason is not None:
                 self._take_refusal(party, reason)
@@ -190,14 +190,14 @@ class Router(Attendance):
             name = self.contract.parties[party].name
             _log.exception("the router fails at what %s sent, and goes on", name)
 
-    def _take_here(self, party: int, answer: bytes) -> None:
+    def _take_presence(self, party: int, answer: bytes) -> None:
         """Take a party's signature with its question and its progress after a start."""
-        presence = Here.read(answer)
-        if presence.question:
-            self.take_fresh(party, presence.question)
-        if presence.reached is not None:
-            self.travel.check_reached(presence.reached)
-            self.reached[party] = presence.reached
+        presence = Presence.read(answer)
+        if presence.rollback_question:
+            self.take_rollback_question(party, presence.rollback_question)
+        if presence.progress is not None:
+            self.routing.check_reached(presence.progress)
+            self.reported_progress[party] = presence.progress
         self._take_signature(party, presence.signature)
 
     def _take_signature(self, party: int, answer: bytes) -> None:
@@ -207,21 +207,21 @@ class Router(Attendance):
         self.present.add(signed.party)
         self.signatures[signed.party] = answer
         if self.open_position is None:
-            self._start(self.everybody - self.present - set(self.gone))
+            self._start(self.all_parties - self.present - set(self.gone))
         else:
-            self.travel.settle()  # a quorum may be there again
+            self.routing.settle()  # a quorum may be there again
 
     def _take_recalled(self, party: int, answer: bytes) -> None:
         """Take what a party kept of the run before this router started."""
-        recalled = Recalled.read(answer, self.contract)
+        recalled = RecoveryAnswer.read(answer, self.contract)
         self._recalled.add(party)
         for message in recalled.signatures:
             signed = Signature.read(message, self.contract)
             self.signatures.setdefault(signed.party, message)
         if recalled.totals:
-            self.travel.recall(party, recalled.totals)
+            self.routing.recall(party, recalled.totals)
         if self.open_position is None:
-            self._start(self.everybody - self.present - set(self.gone))
+            self._start(self.all_parties - self.present - set(self.gone))
 
     def _start(self, absent: set[int] | frozenset[int]) -> None:
         """Open the first position once all have signed, and nobody is absent."""
@@ -230,7 +230,7 @@ class Router(Attendance):
             and len(self.signatures) == self.contract.nodes
             and not absent
         ):
-            self.travel.start()
+            self.routing.start()
 
     def close(self) -> bool:
         """End the wait for the open position, as its deadline has passed.
@@ -245,12 +245,12 @@ class Router(Attendance):
             return self._start_without_absent()
         late = self._missing_their_deadline()
         if not late:
-            return self.travel.give_up()
+            return self.routing.give_up()
         for name in self.names(late):
             _log.warning("%s is missing in round %d", name, self.open_position.round)
         self.late |= late
-        self.wait_anew()
-        self.travel.settle()
+        self.restart_deadline()
+        self.routing.settle()
         return True
 
     def _missing_their_deadline(self) -> set[int]:
@@ -259,7 +259,7 @@ class Router(Attendance):
         Of those who hold up others, parties that have answered nothing at all come first. If too
         many hold up others, but only some of them are silent, these are late.
         """
-        there = self.everybody - self.out - self.spent
+        there = self.all_parties - self.absent - self.withdrawn
         holding_up = self._holding_up()
         silent = {party for party in there if self._is_silent(party)}
         for late in (holding_up & silent, holding_up, silent):
@@ -269,14 +269,14 @@ class Router(Attendance):
 
     def _is_silent(self, party: int) -> bool:
         """Return True if a party has a question, and answered none since the position opened."""
-        return party not in self.heard_from and self._question(party) is not None
+        return party not in self.responded and self._question(party) is not None
 
     def _start_without_absent(self) -> bool:
         """Start a router anew among a quorum, if all had signed before."""
-        absent = {*self.everybody - self.present - set(self.gone)}
+        absent = {*self.all_parties - self.present - set(self.gone)}
         if len(self.signatures) < self.contract.nodes:
             return False
-        if not self.is_quorum(self.everybody - absent - set(self.gone)):
+        if not self.is_quorum(self.all_parties - absent - set(self.gone)):
             return False
         for name in self.names(absent):
             _log.warning("%s is missing as this router starts", name)
@@ -291,41 +291,41 @@ class Router(Attendance):
         """
         holding_up: set[int] = set()
         for party in self.awaited:
-            holding_up |= (self._silent(party) - self.out) or {party}
+            holding_up |= (self._silent(party) - self.absent) or {party}
         return holding_up
 
     @property
     def awaited(self) -> set[int]:
         """For whom the open position waits."""
         if self.open_position is None:
-            return {*self.everybody} - (self.present & self.signatures.keys()) - set(self.gone)
-        return self.travel.awaited
+            return {*self.all_parties} - (self.present & self.signatures.keys()) - set(self.gone)
+        return self.routing.awaited
 
     def _confirmed(self, party: int) -> bool:
         """Return True if enough parties reported what they received of this one since its start."""
-        if party not in self.fresh:
+        if party not in self.unconfirmed:
             return True
-        confirmers = self.travel.confirming(party)
-        return len(confirmers.parties & self.answers(party)) >= confirmers.needed
+        confirmers = self.routing.confirming(party)
+        return len(confirmers.parties & self.reporters(party)) >= confirmers.needed
 
     def _silent(self, party: int) -> set[int]:
         """Return those without whose word a party does not go on."""
-        if self.open_position is None or self.travel.question_between(party) is not None:
+        if self.open_position is None or self.routing.question_between(party) is not None:
             return set()
-        holding_up = self.travel.holding_up(party)
+        holding_up = self.routing.holding_up(party)
         if holding_up:
             return holding_up
         if self._confirmed(party):
             return set()
-        return self.travel.confirming(party).parties - self.answers(party)
+        return self.routing.confirming(party).parties - self.reporters(party)
 
     def _take_refusal(self, party: int, reason: str) -> None:
         """Go on after a refusal; some end a party's run for good."""
         _log.warning("%s refuses: %s", self.contract.parties[party].name, reason)
-        self.travel.refused(party, reason)
+        self.routing.refused(party, reason)
         if reason in GONE:
             self.gone[party] = reason
         if self.open_position is None:
-            self._start(self.everybody - self.present - set(self.gone))
+            self._start(self.all_parties - self.present - set(self.gone))
         else:
-            self.travel.settle()
+            self.routing.settle()

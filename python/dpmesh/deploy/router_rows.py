@@ -21,7 +21,7 @@ from dpmesh._privacy_types import Released
 from dpmesh.deploy.attendance import Attendance
 from dpmesh.deploy.row import ROW, Place, Row
 from dpmesh.deploy.schedule import Confirmers
-from dpmesh.deploy.wire import Fresh, Position, Reached
+from dpmesh.deploy.wire import Position, RollbackQuestion, StepProgress
 
 
 class _Start(NamedTuple):
@@ -35,7 +35,7 @@ class _Start(NamedTuple):
         The receivers of its next row, and the number of them that must answer.
     """
 
-    question: Fresh
+    question: RollbackQuestion
     confirmers: Confirmers
 
 
@@ -88,18 +88,18 @@ class RowRouting:
         else:
             senders = {*self._schedule.senders(position)}
         withholding = self._withheld.get(position, set())
-        return senders - router.in_time[position] - withholding - router.out
+        return senders - router.in_time[position] - withholding - router.absent
 
     def start(self) -> None:
         """Open the first position."""
-        self._router.move(self._schedule.after(None))
+        self._router.open_at(self._schedule.after(None))
         self.settle()
 
     def question_between(self, party: int) -> bytes | None:
         """Return the question to a party between two positions: none, as rows need no secrets."""
         return None
 
-    def check_reached(self, reached: Reached) -> None:
+    def check_reached(self, reached: StepProgress) -> None:
         """Accept any progress of a party: rows are asked for from the first position on."""
 
     def recall(self, party: int, totals: tuple[bytes, ...]) -> None:
@@ -119,9 +119,9 @@ class RowRouting:
         while (
             router.open_position not in (None, self._schedule.end)
             and not self.awaited
-            and router.enough
+            and router.has_quorum
         ):
-            router.move(self._schedule.after(router.open_position))
+            router.open_at(self._schedule.after(router.open_position))
 
     def next_position(self, party: int) -> Position | None:
         """Return the position that a party is to answer next, if any.
@@ -131,7 +131,7 @@ class RowRouting:
         """
         position = self._router.open_position
         assert position is not None
-        last = self._router.answered[party]
+        last = self._router.last_answered[party]
         if last == self._schedule.end:
             return None
         if self._schedule.gossips:
@@ -149,10 +149,12 @@ class RowRouting:
 
         They are the receivers of its next row, after the one that it knows to have sent last.
         """
-        question = self._router.fresh[party]
+        question = self._router.unconfirmed[party]
         start = self._starts.get(party)
         if start is None or start.question != question:
-            following = min(self._schedule.after(question.last.position), self._schedule.end)
+            following = min(
+                self._schedule.after(question.last_release.position), self._schedule.end
+            )
             start = _Start(question, self._schedule.confirming(following, party))
             self._starts[party] = start
         return start.confirmers
@@ -163,10 +165,10 @@ class RowRouting:
         if self._indexed_starts != router.starts:
             self._indexed_starts = router.starts
             self._askers = {}
-            for asker in router.fresh:
+            for asker in router.unconfirmed:
                 for confirmer in self.confirming(asker).parties:
                     self._askers.setdefault(confirmer, set()).add(asker)
-        return self._askers.get(party, set()) & router.fresh.keys()
+        return self._askers.get(party, set()) & router.unconfirmed.keys()
 
     def is_cut_off(self, party: int) -> bool:
         """Return True if too few parties are left to confirm a party's start.
@@ -174,10 +176,10 @@ class RowRouting:
         Such a party computes its step and keeps the row, whose receivers are not there.
         """
         router = self._router
-        if not self._schedule.gossips or not router.enough or party not in router.fresh:
+        if not self._schedule.gossips or not router.has_quorum or party not in router.unconfirmed:
             return False
         confirmers = self.confirming(party)
-        may_confirm = (router.everybody - router.out) | router.answers(party)
+        may_confirm = (router.all_parties - router.absent) | router.reporters(party)
         return len(confirmers.parties & may_confirm) < confirmers.needed
 
     def attached(self, party: int) -> tuple[bytes, ...]:
@@ -187,12 +189,12 @@ class RowRouting:
         rows to all that mix them or build upon them, but for those that the party refused.
         """
         router = self._router
-        last = router.answered[party]
+        last = router.last_answered[party]
         signatures: Iterable[bytes] = ()
         if last is None:
             signatures = router.signatures.values()
         confirmers = set[int]()
-        if party in router.fresh:
+        if party in router.unconfirmed:
             confirmers = self.confirming(party).parties
         if self._schedule.gossips:
             places = self._places_to_mix(party, last)
@@ -200,7 +202,7 @@ class RowRouting:
             places = self._places_of_models(party, last)
         sound = places - self._refused_rows[party]
         rows = (self._rows[place.position][place.party] for place in sorted(sound))
-        return (*signatures, *router.confirmation(party, confirmers), *rows)
+        return (*signatures, *router.reports_for(party, confirmers), *rows)
 
     def _places_to_mix(self, party: int, last: Position | None) -> set[Place]:
         """Return the places of the rows that a party mixes after its last answer in gossip.
@@ -276,7 +278,9 @@ class RowRouting:
         if not self._schedule.gossips:
             used = {place.position for place in self._newest.values()} | {router.open_position}
             return [position for position in self._rows if position not in used]
-        answered = [last for party, last in router.answered.items() if party not in router.gone]
+        answered = [
+            last for party, last in router.last_answered.items() if party not in router.gone
+        ]
         return [
             position
             for position in self._rows

@@ -31,23 +31,23 @@ from dpmesh.deploy.attendance import Attendance
 from dpmesh.deploy.schedule import Confirmers
 from dpmesh.deploy.signing import digest, pack, unpack
 from dpmesh.deploy.sums import (
-    DEAL,
-    DEALT,
-    PARTS,
-    RELAY,
-    RELAYED,
+    MASKED_PARTS,
+    RELAY_QUESTION,
+    RELAYED_SECRET,
     SEAL,
-    SPENT,
+    TAG_SECRET,
+    TAG_SECRET_QUESTION,
+    WITHDRAWAL,
     Header,
-    Part,
+    MaskedPart,
     Seal,
-    Spent,
     Total,
-    added,
-    needed_words,
-    spent_words,
+    Withdrawal,
+    add_parts,
+    withdrawals_by_party,
+    withdrawals_needed,
 )
-from dpmesh.deploy.wire import Position, Reached, numbers, read_numbers, recall_totals
+from dpmesh.deploy.wire import Position, StepProgress, int_fields, read_ints, totals_question
 
 _log = logging.getLogger("dpmesh")
 
@@ -71,7 +71,7 @@ class _SpentStatement(NamedTuple):
     step
         The first step, of this kind of sum, to which the party does not add.
     message
-        The statement, a `Spent` as bytes.
+        The statement, a `Withdrawal` as bytes.
     """
 
     step: int
@@ -95,11 +95,11 @@ class SumRouting:
         self._contract = router.contract
         self._schedule = router.schedule
         self.handlers: dict[bytes, Callable[[int, bytes], None]] = {
-            PARTS: self._take_parts,
-            DEALT: self._take_dealt,
-            RELAYED: self._take_relayed,
+            MASKED_PARTS: self._take_parts,
+            TAG_SECRET: self._take_dealt,
+            RELAYED_SECRET: self._take_relayed,
             SEAL: self._take_seal,
-            SPENT: self._take_spent,
+            WITHDRAWAL: self._take_spent,
         }
         self.ended: dict[int, bytes] = {}
         """What each party signed at the end."""
@@ -111,7 +111,7 @@ class SumRouting:
         """Parties that take part in the open attempt."""
         self._stride = 1
         """Number by which the next attempt exceeds this one: `STRIDE` after some restarts."""
-        self._parts: dict[int, list[Part]] = {}
+        self._parts: dict[int, list[MaskedPart]] = {}
         """The parts of each party in the open attempt, one for each sum that it adds to."""
         self._refused: set[int] = set()
         """Parties that take no part in the open attempt."""
@@ -175,24 +175,26 @@ class SumRouting:
         position = router.open_position
         assert position is not None
         if self._ends:
-            return {*router.everybody - router.in_time[position] - router.out}
+            return {*router.all_parties - router.in_time[position] - router.absent}
         lacking = self.lacking
         if lacking:
-            return lacking - router.out
-        return self._cohort - self._parts.keys() - self._refused - router.out - router.spent
+            return lacking - router.absent
+        return self._cohort - self._parts.keys() - self._refused - router.absent - router.withdrawn
 
     @property
     def lacking(self) -> set[int]:
         """Dealers of the open attempt whose secret for tags has not arrived yet."""
         if self._ends:
             return set()
-        dealers = {self._dealer} if self._for_all else {*self._router.everybody}
+        dealers = {self._dealer} if self._for_all else {*self._router.all_parties}
         return dealers - self._deals.keys() - self._deals_nothing
 
     def start(self) -> None:
         """Open the first position, or the last attempt that any party has begun."""
         router = self._router
-        reached = [step for party, step in router.reached.items() if party not in router.out]
+        reached = [
+            step for party, step in router.reported_progress.items() if party not in router.absent
+        ]
         if not reached or not self._for_all:
             self.open(router.schedule.after(None))
             return
@@ -201,9 +203,9 @@ class SumRouting:
         early = [step for step in reached if self._schedule.is_early(step.position)]
         last = max(early or reached, key=lambda step: step.position)
         self._first_step = last.position.round
-        self._lagging = {*router.everybody}
+        self._lagging = {*router.all_parties}
         if early:
-            for message in spent_words(
+            for message in withdrawals_by_party(
                 unpack(last.header), last.position.round, self._contract
             ).values():
                 self._keep_word(message)
@@ -212,14 +214,14 @@ class SumRouting:
         else:
             self.open(last.position, Header.read(last.header, self._contract))
 
-    def check_reached(self, reached: Reached) -> None:
+    def check_reached(self, reached: StepProgress) -> None:
         """Fail unless a party can have reached the position that it states."""
         position = reached.position
         if position > self._schedule.end or position.round < 0:
             fail("message", "a position of the contract's run", position)
         if self._schedule.is_early(position):
-            words = spent_words(unpack(reached.header), position.round, self._contract)
-            if position.round == self._schedule.end.round or len(words) < needed_words(
+            words = withdrawals_by_party(unpack(reached.header), position.round, self._contract)
+            if position.round == self._schedule.end.round or len(words) < withdrawals_needed(
                 self._contract
             ):
                 fail("message", "the words after which a run ends early", f"{len(words)} of them")
@@ -233,11 +235,11 @@ class SumRouting:
         """Open a position for the cohort of a header, or for the parties of `_next_cohort`."""
         router = self._router
         router.in_time.clear()
-        router.move(position, again=position.round <= self._furthest)
+        router.open_at(position, again=position.round <= self._furthest)
         self._furthest = max(self._furthest, position.round)
         self._pauses.clear()
         self._parts, self._refused, self._doubting = {}, set(), set()
-        router.spent = set() if self._ends else {*self._words_at(position.round)}
+        router.withdrawn = set() if self._ends else {*self._words_at(position.round)}
         if header is None:
             self._cohort = self._next_cohort()
             if not self._deals:
@@ -253,7 +255,7 @@ class SumRouting:
         Of these as many take part as a quorum needs, those first that have cost the fewest, and
         last a suspect, without whom a total is to be added up.
         """
-        there = self._router.everybody - self._router.out - self._router.spent
+        there = self._router.all_parties - self._router.absent - self._router.withdrawn
         cohort = {party for party in there if self._attempts_cost[party] == 0}
         costly = sorted(there - cohort, key=self._order_of_fault)
         for party in costly:
@@ -275,7 +277,7 @@ class SumRouting:
             if not self.awaited:
                 self.open(Position(router.open_position.round, router.open_position.exchange + 1))
             return
-        if router.spent and not router.is_quorum(self._may_add_again):
+        if router.withdrawn and not router.is_quorum(self._may_add_again):
             self._end_early()
             return
         if (step := self._lost_step()) is not None:
@@ -286,7 +288,7 @@ class SumRouting:
             return
         if self.awaited:
             return
-        complete: list[list[Part]] = []
+        complete: list[list[MaskedPart]] = []
         if not self.lacking:
             complete = self._complete_sums()
         if complete:
@@ -313,7 +315,7 @@ class SumRouting:
         """
         apart = self._apart()
         if not apart:
-            self._router.wait_anew()
+            self._router.restart_deadline()
         for party in apart or self._disagreeing():
             del self._parts[party]
             self._ask_again_later(party, FITS_NO_OTHER)
@@ -336,18 +338,18 @@ class SumRouting:
 
         A party that started needs the words of its whole cohort.
         """
-        out = self._cohort & (self._router.out | self._router.spent)
+        out = self._cohort & (self._router.absent | self._router.withdrawn)
         if not self._for_all or not out:
             return False
         if out - self._parts.keys():
             return True
-        started = (self._cohort - self._parts.keys()) & self._router.fresh.keys()
-        return any(out - self._router.answers(party) for party in started)
+        started = (self._cohort - self._parts.keys()) & self._router.unconfirmed.keys()
+        return any(out - self._router.reporters(party) for party in started)
 
     def _try_again(self) -> None:
         """Begin another attempt, if a quorum is there."""
         position = self._router.open_position
-        if position is not None and self._router.enough:
+        if position is not None and self._router.has_quorum:
             self._count_costs()
             self._warn_of_an_early_end(position.round)
             self.open(Position(position.round, position.exchange + self._stride))
@@ -359,9 +361,9 @@ class SumRouting:
         """
         router = self._router
         position = router.open_position
-        if position is None or not self._for_all or not router.enough:
+        if position is None or not self._for_all or not router.has_quorum:
             return None
-        there = router.everybody - router.out
+        there = router.all_parties - router.absent
         reached = max(
             self._first_lacking_step(party) for party in there - self._distrusted or there
         )
@@ -375,8 +377,8 @@ class SumRouting:
         cost an attempt, so that later attempts do without them as long as a quorum is there.
         """
         router = self._router
-        there = router.everybody - router.out
-        for party in router.everybody - there:
+        there = router.all_parties - router.absent
+        for party in router.all_parties - there:
             self._attempts_cost[party] += 1
         self._totals = {
             earlier_step: totals
@@ -397,7 +399,7 @@ class SumRouting:
     @property
     def _may_add_again(self) -> set[int]:
         """Parties that have attempts left, the late ones among them."""
-        return {*self._router.everybody - self._router.gone.keys() - self._router.spent}
+        return {*self._router.all_parties - self._router.gone.keys() - self._router.withdrawn}
 
     def give_up(self) -> bool:
         """End the run early if too few parties have attempts left, not counting those late now.
@@ -407,9 +409,9 @@ class SumRouting:
         True if the run has ended.
         """
         router = self._router
-        if self._ends or not router.spent:
+        if self._ends or not router.withdrawn:
             return False
-        if router.is_quorum(router.everybody - router.out - router.spent - self.awaited):
+        if router.is_quorum(router.all_parties - router.absent - router.withdrawn - self.awaited):
             return False
         return self._end_early()
 
@@ -419,7 +421,7 @@ class SumRouting:
         position = router.open_position
         assert position is not None
         spent = self._words_at(position.round)
-        if len(spent) < needed_words(self._contract):
+        if len(spent) < withdrawals_needed(self._contract):
             if not router.is_quorum(self._may_add_again):
                 router.gone |= dict.fromkeys(spent, "over budget")
             return False
@@ -437,7 +439,7 @@ class SumRouting:
             return
         party = self._keep_word(answer)
         if party in self._words_at(router.open_position.round):
-            router.spent.add(party)
+            router.withdrawn.add(party)
             self.settle()
 
     def _keep_word(self, message: bytes) -> int:
@@ -446,7 +448,7 @@ class SumRouting:
         The one of the first step is kept: it justifies an early end there and at later steps. If
         the router goes back to an earlier step, the party is asked again, and says so of that one.
         """
-        word = Spent.read(message, self._contract)
+        word = Withdrawal.read(message, self._contract)
         words = self._spent[self._kind_at(word.step)]
         kept = words.get(word.party)
         if kept is None or word.step < kept.step:
@@ -485,7 +487,7 @@ class SumRouting:
 
         These are the parties that are out or refuse, and those with another agreement than most.
         """
-        failing = self._cohort & (self._router.out | self._refused)
+        failing = self._cohort & (self._router.absent | self._refused)
         if not self._for_all or not self._parts.keys() - failing:
             return
         for party in failing | self._apart():
@@ -518,9 +520,9 @@ class SumRouting:
                 agreements.setdefault(part.header, {})[party] = part.agreement
         return agreements
 
-    def _complete_sums(self) -> list[list[Part]]:
+    def _complete_sums(self) -> list[list[MaskedPart]]:
         """Return the parts of each sum, by dealer; nothing until all parts of all sums arrived."""
-        groups: dict[tuple[Header, bytes], dict[int, Part]] = {}
+        groups: dict[tuple[Header, bytes], dict[int, MaskedPart]] = {}
         for party, parts in sorted(self._parts.items()):
             for part in parts:
                 groups.setdefault((part.header, part.agreement), {})[party] = part
@@ -534,11 +536,11 @@ class SumRouting:
             return [parts for _, parts in sorted(by_dealer.items())]
         return []
 
-    def _take_totals(self, groups: list[list[Part]]) -> None:
+    def _take_totals(self, groups: list[list[MaskedPart]]) -> None:
         """Add up the parts of each sum of the open step."""
         position = self._router.open_position
         assert position is not None
-        totals = [Total(parts[0].header, *added(parts, self._contract)) for parts in groups]
+        totals = [Total(parts[0].header, *add_parts(parts, self._contract)) for parts in groups]
         self._totals[position.round] = totals
         self._end_suspicion(position.round)
         self._recalled_from.pop(position.round, None)
@@ -584,11 +586,11 @@ class SumRouting:
 
     def _progress_of(self, party: int) -> Position:
         """Return the position that a party has reached, as far as this router knows."""
-        before = self._router.answered[party]
+        before = self._router.last_answered[party]
         if before is not None:
             return before
-        if self._for_all and party in self._router.reached:
-            return self._router.reached[party].position
+        if self._for_all and party in self._router.reported_progress:
+            return self._router.reported_progress[party].position
         return Position(0)
 
     def _first_lacking_step(self, party: int) -> int:
@@ -621,7 +623,7 @@ class SumRouting:
         """
         if dealer in self._deals or dealer == party:
             return True
-        reached = self._router.reached.get(party)
+        reached = self._router.reported_progress.get(party)
         if reached is None or not reached.header:
             return False
         return Header.read(reached.header, self._contract).dealer == dealer
@@ -631,13 +633,13 @@ class SumRouting:
         if self._deals_wanted(party):
             signatures = self._router.signatures.items()
             signed = (message for number, message in signatures if number != party)
-            return pack(DEAL, self._contract.hash, *signed)
+            return pack(TAG_SECRET_QUESTION, self._contract.hash, *signed)
         dealer = self._relay_wanted(party)
         if dealer is not None:
-            return pack(RELAY, self._contract.hash, *numbers(dealer))
+            return pack(RELAY_QUESTION, self._contract.hash, *int_fields(dealer))
         since = self._recalls_wanted(party)
         if since is not None:
-            return recall_totals(self._contract, since)
+            return totals_question(self._contract, since)
         return None
 
     def _deals_wanted(self, party: int) -> bool:
@@ -657,7 +659,7 @@ class SumRouting:
         if not self._for_all or self._has_ended(party):
             return None
         for dealer in sorted(self._dealers - self._deals.keys()):
-            if dealer in router.out and (party, dealer) not in self._relays_nothing:
+            if dealer in router.absent and (party, dealer) not in self._relays_nothing:
                 return dealer
         return None
 
@@ -672,7 +674,7 @@ class SumRouting:
             return None
         unknown = {
             step
-            for laggard in self._lagging - self._router.out
+            for laggard in self._lagging - self._router.absent
             for step in self._missed(laggard)
             if step not in self._totals
         }
@@ -684,7 +686,7 @@ class SumRouting:
         missed = self._missed(party)
         if not missed:
             return set()
-        there = self._router.everybody - self._router.out - {party}
+        there = self._router.all_parties - self._router.absent - {party}
         dealers = {self._totals[step][0].header.dealer for step in missed if step in self._totals}
         keepers = {
             keeper
@@ -710,11 +712,11 @@ class SumRouting:
 
     def askers(self, party: int) -> set[int]:
         """Return the parties whose start this one must confirm: all that have started."""
-        return {*self._router.fresh}
+        return {*self._router.unconfirmed}
 
     def confirming(self, party: int) -> Confirmers:
         """Return the parties that must confirm a start: the rest of the cohort that is there."""
-        others = self._cohort - self._router.out - {party}
+        others = self._cohort - self._router.absent - {party}
         return Confirmers(others, len(others))
 
     def is_cut_off(self, party: int) -> bool:
@@ -728,7 +730,7 @@ class SumRouting:
         position = router.open_position
         assert position is not None
         signed: tuple[bytes, ...] = ()
-        if router.answered[party] is None:
+        if router.last_answered[party] is None:
             signed = tuple(router.signatures.values())
         totals = []
         for step in range(self._first_lacking_step(party), position.round):
@@ -741,14 +743,14 @@ class SumRouting:
             self._sealed(header, party).as_bytes(contract)
             for header in self._headers(position, party)
         ]
-        return (*signed, *router.confirmation(party, self._cohort), *totals, *headers)
+        return (*signed, *router.reports_for(party, self._cohort), *totals, *headers)
 
     def _reasons(self, position: Position) -> list[bytes]:
         """Return the words after which a run ends early; none at the end of a whole run."""
         if not self._schedule.is_early(position):
             return []
         words = self._words_at(position.round)
-        return [*words.values()][: needed_words(self._contract)]
+        return [*words.values()][: withdrawals_needed(self._contract)]
 
     def _headers(self, position: Position, party: int) -> list[Header]:
         """Return the header of each sum that a party is to add to."""
@@ -765,14 +767,14 @@ class SumRouting:
         """Return a header with its dealer's secret, sealed for a party that may lack it."""
         if header.dealer not in self._deals:
             return header  # the party has this secret
-        return replace(header, sealed=self._deals[header.dealer][party])
+        return replace(header, sealed_tag_secret=self._deals[header.dealer][party])
 
     def _take_parts(self, party: int, answer: bytes) -> None:
         """Take a party's parts of the open attempt, and leave out the party if they are wrong."""
         position = self._router.open_position
         _, *messages = unpack(answer)
         try:
-            parts = [Part.read(message, self._contract) for message in messages]
+            parts = [MaskedPart.read(message, self._contract) for message in messages]
         except ValueError:
             self._leave_out(party)
             raise
@@ -789,7 +791,7 @@ class SumRouting:
         self._parts[party] = parts
         self.settle()
 
-    def _are_asked_for(self, parts: list[Part], position: Position, party: int) -> bool:
+    def _are_asked_for(self, parts: list[MaskedPart], position: Position, party: int) -> bool:
         """Return True if parts are of the headers that a party is asked to answer, one of each.
 
         A part with another cohort or dealer fits no other part: its total would never be whole, or
@@ -813,14 +815,14 @@ class SumRouting:
     def _take_dealt(self, party: int, answer: bytes) -> None:
         """Take a dealer's secret for tags, sealed for each party."""
         _, _, number, *sealed = unpack(answer)
-        if read_numbers(number) == (party,) and len(sealed) == self._contract.nodes:
+        if read_ints(number) == (party,) and len(sealed) == self._contract.nodes:
             self._deals[party] = sealed
             self.settle()
 
     def _take_relayed(self, party: int, answer: bytes) -> None:
         """Take the secret of a lost dealer, which a party has sealed for the others."""
         _, _, number, *sealed = unpack(answer)
-        (dealer,) = read_numbers(number)
+        (dealer,) = read_ints(number)
         if self._relay_wanted(party) == dealer and len(sealed) == self._contract.nodes:
             self._deals[dealer] = sealed
             self.settle()
@@ -844,7 +846,7 @@ class SumRouting:
         elif reason == "bad total":
             self._refuses_total(party)
         elif reason in TAKES_NO_PART or reason.startswith("not signed by"):
-            self._router.answered[party] = None  # it may need older totals, or signatures
+            self._router.last_answered[party] = None  # it may need older totals, or signatures
             position = self._router.open_position
             if position is None:
                 return
@@ -869,7 +871,7 @@ class SumRouting:
         if position.round - 1 < self._first_lacking_step(party):
             return  # its question had the total of a step that is open again by now
         self._doubting.add(party)
-        is_refused_by_all = self._doubting >= self._cohort - self._router.out - self._refused
+        is_refused_by_all = self._doubting >= self._cohort - self._router.absent - self._refused
         if self._for_all and not is_refused_by_all:
             return
         step = position.round - 1
@@ -893,7 +895,7 @@ class SumRouting:
         if reserve == 0 or (attempts_left <= 0 and not ends_with_a_model):
             return None
         router = self._router
-        there = router.everybody - router.out
+        there = router.all_parties - router.absent
         may_add = there - self._words_at(step).keys()
         (doubted,) = self._totals[step]
         cohort = {*doubted.header.cohort}
@@ -933,5 +935,5 @@ class SumRouting:
         text = "a part of round %d is wrong, of %s; asking for it again in %g seconds"
         rounds = self._contract.planned.rounds_before(step)
         _log.warning(text, rounds, names or "a neighbor", self._pause)
-        self._paused = dict.fromkeys(self._router.everybody, self._router.now() + self._pause)
+        self._paused = dict.fromkeys(self._router.all_parties, self._router.now() + self._pause)
         self.open(totals[0].header.position, totals[0].header if self._for_all else None)

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from dpmesh.deploy.contract import Contract
-from dpmesh.deploy.row import MIXED_BYTES, PROCESS_BYTES, Row
+from dpmesh.deploy.row import MIXED_ENTRY_BYTES, PROCESS_NONCE_BYTES, Row
 from dpmesh.deploy.signing import LENGTH_BYTES, SigningKey, pack
-from dpmesh.deploy.sums import Header, Part, Total
+from dpmesh.deploy.sums import Header, MaskedPart, Total
 from dpmesh.deploy.turns import Turns
-from dpmesh.deploy.wire import Ask, Position
+from dpmesh.deploy.wire import Position, StepQuestion
 from dpmesh.topology import MixingMatrix
 
 COUNTED_ROUNDS = 10
@@ -258,9 +258,9 @@ def bytes_of_row(contract: Contract, mixed: int) -> int:
         incarnation=0,
         dtype=numbers,
         shape=shape,
-        codes=np.zeros(shape, numbers).tobytes(),
-        mixed=bytes(mixed * MIXED_BYTES),
-        processes=bytes(processes * PROCESS_BYTES),
+        encoded_values=np.zeros(shape, numbers).tobytes(),
+        mixed_rows=bytes(mixed * MIXED_ENTRY_BYTES),
+        process_nonces=bytes(processes * PROCESS_NONCE_BYTES),
     )
     return len(row.signed(SigningKey.generate()))
 
@@ -316,10 +316,10 @@ def bytes_of_round(contract: Contract) -> int:
 
 def _bytes_of_sums(contract: Contract, parts: int) -> int:
     """Return the bytes of a round with so many parts of sums."""
-    part = Part(_EMPTY_HEADER, bytes(32), bytes(_longest_sum(contract)), 0)
+    part = MaskedPart(_EMPTY_HEADER, bytes(32), bytes(_longest_sum(contract)), 0)
     header = len(_EMPTY_HEADER.as_bytes(contract))
     part_and_header = len(part.as_bytes(contract)) + header + 2 * LENGTH_BYTES
-    question = len(Ask(Position(0), ()).as_bytes(contract)) + 3 * LENGTH_BYTES
+    question = len(StepQuestion(Position(0), ()).as_bytes(contract)) + 3 * LENGTH_BYTES
     return parts * part_and_header + contract.nodes * (question + bytes_of_total(contract))
 
 

@@ -16,7 +16,7 @@ from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.files import PrivateFile
 from dpmesh.deploy.row import Row
 from dpmesh.deploy.signing import pack, unpack
-from dpmesh.deploy.wire import WITHHOLD, Fresh, Position, RefusedError
+from dpmesh.deploy.wire import WITHHOLD, Position, RefusedError, RollbackQuestion
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 
@@ -256,14 +256,14 @@ class Steps(PrivateFile):
         values = contract.hash, row.party, row.incarnation, *row.position, message
         self._file.execute(_STORE_RECEIVED_ROW, values)
 
-    def later_row(self, contract: Agreement, question: Fresh) -> bytes:
+    def later_row(self, contract: Agreement, question: RollbackQuestion) -> bytes:
         """Return a row that the asking party sent later than the last one it knows of.
 
         It is a signed message; empty if this party has received none.
         """
         later = "(incarnation, round, exchange) > (?, ?, ?)"
         query = f"select row from heard where contract = ? and party = ? and {later}"
-        last = question.last
+        last = question.last_release
         rows = self._read(query, contract.hash, question.party, last.incarnation, *last.position)
         if rows:
             return bytes(rows[0][0])

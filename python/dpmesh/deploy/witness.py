@@ -1,10 +1,17 @@
-"""Evidence of a node about other parties by their rows: liars, and partners in shared secrets.
+"""Evidence about other parties from their signed rows: equivocation, and live partners.
 
-A process draws a number at its start and keeps it in memory alone. With each row it signs its own
-number, and those of its partners in the next round as it has them. Two partners share a secret in a
-round if the rows before it, that each has of both, name both numbers alike, and it still has its
-own. The secret's key is of the contract, the round and the two numbers: after a restart, or in a
-folder that was restored, no secret is used again.
+`EquivocationWitness` finds parties that signed different rows for different receivers. Each row
+names the hashes of the rows that its party mixed, so a node can compare its rows with those that
+others received.
+
+`PartnerNonces` decides which partners share a secret with a node in a round, for correlated noise.
+A secret must serve a single round, also after a restart and in a folder restored from a copy. So
+each process draws a *nonce* at its start and keeps it in memory alone. With each row a node signs
+its own nonce, and the nonces of its partners in the next round as it knows them. Two partners share
+a secret in a round if their rows before it name the same two nonces, and both processes still run.
+The seed of the secret depends on the contract, the round and the two nonces.
+
+`dpmesh.deploy.node_rows` uses both.
 """
 
 from __future__ import annotations
@@ -17,11 +24,11 @@ from typing import NamedTuple
 
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.folder import Folder
-from dpmesh.deploy.row import PROCESS_BYTES, Place, Row, place_and_hash
+from dpmesh.deploy.row import PROCESS_NONCE_BYTES, Place, Row, place_and_hash
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import digest
 from dpmesh.deploy.steps import StoredStep
-from dpmesh.deploy.wire import Ask
+from dpmesh.deploy.wire import StepQuestion
 
 _log = logging.getLogger("dpmesh")
 
@@ -32,24 +39,26 @@ class _Version(NamedTuple):
     Attributes
     ----------
     hash
-        The row's hash, signature included.
+        SHA-256 of the row's message, signature included.
     receiver
-        The party.
+        Number of the party that received it.
     """
 
     hash: bytes
     receiver: int
 
 
-class Witness:
-    """Compares rows with those that came before, and with those that others signed to have mixed.
+class EquivocationWitness:
+    """Compares versions of each row: those that this node received, and those that others mixed.
 
     It names parties in the log and in the outcome of a run. No answer of the node depends on it.
 
     Parameters
     ----------
-    contract, folder, number
-        Those of the node.
+    contract, folder
+        The contract, and the folder of the node.
+    number
+        Number of the node's party.
     """
 
     def __init__(self, contract: Contract, folder: Folder, number: int) -> None:
@@ -57,19 +66,27 @@ class Witness:
         self.folder = folder
         self.number = number
         self.equivocating: set[str] = set()
-        """Names of parties that signed two different rows of one position, both received here."""
+        """Names of parties that signed two different rows for one position, both received here."""
         self.disputed: set[str] = set()
         """Names of parties whose rows differ between receivers: others signed that they mixed
-        another row than this node received, or than each other."""
+        another row than this node received, or than each other. Receivers may lie."""
 
-    def compare(self, ask: Ask, step: StoredStep) -> None:
-        """Store rows that came after their step was computed, and compare them with those used.
+    def check_late_rows(self, question: StepQuestion, step: StoredStep) -> None:
+        """Compare rows that arrive after their step was computed with the rows that it used.
 
-        A router that asks again for a computed step may attach other rows. They change nothing of
-        the answer. Each is stored if it is its party's latest, so that the node can report it to
-        that party after a start; a second version of a used row is evidence against its signer.
+        A router that asks again for a computed step may attach other rows. They do not change the
+        answer. A second version of a used row is evidence against its signer. Each late row is
+        stored if it is the latest one of its party: the node then reports it to that party after a
+        restart.
+
+        Parameters
+        ----------
+        question
+            The repeated question.
+        step
+            The computed step.
         """
-        late = [message for message in ask.attached if message not in step.received]
+        late = [message for message in question.attached if message not in step.received]
         if not late:
             return
         used: dict[Place, Row] = {}
@@ -77,68 +94,73 @@ class Witness:
             row = Row.read(message, self.contract, stored=True)
             used[row.place] = row
         for message in late:
-            with suppress(ValueError):  # signatures and confirmations, or no signed row
+            with suppress(ValueError):  # signatures and reports are no rows
                 row = Row.read(message, self.contract)
                 with self.folder.transaction():
                     self.folder.store_received_row(self.contract, row, message)
                 version = used.get(row.place)
-                if version is not None and (version.codes, version.mixed) != (row.codes, row.mixed):
+                if version is not None and _differ(version, row):
                     self._note_equivocation(row.party)
 
-    def hear(self, messages: tuple[bytes, ...]) -> None:
-        """Store rows within the transaction that charges a step, each if it is its party's latest.
+    def store_rows(self, messages: tuple[bytes, ...]) -> None:
+        """Store each row that is the latest one of its party, within the caller's transaction.
 
-        Parties that start anew are told of them.
+        The node reports these rows to their parties after a restart.
         """
         for message in messages:
             row = Row.read(message, self.contract, stored=True)
             self.folder.store_received_row(self.contract, row, message)
 
-    def compare_mixed(self, messages: tuple[bytes, ...], last: StoredStep | None) -> None:
-        """Compare the versions of rows that others signed to have mixed with this node's, and them.
+    def check_mixed_rows(self, messages: tuple[bytes, ...], last: StoredStep | None) -> None:
+        """Compare the rows that others mixed, as they signed, with each other and this node's.
 
         Parameters
         ----------
         messages
-            The checked rows of the next step.
+            The verified rows that the next step will use.
         last
-            The step before it.
+            The last step of this node; None before the first.
         """
         rows = [Row.read(message, self.contract, stored=True) for message in messages]
-        versions = self._versions_here(rows, messages, last)
+        versions = self._received_versions(rows, messages, last)
         for row in rows:
-            for place, row_hash in row.mixes(self.contract).items():
+            for place, row_hash in row.mixed_hashes(self.contract).items():
                 version = _Version(row_hash, row.party)
                 first = versions.setdefault(place, version)
                 if first.hash != version.hash:
                     self._note_dispute(place, version.receiver, first.receiver)
 
-    def _versions_here(
+    def _received_versions(
         self, rows: list[Row], messages: tuple[bytes, ...], last: StoredStep | None
     ) -> dict[Place, _Version]:
-        """Return this node's versions of the rows that others may have mixed.
+        """Return this node's versions of the rows that others may have mixed, by place.
 
-        These are its own rows that they name, the rows of its last step, and those of the next one.
+        These are its own rows that others name, the rows of its last step, and those of the next.
         """
-        received = (*(() if last is None else last.received), *messages)
-        known = (*self._own_rows_named(rows), *received)
-        places_and_hashes = (place_and_hash(self.contract, message) for message in known)
-        return {place: _Version(row_hash, self.number) for place, row_hash in places_and_hashes}
+        known = [*self._sent_rows_named_in(rows)]
+        if last is not None:
+            known += last.received
+        known += messages
+        versions: dict[Place, _Version] = {}
+        for message in known:
+            place, row_hash = place_and_hash(self.contract, message)
+            versions[place] = _Version(row_hash, self.number)
+        return versions
 
-    def _own_rows_named(self, rows: list[Row]) -> list[bytes]:
-        """Return the rows of this node that others signed to have mixed, if it has sent them."""
-        own_rows: list[bytes] = []
+    def _sent_rows_named_in(self, rows: list[Row]) -> list[bytes]:
+        """Return the rows that this node sent, and that others signed to have mixed."""
+        sent_rows: list[bytes] = []
         for row in rows:
-            for place in row.mixes(self.contract):
+            for place in row.mixed_hashes(self.contract):
                 if place.party != self.number:
                     continue
                 step = self.folder.step(self.contract, place.position)
                 if step is not None and step.answer is not None:
-                    own_rows.append(step.answer)
-        return own_rows
+                    sent_rows.append(step.answer)
+        return sent_rows
 
     def _note_dispute(self, place: Place, receiver: int, other_receiver: int) -> None:
-        """Log once that two receivers have different rows of a party."""
+        """Log once for each party that two receivers have different rows of it."""
         names = [party.name for party in self.contract.parties]
         signer = names[place.party]
         if signer in self.disputed:
@@ -149,7 +171,7 @@ class Witness:
         _log.warning(text, names[receiver], names[other_receiver], signer, place.position.round)
 
     def _note_equivocation(self, party: int) -> None:
-        """Log once that a party signed two different rows of one position."""
+        """Log once for each party that it signed two different rows for one position."""
         signer = self.contract.parties[party].name
         if signer in self.equivocating:
             return
@@ -158,80 +180,92 @@ class Witness:
         _log.warning(text, signer)
 
 
-class Partners:
-    """The partners of one node, and the numbers of their processes as they signed them.
+def _differ(row: Row, other: Row) -> bool:
+    """Return True if two rows of one place have different values, or mixed different rows."""
+    return (row.encoded_values, row.mixed_rows) != (other.encoded_values, other.mixed_rows)
+
+
+class PartnerNonces:
+    """The nonces of a node's process and of its partners' processes, as they signed them last.
 
     Parameters
     ----------
-    schedule, node
-        The run's schedule, and the node whose partners they are.
+    schedule
+        The run's schedule.
+    node
+        Number of the node.
     rehearsal
-        True if the numbers of processes are public and the same after each start.
+        True for public nonces that stay the same after a restart, as a rehearsal needs them.
     """
 
     def __init__(self, schedule: Schedule, node: int, *, rehearsal: bool) -> None:
         self._schedule = schedule
         self._node = node
-        self._processes: dict[int, bytes] = {}
-        """The number of each party's process, as it last signed it."""
+        self._nonces: dict[int, bytes] = {}
+        """The nonce of each party's process, as the party last signed it."""
         if rehearsal:
             for party in range(schedule.contract.nodes):
-                self._processes[party] = digest(b"rehearsal", str(party).encode())[:PROCESS_BYTES]
-        self.process = self._processes.get(node) or token_bytes(PROCESS_BYTES)
-        """The number of this process, which no file holds."""
+                hashed = digest(b"rehearsal", str(party).encode())
+                self._nonces[party] = hashed[:PROCESS_NONCE_BYTES]
+        self.own_nonce = self._nonces.get(node) or token_bytes(PROCESS_NONCE_BYTES)
+        """The nonce of this process, which no file holds."""
 
-    def hear(self, party: int, processes: bytes) -> None:
-        """Take over the number of a party's process from what it signed.
+    def update(self, party: int, nonces: bytes) -> None:
+        """Take over the nonce of a party's process from what the party signed.
 
         Parameters
         ----------
         party
-            The party.
-        processes
-            The number of its process, and perhaps of others'. Anything shorter than a number is
-            ignored: it would move the numbers of others in a statement.
+            Number of the party.
+        nonces
+            The nonce of its process, and perhaps further nonces, which are ignored. Anything
+            shorter than a nonce is ignored, too: it would shift the others in `nonces_to_sign`.
         """
-        if len(processes) >= PROCESS_BYTES:
-            self._processes[party] = processes[:PROCESS_BYTES]
+        if len(nonces) >= PROCESS_NONCE_BYTES:
+            self._nonces[party] = nonces[:PROCESS_NONCE_BYTES]
 
-    def statement(self, t: int) -> bytes:
-        """Return the numbers that the node signs before round t: its own, and its partners'."""
-        unknown = bytes(PROCESS_BYTES)
+    def nonces_to_sign(self, t: int) -> bytes:
+        """Return the nonces that the node signs before round t: its own, then its partners'.
+
+        An unknown nonce is zero.
+        """
+        unknown = bytes(PROCESS_NONCE_BYTES)
         partners = self._schedule.partners(t, self._node)
-        numbers = (self._processes.get(partner, unknown) for partner in partners)
-        return b"".join([self.process, *numbers])
+        nonces = (self._nonces.get(partner, unknown) for partner in partners)
+        return b"".join([self.own_nonce, *nonces])
 
-    def counted(self, last_row: Row | None, rows: Iterable[Row]) -> dict[int, bytes]:
-        """Return the number of each partner's process that counts in the next round.
+    def agreed(self, last_row: Row | None, rows: Iterable[Row]) -> dict[int, bytes]:
+        """Return the nonce of each partner that shares a secret with this node in the next round.
 
-        A partner counts if its row and the node's last one name the same number of its process, and
-        the number of this one. Only then can both draw the same secret, in no other round again.
+        A partner does so if its row and this node's last row name the same nonce of the partner's
+        process, and both name the nonce of this process. Only then can both draw the same secret,
+        and they draw it in no other round.
 
         Parameters
         ----------
         last_row
-            The node's row before the round.
+            The row that this node sent before the round; None if there is none.
         rows
-            The rows before the round that it received.
+            The rows before the round that this node received.
         """
-        node_names: dict[int, bytes] = {}
+        node_nonces: dict[int, bytes] = {}
         if last_row is not None:
-            node_names = self._numbers_in(last_row)
-        numbers: dict[int, bytes] = {}
+            node_nonces = self._nonces_in(last_row)
+        agreed: dict[int, bytes] = {}
         for row in rows:
             partner = row.party
-            partner_names = self._numbers_in(row)
-            number = partner_names.get(partner)
-            agrees_on_partner = number is not None and number == node_names.get(partner)
-            named_here = node_names.get(self._node)
-            agrees_on_node = named_here == partner_names.get(self._node) == self.process
-            if number is not None and agrees_on_partner and agrees_on_node:
-                numbers[partner] = number
-        return numbers
+            partner_nonces = self._nonces_in(row)
+            nonce = partner_nonces.get(partner)
+            agree_on_partner = nonce is not None and nonce == node_nonces.get(partner)
+            named_by_node = node_nonces.get(self._node)
+            agree_on_node = named_by_node == partner_nonces.get(self._node) == self.own_nonce
+            if nonce is not None and agree_on_partner and agree_on_node:
+                agreed[partner] = nonce
+        return agreed
 
-    def _numbers_in(self, row: Row) -> dict[int, bytes]:
-        """Return the numbers of processes that a row names: its party's, and its partners'."""
-        starts = range(0, len(row.processes), PROCESS_BYTES)
-        numbers = [row.processes[start : start + PROCESS_BYTES] for start in starts]
+    def _nonces_in(self, row: Row) -> dict[int, bytes]:
+        """Return the nonces that a row names, by party: its own party's, and its partners'."""
+        starts = range(0, len(row.process_nonces), PROCESS_NONCE_BYTES)
+        nonces = [row.process_nonces[start : start + PROCESS_NONCE_BYTES] for start in starts]
         parties = (row.party, *self._schedule.partners(row.position.round + 1, row.party))
-        return dict(zip(parties, numbers, strict=False))
+        return dict(zip(parties, nonces, strict=False))
