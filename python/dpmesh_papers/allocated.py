@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpmesh.algorithms import OnlineLearning, WithoutReplacement
-from dpmesh.algorithms.allocation import Once
+from dpmesh.algorithms.allocation import BatchSampling
 from dpmesh.algorithms.controllers import AlwaysGlobal
 from dpmesh.data import rcv1
 from dpmesh.keys import Key, Purpose, generator
@@ -75,8 +75,8 @@ CLAIMED = {
     for nodes, accuracy in zip(ONLINE_NODES, PAPER_ACCURACY[EPSILON], strict=True)
 }
 """Accuracies of the paper's Table 1 at epsilon 1, in percent."""
-ARRIVAL: Once = "arrival"
-ALLOCATION: Once = "allocation"
+ARRIVAL: BatchSampling = "arrival"
+ALLOCATION: BatchSampling = "allocation"
 REPLACEMENT = "replaced"
 RULE = "rule"
 PAPER = "paper"
@@ -140,7 +140,7 @@ def _online(cell: Row, key: Key) -> tuple[float, float]:
 
 
 def longest_path_batch(
-    sampling: Once, nodes: int, *, epsilon: float = EPSILON, documents: int = DOCUMENTS
+    sampling: BatchSampling, nodes: int, *, epsilon: float = EPSILON, documents: int = DOCUMENTS
 ) -> int:
     """Return the batch size with the largest sum of learning rates, for 2 to 200 rounds."""
     documents_of_node = documents // nodes
@@ -157,7 +157,7 @@ def longest_path_batch(
 
 @cache
 def by_rule(
-    sampling: Once,
+    sampling: BatchSampling,
     nodes: int,
     batch: int,
     *,

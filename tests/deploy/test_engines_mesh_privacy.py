@@ -83,7 +83,8 @@ def test_a_lying_holder_moves_a_record_by_at_most_what_is_charged(
         for k, holder in enumerate(one.schedule.holders(t))
         if holder == 0
     ]
-    unit = max(contract.algorithm.unit_of(t, one.problem) for t in range(contract.terms.rounds))
+    rounds = range(contract.terms.rounds)
+    unit = max(contract.algorithm.least_scale_factor(t, one.problem) for t in rounds)
     for position in turns * 60:
         sent: dict[Position, Any] = {}
         for t in range(position.round + 1):

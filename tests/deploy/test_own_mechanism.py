@@ -82,7 +82,7 @@ def test_a_plan_costs_what_the_class_states(logistic: Any) -> None:
 @pytest.mark.parametrize("kind", [dm.GradientDescent, dm.PushSum, dm.GradientTracking])
 def test_descent_uses_it(kind: Any, logistic: Any) -> None:
     algorithm = kind(records=12, noise_multiplier=100.0, noise=logistic)
-    mechanism = algorithm.noisy(algorithm.first_use).mechanism
+    mechanism = algorithm.noisy_release(algorithm.first_noisy_round).mechanism
     assert type(mechanism) is logistic
     assert mechanism.noise_to_sensitivity == 50.0
 

@@ -18,7 +18,7 @@ import dpmesh as dm
 from dpmesh._privacy_types import Sensitive
 from dpmesh.algorithms import Message, Relay
 from dpmesh.algorithms.gradient_descent import GradientDescentState
-from dpmesh.algorithms.gradients import descended
+from dpmesh.algorithms.gradients import gradient_step
 from dpmesh.deploy import Folder, Position, Router
 from dpmesh.deploy.round_patterns import EDGE, SECONDS
 from dpmesh.deploy.wire import refusal_reason
@@ -76,7 +76,7 @@ class Patterned(dm.GradientDescent):
             yield 3
         else:
             point = yield Relay()
-        x = descended(
+        x = gradient_step(
             problem,
             point,
             at(self.step_size, t + 1),

@@ -8,7 +8,7 @@ from typing import Any
 import dpmesh as dm
 from dpmesh.algorithms import Message
 from dpmesh.algorithms.gradient_descent import GradientDescentState
-from dpmesh.algorithms.gradients import descended
+from dpmesh.algorithms.gradients import gradient_step
 from dpmesh.privacy import Sensitive
 from dpmesh.schedules import at
 
@@ -21,5 +21,5 @@ class EveryThird(dm.GradientDescent):
         point = yield Message(state.x, self.release_of(t), travels=t % 3 == 0)
         step_size = at(self.step_size, t + 1)
         records = self.records_of(t, problem)
-        x = descended(problem, point, step_size, records, clipping_norm=self.clipping_norm)
+        x = gradient_step(problem, point, step_size, records, clipping_norm=self.clipping_norm)
         return GradientDescentState(Sensitive(x))

@@ -103,8 +103,8 @@ def audits_catch_half_the_noise(kind):
 
     class Half(kind):
         @property
-        def mean_gradient_moves(self) -> float:
-            return super().mean_gradient_moves / 2
+        def mean_gradient_sensitivity(self) -> float:
+            return super().mean_gradient_sensitivity / 2
 
     for audited, caught in ((kind, False), (Half, True)):
         layers = audited(records=4, noise_multiplier=3.0).worst_case(canaries=200)

@@ -76,7 +76,7 @@ def on_the_sum_of_gradients(kind: Any) -> float:
     """Return the standard deviation in a round's message, without the division by the records."""
     records = 30
     learning = kind(records=records, noise_multiplier=MULTIPLIER, clipping_norm=NORM)
-    release = learning.sensitivity(learning.first_use)
+    release = learning.sensitivity(learning.first_noisy_round)
     return float(learning.mechanism.noise_scale(release, 4) * records)
 
 

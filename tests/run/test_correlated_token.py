@@ -125,7 +125,7 @@ def test_a_row_of_a_node_is_released_once() -> None:
 
     def twice(state: Any, t: int) -> Any:
         for _ in range(2):
-            yield Message(values, release, sender=1, rows=np.array([1]), among=1)
+            yield Message(values, release, sender=1, rows=np.array([1]), row_count=1)
 
     with pytest.raises(ValueError, match="correlated noise in one message of all nodes a round"):
         Stage(NODES, planned=(release, release)).run(twice)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from dpmesh._privacy_types import Floats, Released
 from dpmesh._validate import every, fail, integer, positive
-from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, distinct
+from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, assumed_copies
 from dpmesh.algorithms.messages import Round
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
@@ -186,8 +186,8 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
             f"{max(diameters):.4g} times the clipping norm apart, by round"
         )
         if min(diameters) >= RecordSums.ensured:
-            return (*about, *distinct(1))
-        return (*about, near, *distinct(1))
+            return (*about, *assumed_copies(1))
+        return (*about, near, *assumed_copies(1))
 
     def sensitivity(self, t: int) -> Sensitivity:
         """Return the L2 sensitivity of round t's sum to one record, before rounding to the grid."""

@@ -1,7 +1,9 @@
 """Random allocation: each record is used once, in a round that its node draws secretly.
 
-What the algorithms share that use it: their public numbers, their noise, and what stays secret. The
-theorem and its proof are in ``docs/privacy/random_allocation.md``.
+`OnlineLearning` and `WithoutReplacement` share these checks of public numbers, the calibration of
+noise, and the assumptions for reports. A *share* is the fraction of a node's records that an
+allocation assigns to a release; without shares the rounds have equal ones. The theorem and its
+proof are in ``docs/privacy/random_allocation.md``.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -20,29 +22,48 @@ from dpmesh.noise.mechanisms import Gaussian
 from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.problems.partition import PartitionedProblem
 
-Once: TypeAlias = Literal["arrival", "allocation"]
-"""Which batch uses a record: by the order in which records arrive, or drawn secretly."""
+BatchSampling: TypeAlias = Literal["arrival", "allocation"]
+"""Assignment of records to batches: in the order of arrival, or by random allocation."""
 
-SECRET = (
+SECRET_ROUNDS = (
     "all records are there before the first round; which round uses a record, and how many records "
     "a round uses, stays secret, also from somebody who measures how long a node takes"
 )
-"""What a report assumes of an allocation."""
+"""Assumption of random allocation, for privacy reports."""
 
 
-ALLOCATED = (
+NO_CORRELATED_NOISE = (
     "sampling='allocation': correlated noise of records whose rounds are secret is not proved"
 )
-ALLOCATED_VIEWS = "which rounds use a record is secret: views of less than everybody are not proved"
+"""Reason why random allocation requires independent noise."""
+
+NO_WEAKER_ADVERSARY = (
+    "which rounds use a record is secret: views of less than everybody are not proved"
+)
+"""Reason why random allocation has no epsilon under a weaker adversary."""
+
+ROUNDING = 1e-12
+"""Differences of shares up to this number are errors of rounding."""
 
 
 def check_sampling(sampling: str, records: int | None, batch_size: int, delta: float) -> None:
-    """Fail unless public numbers allow for an allocation, if that is asked for.
+    """Check the parameters that random allocation needs, if `sampling` is ``"allocation"``.
+
+    Parameters
+    ----------
+    sampling
+        ``"arrival"`` or ``"allocation"``.
+    records
+        Number of records of the smallest node; None with ``"arrival"``.
+    batch_size
+        Expected number of records in a batch.
+    delta
+        Delta of a record over the whole run.
 
     Raises
     ------
     ValueError
-        If `records` is missing or superfluous, there are too few, or the noise is Laplace noise.
+        If `records` is missing, superfluous or below `batch_size`, or if `delta` is 0.
     """
     one_of("sampling", sampling, ("arrival", "allocation"))
     if sampling == "arrival":
@@ -59,7 +80,7 @@ def check_sampling(sampling: str, records: int | None, batch_size: int, delta: f
 
 
 def check_sizes(records: int | None, problem: PartitionedProblem) -> None:
-    """Fail if a node has fewer records than is stated in public."""
+    """Raise a ValueError if a node has fewer than `records` records, the public minimum."""
     if records is not None and problem.fewest_records < records:
         fail("records", f"at most {problem.fewest_records}, those of the smallest node", records)
 
@@ -68,51 +89,57 @@ def check_sizes(records: int | None, problem: PartitionedProblem) -> None:
 def allocated_noise(
     allocation: RandomAllocation, epsilon: float, delta: float, *, copies: int = 1
 ) -> Gaussian:
-    """Return the least Gaussian noise on all releases of an allocation, of every copy of a record.
+    """Return the least Gaussian noise at which an allocation is (epsilon, delta)-DP for a record.
 
-    What an allocation may fail by counts as part of `delta`.
+    The guarantee is for replacing one record with all of its copies, against an adversary who sees
+    all releases but not which of them used the record. The allocation's probability of failure
+    counts as a part of `delta`, once for each copy.
     """
-    steps: Any = {"shares": allocation.shares} if allocation.shares else {}
     return Gaussian(
         random_allocation_noise_to_sensitivity(
             target_epsilon=epsilon,
             target_delta=delta - copies * allocation.failure,
             neighboring_relation="replace_one",
+            rounds=None if allocation.shares else allocation.rounds,
+            shares=allocation.shares or None,
             cycles=copies,
-            **(steps or {"rounds": allocation.rounds}),
         )
     )
 
 
 def dominating(allocations: Iterable[RandomAllocation]) -> RandomAllocation:
-    """Return an allocation that costs at least what each of these costs, at the same noise.
+    """Return an allocation whose epsilon is at least each of these allocations', at equal noise.
 
-    Its largest shares sum to at least what theirs sum to, for each number of them; the cost of a
-    pass rises with these sums (``docs/privacy/random_allocation.md``, Unequal shares).
+    Let f(k) be the sum of the k largest shares of an allocation. Epsilon increases with f
+    (majorization; ``docs/privacy/random_allocation.md``, Unequal shares). The returned shares are
+    the increments of the least concave function above the f of all these allocations.
     """
-    distinct = list(set(allocations))
-    if len(distinct) == 1:
-        return distinct[0]
-    longest = max(allocation.rounds for allocation in distinct)
-    sums = np.zeros((len(distinct), 1 + longest))
-    for row, allocation in zip(sums, distinct, strict=True):
+    different = list(set(allocations))
+    if len(different) == 1:
+        return different[0]
+    longest = max(allocation.rounds for allocation in different)
+    sums_of_largest = np.zeros((len(different), 1 + longest))  # f(0), .., f(longest) of each
+    for row, allocation in zip(sums_of_largest, different, strict=True):
         shares = np.array(allocation.shares or (1 / allocation.rounds,) * allocation.rounds)
         descending = np.sort(shares)[::-1]
         row[1:] = np.cumsum(np.pad(descending, (0, longest - len(shares))))
-    places = np.arange(1 + longest)
-    most = np.max(sums, axis=0)
-    while True:  # until no sum lies below the line between its neighbours
-        slopes = np.diff(most) / np.diff(places)
-        is_concave = np.concatenate(([True], np.diff(slopes) <= 1e-12, [True]))
+    counts = np.arange(1 + longest)
+    hull = np.max(sums_of_largest, axis=0)
+    while True:  # drop points below the line between their neighbours, until none is left
+        slopes = np.diff(hull) / np.diff(counts)
+        is_concave = np.concatenate(([True], np.diff(slopes) <= ROUNDING, [True]))
         if is_concave.all():
             break
-        places = places[is_concave]
-        most = most[is_concave]
-    hull_shares = np.diff(np.interp(np.arange(1 + longest), places, most))
-    positive_shares = hull_shares[hull_shares > 1e-12]
-    return replace(distinct[0], rounds=0, shares=tuple(positive_shares.tolist()))
+        counts = counts[is_concave]
+        hull = hull[is_concave]
+    hull_shares = np.diff(np.interp(np.arange(1 + longest), counts, hull))
+    positive_shares = hull_shares[hull_shares > ROUNDING]
+    return replace(different[0], rounds=0, shares=tuple(positive_shares.tolist()))
 
 
 def expected_sizes(problem: PartitionedProblem, rounds: int) -> Numbers:
-    """Return the public divisor of each node's batches, shape (nodes,): their expected size."""
+    """Return the expected size of each node's batches, shape (nodes,).
+
+    Sums over batches are divided by it: it is public, while the size of a batch is secret.
+    """
     return np.asarray(problem.records / rounds, dtype=np.float64)

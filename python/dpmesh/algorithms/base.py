@@ -4,22 +4,25 @@
         b = yield Message(state.x, self.release_of(t))      # private -> released -> received
         return State(b - alpha * g(b))                      # received -> private
 
-The loop that drives a round releases what it yields by the mechanism of its `Release`, with noise
-of a stream of its own, carries it, records it, and sends back what arrived. An algorithm never
-holds a stream of noise, a network or a ledger: nothing can be sent past the mechanism.
+A *release* is one output of a noise mechanism. The run (`dpmesh.run`) drives the round: it releases
+each message by the mechanism of its `Release`, with an independent stream of noise, records the
+release in a ledger, carries the message, and sends the received rows back into the round. An
+algorithm never holds a stream of noise, a network or a ledger, so that it cannot send a message
+without its mechanism.
 
-A round may release several times: it yields as many messages, and `release_of` returns a tuple of
-their releases. Four rules hold for them.
+A round may release several times. It then yields as many messages, and `release_of` returns a tuple
+of their releases, with these rules:
 
-- `sensitivity(t)` is that of the last of these releases that depends on the data.
-- The first message of a row in a round draws from the stream of (key, NOISE, round, row), each
-  further one from a stream of its own.
-- What follows from earlier releases and public numbers is released by `NoNoise` with a
-  `Sensitivity` of 0, whose reason says so: it costs nothing.
-- ``travels=False`` releases a value to its own node alone, which may go on with it.
+- `sensitivity(t)` is the sensitivity of the last of these releases that depends on the data.
+- The first message of a row in a round draws from the stream of (key, NOISE, round, row). Each
+  further message of the row draws from another stream.
+- A value that follows from earlier releases and public numbers is released by `NoNoise` with a
+  `Sensitivity` of 0, whose reason says so. It is post-processing, and adds nothing to epsilon.
+- ``travels=False`` releases a value to its node alone, which may compute with the noisy value.
 
-An algorithm is a frozen dataclass of its public parameters. State is a frozen record of arrays with
-the nodes on the first axis; randomness comes in through `key`, and a state never holds any.
+An algorithm is a frozen dataclass of its public parameters. Its state is a frozen record of arrays
+with the nodes on the first axis. Random numbers come from the `key` of each call: a state never
+holds a generator.
 """
 
 from __future__ import annotations
@@ -62,10 +65,12 @@ NOISES: Mapping[str, str] = {
     "noise_to_sensitivity": "noise over the sensitivity",
     "noise_std": "standard deviation",
 }
-"""Descriptions of the parameters that set the noise; an algorithm has one of them, or epsilon."""
+"""Parameters that set the noise, with their descriptions in reports.
+
+An algorithm has exactly one of these parameters, or it has `epsilon`."""
 
 KNOWN_TO_ALL = {"known_to_all": True}
-"""Metadata of a state's field that all nodes know: its array has no row for each node."""
+"""Metadata of a field of a state that all nodes know: its array has no axis of nodes."""
 
 AN_ALGORITHM = "an algorithm of dpmesh.algorithms, or a subclass of Algorithm of your own"
 
@@ -85,60 +90,90 @@ class _SignatureOfInit:
 
 
 class Algorithm(ABC, Generic[StateT, ProblemT]):
-    """Base class of private learning algorithms: rounds, releases and their plan."""
+    """Base class of private learning algorithms: a round of messages, and a plan of its releases.
+
+    A subclass is a frozen dataclass of public parameters. It implements `release_of`, `init`,
+    `round` and `parameters`, and sets `travels`. `dpmesh.simulate` runs it.
+    """
 
     __signature__ = _SignatureOfInit()
 
     travels: ClassVar[Travel]
+    """Communication pattern: ``"gossip"``, ``"server"``, ``"token"`` or ``"sums"``."""
 
     parameters_are_released: ClassVar[bool] = False
     """True if `parameters` follow from releases alone, so that the guarantee covers them."""
 
     any_rows: ClassVar[str] = ""
-    """Reason why the sensitivity holds for any messages of other nodes, honest or malicious.
+    """Reason why the sensitivity holds for any received messages, honest or malicious.
 
     Parties of a contract then need not trust each other's messages. Empty if that is not proved. A
-    subclass must state it again: see `holds_for_any_rows`.
+    subclass must state the reason again: see `holds_for_any_rows`.
     """
 
     follows_from_sizes: ClassVar[tuple[str, ...]] = ()
-    """Parameters that the sizes of all nodes together determine: no contract may state them.
+    """Names of parameters that the public sizes of all nodes determine.
 
-    Files may leave them out. Without ``"records"`` here, those are of the smallest node.
+    A contract may not state these parameters, and an experiment file may leave them out. A
+    parameter `records` that is not listed here is the number of records of the smallest node.
     """
 
     public_coins: ClassVar[frozenset[Purpose]] = frozenset({Purpose.INIT})
-    """The purposes whose streams all nodes must share; a node's others are its own secret."""
+    """Purposes whose random streams all nodes must share; streams of other purposes are secret."""
 
     takes_directed: ClassVar[bool] = False
-    """True if it learns over a `PushMatrix`, whose columns sum to 1 and rows need not."""
+    """True if directed networks are supported (`PushMatrix`: columns sum to 1, rows need not)."""
 
     no_views: ClassVar[str] = ""
-    """Reason why no epsilon under a weaker adversary is proved, where that holds for all runs."""
+    """Reason why no epsilon under a weaker adversary is proved for any run; empty if one may be."""
 
     counts_copies: ClassVar[bool] = False
-    """True if `release_of` already covers `copies`: the most nodes that hold the same record."""
+    """True if the noise of `release_of` already covers all `copies` of a record together."""
 
-    def __new__(cls: type[AlgorithmT], *bare: Any, **given: Any) -> AlgorithmT:
-        """Refuse a budget where noise is the parameter; list all names if one is unknown."""
-        parameters = getattr(cls, "__dataclass_fields__", {})
-        noise = next((name for name in NOISES if name in parameters), None)
+    def __new__(cls: type[AlgorithmT], *positional: Any, **named: Any) -> AlgorithmT:
+        """Check the names of arguments, before the fields of the dataclass are set.
+
+        Raises
+        ------
+        ValueError
+            If `epsilon` or `delta` is given to an algorithm whose parameter is the noise.
+        TypeError
+            If a name is unknown or a parameter is missing; the message lists all names.
+        """
+        noise = cls._noise_parameter()
         for name in ("epsilon", "delta"):
-            if noise is not None and name in given and name not in parameters:
+            if noise is not None and name in named and name not in cls._parameter_fields():
                 call = f"{cls.__name__}.for_budget(epsilon=.., delta=.., rounds=.., ..)"
-                fail(name, f"{noise}, which {call} finds for a budget", given[name])
-        takes = cls.__signature__
+                fail(name, f"{noise}, which {call} finds for a budget", named[name])
+        signature = cls.__signature__
         try:
-            if bare or given:  # copy and pickle call it without arguments
-                takes.bind(*bare, **given)
+            if positional or named:  # copy and pickle call it without arguments
+                signature.bind(*positional, **named)
         except TypeError as error:
-            names = ", ".join(takes.parameters)
+            names = ", ".join(signature.parameters)
             raise TypeError(f"{cls.__name__}: {error}; it takes by name: {names}") from None
         return super().__new__(cls)
 
+    @classmethod
+    def _parameter_fields(cls) -> Mapping[str, Any]:
+        """Return the parameters of the dataclass by name."""
+        fields: Mapping[str, Any] = getattr(cls, "__dataclass_fields__", {})
+        return fields
+
+    @classmethod
+    def _noise_parameter(cls) -> str | None:
+        """Return the name of the parameter that sets the noise, one of `NOISES`; None if none."""
+        for name in NOISES:
+            if name in cls._parameter_fields():
+                return name
+        return None
+
     @staticmethod
     def of_part(path: str) -> Any:
-        """Return a property that reads an attribute of a part, such as "contribution.unit"."""
+        """Return a property that reads the attribute at a dotted path, such as "algorithm.unit".
+
+        Algorithms that wrap another algorithm, or consist of parts, share its facts in this way.
+        """
         return property(attrgetter(path), doc=f"As `{path}`.")
 
     @classmethod
@@ -152,8 +187,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     ) -> AlgorithmT:
         """Return the algorithm with the least noise at which a run is (epsilon, delta)-DP.
 
-        The guarantee is that of the class: see its unit of privacy, neighbouring relation and
-        adversary.
+        The docstring of the class states the unit of privacy, the neighbouring relation and the
+        adversary of this guarantee.
 
         Parameters
         ----------
@@ -178,52 +213,62 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             If a number is out of its range, `rounds` is missing, or no noise keeps the budget:
             Gaussian noise needs a positive delta.
         """
-        parameters = getattr(cls, "__dataclass_fields__", {})
-        if "epsilon" in parameters:
+        if "epsilon" in cls._parameter_fields():
             return cls(*parts, epsilon=epsilon, delta=delta, **public)
-        if rounds is not None and "rounds" in parameters:
+        if rounds is not None and "rounds" in cls._parameter_fields():
             public["rounds"] = rounds
-        noise = next((name for name in NOISES if name in parameters), None)
+        noise = cls._noise_parameter()
         if noise is None:
             fail(cls.__name__, f"an algorithm with one of {', '.join(NOISES)}", "none")
 
-        def make(scale: float) -> AlgorithmT:
-            return cls(*parts, **{noise: scale}, **public)
+        def with_noise(value: float) -> AlgorithmT:
+            return cls(*parts, **{noise: value}, **public)
 
-        trial = make(1.0)
-        secure = trial.least_secure_noise(epsilon, delta)
-        if secure is not None:
-            return make(secure)
-        rounds = trial.run_length if rounds is None else rounds
+        trial = with_noise(1.0)
+        secure_noise = trial.least_secure_noise(epsilon, delta)
+        if secure_noise is not None:
+            return with_noise(secure_noise)
+        if rounds is None:
+            rounds = trial.run_length
         if rounds is None:
             fail("rounds", "the length of the run", None)
         guess = 1.0  # the search begins where the noise is as large as the sensitivity
         if isinstance(trial, Clipping):
-            guess /= trial.relative(1.0)
-        return make(Budget(epsilon, delta=delta).calibrate(make, rounds, guess=guess))
+            guess /= trial.noise_to_sensitivity_at(1.0)
+        return with_noise(Budget(epsilon, delta=delta).calibrate(with_noise, rounds, guess=guess))
 
     def least_secure_noise(self, epsilon: float, delta: float) -> float | None:
         """Return the least noise at which a run with secure aggregation is (epsilon, delta)-DP.
 
-        It is a value of the algorithm's noise parameter, such as `noise_multiplier`. None without
-        secure aggregation.
+        Returns
+        -------
+        A value of the algorithm's noise parameter, such as `noise_multiplier`. None if the
+        algorithm uses no secure aggregation.
         """
         return None
 
     @property
     def rewinds(self) -> bool:
-        """True if a round that fails leaves the state before it unchanged."""
+        """True if a failed round can be run again: it leaves the state before it unchanged."""
         return True
 
     @property
     def releases_decide(self) -> bool:
-        """True if earlier releases decide which planned releases happen; all planned ones count."""
+        """True if earlier releases decide which of the planned releases happen.
+
+        The epsilon of the plan counts all planned releases.
+        """
         return False
 
     def refused_by_parties(self) -> Mapping[str, str]:
-        """Return parameter values that a contract between parties refuses, as no proof covers them.
+        """Return the parameters whose values a contract between parties refuses.
 
-        The keys are names of parameters, the values what to set instead.
+        No proof covers these values where parties do not trust each other.
+
+        Returns
+        -------
+        Names of parameters, each with the words that a contract's error gives, such as ``"wanted
+        one that is proved, got 'paper'"``. Empty by default.
         """
         return {}
 
@@ -249,8 +294,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     def assumptions(self) -> tuple[str, ...]:
         """Assumptions of the guarantee that this package cannot check, in words.
 
-        By default those of correlated noise, such as trust between link partners; none for
-        independent noise.
+        By default these are the assumptions of correlated noise, such as trust between link
+        partners. Independent noise needs none.
         """
         strategy = strategy_of(getattr(self, "noise", None))
         if strategy is None:
@@ -261,34 +306,64 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     def release_of(self, t: int) -> Releases:
         """Return the public description of round t's releases: mechanism, sensitivity, sampling.
 
-        It follows from public numbers alone; `plan` collects it over all rounds. Where the run
-        decides (for example whose turn it is), it is the most that can be released.
+        The description follows from public numbers alone. `plan` collects it over all rounds. Where
+        only the run decides what is released (for example whose turn it is), the description is of
+        the most that the round can release.
+
+        Parameters
+        ----------
+        t
+            Round, from 0.
+
+        Returns
+        -------
+        One release, or a tuple of releases in the order of the round's messages.
         """
 
     @abstractmethod
     def init(self, problem: ProblemT, key: Key) -> StateT:
-        """Return the state before round 0, which must not depend on the data."""
+        """Return the state before round 0, which must not depend on private data.
+
+        Parameters
+        ----------
+        problem
+            Problem to learn, with the records of the nodes of this process.
+        key
+            Key of the run's random numbers.
+        """
 
     @abstractmethod
     def round(self, state: StateT, t: int, problem: ProblemT, key: Key) -> Round[StateT]:
-        """Run round t, counted from 0, as a generator.
+        """Run round t as a generator, which yields messages and returns the next state.
 
-        It yields each `Message` before noise, is sent the received values, and returns the next
-        state.
+        Each `Message` holds values before noise. The received values are sent back into the
+        generator: see `dpmesh.algorithms.messages`.
+
+        Parameters
+        ----------
+        state
+            State before the round; its arrays must not be changed.
+        t
+            Round, from 0.
+        problem
+            Problem to learn.
+        key
+            Key of the round's random numbers other than noise.
         """
 
     @abstractmethod
     def parameters(self, state: StateT) -> Floats:
         """Return each node's current model, shape (nodes, dim), for evaluation.
 
-        No guarantee covers it unless `parameters_are_released`. Publish `published`.
+        No guarantee covers these models, unless `parameters_are_released` is True. To publish
+        models, use `published`.
         """
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
-        """Return bounds on how far messages move with a record and with earlier messages.
+        """Return bounds on how far messages move with a record and with received messages.
 
-        Epsilon under a weaker adversary (network DP) rests on these public numbers; see
-        `dpmesh.privacy.views`. `NotProved` if there is no proof.
+        Epsilon under a weaker adversary (network DP), who sees some of the messages only, is
+        computed from these public bounds: see `dpmesh.privacy.views`.
 
         Parameters
         ----------
@@ -296,6 +371,10 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             Number of rounds of the run.
         problem
             The linear problem, or `LossFacts` with its public facts.
+
+        Returns
+        -------
+        The bounds of each round, or `NotProved` with the reason why there is no proof.
         """
         unknown = f"{type(self).__name__} has no proof under a weaker adversary"
         return NotProved(reason=self.no_views or unknown)
@@ -308,7 +387,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         delta: float | None = None,
         canaries: int = 1_000,
     ) -> tuple[Pair, Crowd]:
-        """Return made-up data on which the algorithm leaks as much as its plan allows, for audits.
+        """Return made-up data for audits, on which the algorithm should leak all that it may.
 
         A canary is a made-up record (or client) whose presence an audit tries to detect. The pair
         is two neighbouring problems, for `dpmesh.audit.audit_algorithm`. The crowd is a problem
@@ -330,10 +409,11 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         return self.leaking_data(size)
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return the data of `worst_case`; override it where other data leak more.
+        """Return the data of `worst_case`; a subclass overrides it if other data leak more.
 
-        The first record of each node is a canary against all its others, on a linear model; a
-        second node, whose noise must differ, has none.
+        Here a linear model is learned. The first record of a node is a canary, whose gradient all
+        other records of the node oppose. The pair has a second node without a canary, so that an
+        audit notices if both nodes have the same noise.
         """
         rounds = 3 if size.rounds is None else integer("rounds", size.rounds, at_least=1)
         records = getattr(self, "records", None) or rounds * getattr(self, "batch_size", 1)
@@ -360,7 +440,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
         """Return all releases of a run, from public numbers alone, before any data are touched.
 
-        ``plan(rounds).cost(delta).epsilon`` is the epsilon of the run.
+        ``plan(rounds).cost(delta).epsilon`` is the epsilon of the run, for the unit of privacy,
+        neighbouring relation and adversary in the docstring of the class.
 
         Parameters
         ----------
@@ -372,47 +453,66 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         """
         releases: list[Release] = []
         for t in each_round(rounds):
-            of_round = self.release_of(t)
-            instance("release_of", of_round, "a Release, or a tuple of them", Release, tuple)
-            releases += (of_round,) if isinstance(of_round, Release) else of_round
-        reaction: Reaction | NotProved | None = None
-        if self.no_views:
-            reaction = None if problem is None else NotProved(reason=self.no_views)
-        elif changed := _changed_since_reaction(type(self)):
-            what = f"{type(self).__name__} changes {changed} and states no reaction of its own"
-            reaction = None if problem is None else NotProved(reason=what)
-        elif type(problem) is LinearProblem or type(problem) is LossFacts:
-            reaction = self.reaction(rounds, problem)
-        elif problem is not None:
-            reaction = NotProved(reason="the problem is no linear model of known smoothness")
+            releases_of_round = self.release_of(t)
+            expected = "a Release, or a tuple of them"
+            instance("release_of", releases_of_round, expected, Release, tuple)
+            if isinstance(releases_of_round, Release):
+                releases.append(releases_of_round)
+            else:
+                releases.extend(releases_of_round)
         copies: int | None = getattr(self, "copies", None)
+        uncounted_copies = copies or 1
+        if self.counts_copies:
+            uncounted_copies = 1
         return Plan(
             releases=tuple(releases),
             neighboring_relation=self.neighboring_relation,
             unit=self.unit,
-            assumptions=(*self.assumptions, *distinct(copies)),
-            copies=1 if self.counts_copies else copies or 1,
+            assumptions=(*self.assumptions, *assumed_copies(copies)),
+            copies=uncounted_copies,
             clipped=self.clipped_noise if isinstance(self, Clipping) else None,
-            reaction=reaction,
+            reaction=self._checked_reaction(rounds, problem),
         )
 
-    def most_rounds(self, problem: ProblemT) -> int | None:
-        """Return the largest number of rounds, where each record is used in one round only.
+    def _checked_reaction(
+        self, rounds: int, problem: Problem | LossFacts | None
+    ) -> Reaction | NotProved | None:
+        """Return the `reaction` if its proof covers this class and problem; None if no problem."""
+        if problem is None:
+            return None
+        if self.no_views:
+            return NotProved(reason=self.no_views)
+        changed = _changed_since_reaction(type(self))
+        if changed:
+            reason = f"{type(self).__name__} changes {changed} and states no reaction of its own"
+            return NotProved(reason=reason)
+        if type(problem) is LinearProblem or type(problem) is LossFacts:
+            return self.reaction(rounds, problem)
+        return NotProved(reason="the problem is no linear model of known smoothness")
 
-        None if records do not run out, or if chance decides when they do.
+    def most_rounds(self, problem: ProblemT) -> int | None:
+        """Return the number of rounds after which all records are used, if each is used once.
+
+        None if records may be used again, or if random numbers decide when they run out.
         """
         return None
 
     def published(self, state: StateT, received: Any) -> Any:
         """Return the models to publish, shape (nodes, dim), which follow from releases alone.
 
+        By default these are the `parameters` if `parameters_are_released`, else the last received
+        messages.
+
         Parameters
         ----------
         state
-            The state after a round.
+            State after a round.
         received
-            Messages that arrived last, shape (nodes, dim); None before the first. By default they
-            are the models to publish, or the `parameters` if `parameters_are_released`.
+            Last received messages, shape (nodes, dim); None before the first message.
+
+        Returns
+        -------
+        The models. None if nothing was released yet.
         """
         if self.parameters_are_released:
             return Released(self.parameters(state))
@@ -425,10 +525,12 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         ----------
         t
             Round, from 0.
-        turns, records
-            Number of turns that each node has had, and of its records, shape (nodes,).
+        turns
+            Number of turns that each node has had, shape (nodes,).
+        records
+            Number of records of each node, shape (nodes,).
         key
-            Key of the public coins.
+            Key of the public coins, which all nodes share.
 
         Raises
         ------
@@ -438,56 +540,72 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         raise NotImplementedError(f"{type(self).__name__} passes no token")
 
     def release_by(self, node: int, t: int) -> Releases:
-        """Return the release of a node that sends in round t: `release_of` with its batch."""
+        """Return the releases of round t if `node` is the sender (algorithms with a token).
+
+        By default these are the releases of `release_of`.
+        """
         return self.release_of(t)
 
-    def unit_of(self, t: int, problem: ProblemT) -> float:
-        """Return the least `Message.unit` of round t, a factor on sensitivity and noise.
+    def least_scale_factor(self, t: int, problem: ProblemT) -> float:
+        """Return the smallest `Message.scale_factor` that a message of round t may have.
 
-        It follows from public numbers alone. It is not the unit of privacy.
+        It follows from public numbers alone. Sensitivity and noise of a message are those of
+        `release_of` times its scale factor.
         """
         return 1.0
 
     def losses(self, state: StateT, t: int, problem: ProblemT, key: Key) -> Numbers | None:
-        """Return the losses, before round t, of the nodes that learn in it; None if no node does.
+        """Return the losses, before round t, of the nodes that learn in the round.
 
-        Each node's loss is on the records that it uses in the round. No epsilon covers the losses.
+        Each node's loss is the mean over the records that it uses in the round. No guarantee covers
+        the losses.
+
+        Returns
+        -------
+        Shape (learning nodes,). None if no node learns in the round.
         """
         return None
 
     def examples(self, t: int, problem: ProblemT, key: Key) -> Batches | None:
-        """Return the records that each node uses in round t, for the metric ``"regret"``.
+        """Return the indices of the records that each node uses in round t.
 
-        None if a record may be used in several rounds.
+        The metric ``"regret"`` needs them. None if a record may be used in several rounds.
         """
         return None
 
 
 def holds_for_any_rows(algorithm: AnyAlgorithm) -> str:
-    """Return why an algorithm's sensitivity holds for any received rows; empty if not proved.
+    """Return why an algorithm's sensitivity holds for any received messages, also malicious ones.
 
-    The class itself must state `any_rows`: a subclass may have changed what its base proves. A
-    first stage, such as private centering, also needs it of the algorithm that follows.
+    The class of the algorithm must state the reason as `any_rows`. A reason that it inherits does
+    not count, since the subclass may have changed the proof. An algorithm that wraps another one,
+    such as private centering, needs the reason of both.
+
+    Returns
+    -------
+    The reason, or an empty string if there is no proof.
     """
-    why = vars(type(algorithm)).get("any_rows", "")
+    reason = vars(type(algorithm)).get("any_rows", "")
     inner = getattr(algorithm, "algorithm", None)
     if inner is None or holds_for_any_rows(inner):
-        return str(why)
+        return str(reason)
     return ""
 
 
-def distinct(copies: int | None) -> tuple[str, ...]:
-    """Return what a guarantee assumes of copies of a record; nothing if it does not count them."""
+def assumed_copies(copies: int | None) -> tuple[str, ...]:
+    """Return the assumption that a record is at no more than `copies` nodes; () if that is None."""
     if copies is None:
         return ()
-    return (f"no record is held by more than {copies} node{'s' * (copies > 1)}, nor twice by one",)
+    nodes = "node" if copies == 1 else "nodes"
+    return (f"no record is held by more than {copies} {nodes}, nor twice by one",)
 
 
 def _changed_since_reaction(kind: type) -> str:
-    """Return a member that a subclass changes although it inherits `reaction`; empty if none.
+    """Return the name of a member that a subclass overrides but for `reaction`; empty if none.
 
-    Post-processing has no cost against an adversary who sees all messages. Under a weaker one it
-    may carry a record to nodes for which the inherited reaction is not proved.
+    Against an adversary who sees all messages a subclass may add post-processing. Under a weaker
+    adversary, post-processing may carry the effect of a record to nodes for which the inherited
+    `reaction` is not proved.
     """
     for base in kind.__mro__:
         if "reaction" in vars(base):
@@ -499,20 +617,20 @@ def _changed_since_reaction(kind: type) -> str:
 
 
 def require_problem(algorithm: object, problem: object, *methods: str) -> None:
-    """Fail unless a problem has the methods that an algorithm calls."""
+    """Raise a ValueError unless a problem has these methods, which an algorithm calls."""
     expected = f"what {type(algorithm).__name__} can learn, such as a LinearProblem"
     require_methods("problem", problem, expected, *methods)
 
 
 def initial_parameters(problem: ModelProblem, key: Key, nodes: int) -> Floats:
-    """Return copies of the model that `problem.initial` returns, shape (nodes, dim).
+    """Return the model of `problem.initial` for each of `nodes` nodes, shape (nodes, dim).
 
-    Those of a `LinearProblem` take the type of its records.
+    The dtype is float32 or float64, as the model's; for a `LinearProblem`, as its features'.
 
     Raises
     ------
     ValueError
-        If it returns anything but one model of finite numbers.
+        If `problem.initial` does not return one model of finite numbers, shape (1, dim).
     """
     model = floats("initial", problem.initial(key), ndim=2)
     models: Floats = np.repeat(model, nodes, axis=0)

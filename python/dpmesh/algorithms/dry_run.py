@@ -192,8 +192,8 @@ def _answer_to(message: Message) -> Released | None:
     values = message.values
     if values is None:
         return None
-    if message.among is None or message.rows is None:
+    if message.row_count is None or message.rows is None:
         return Released(np.array(values))
-    every_row = np.full((message.among, values.shape[1]), np.nan, values.dtype)
-    every_row[message.rows % message.among] = values
+    every_row = np.full((message.row_count, values.shape[1]), np.nan, values.dtype)
+    every_row[message.rows % message.row_count] = values
     return Released(every_row)

@@ -230,7 +230,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
             fail("delta", expected, delta)
         numbers = self.combination.public(self.contribution)
         sums = calibrated_sum(epsilon=epsilon, delta=delta, **numbers)
-        return sums.noise_to_sensitivity / self.relative(1.0)
+        return sums.noise_to_sensitivity / self.noise_to_sensitivity_at(1.0)
 
     @cached_property
     def secure_sum(self) -> SecureSum | None:

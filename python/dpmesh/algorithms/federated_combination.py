@@ -108,9 +108,12 @@ class TrustedServer:
         total = Sensitive(total_update[np.newaxis].astype(contribution.precision(state.w)))
         models_down = contribution.models * contribution.expected_clients
         updates_up = self.arrival_rate * contribution.expected_clients
-        unit = state.clipping_norm if contribution.bits else 1.0
+        scale_factor = state.clipping_norm if contribution.bits else 1.0
         return Message(
-            total, algorithm.release_of(t), copies=ceil(models_down) + ceil(updates_up), unit=unit
+            total,
+            algorithm.release_of(t),
+            copies=ceil(models_down) + ceil(updates_up),
+            scale_factor=scale_factor,
         )
 
 

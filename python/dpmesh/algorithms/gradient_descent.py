@@ -1,11 +1,14 @@
 """Private decentralized gradient descent: gossip, and a gradient over all of a node's records.
 
 The simplest algorithm of this package, and the worked example of how to add one. In a round a node
-mixes what its neighbours sent, and steps against the mean of its records' clipped gradients at the
-mixed point:
+averages its neighbours' noisy models, and steps against the mean g of its records' clipped
+gradients at the averaged model:
 
-    b_t     = A^k (x_t + n_t),   n_t ~ N(0, (z S)^2)
+    b_t     = A^k (x_t + n_t),   n_t ~ N(0, (z S_t)^2)
     x_(t+1) = b_t - alpha g(b_t)
+
+A is the mixing matrix, S_t = 2 alpha L / (batch size) the sensitivity of x_t, and z half of the
+noise multiplier.
 
 With k > 1 mixings of each noisy message this is Muffliato (Cyffers, Even, Bellet and Massoulié,
 "Muffliato: Peer-to-Peer Privacy Amplification for Decentralized Optimization and Averaging", 2022,
@@ -20,7 +23,7 @@ from math import sqrt
 
 from dpmesh._privacy_types import Floats, Sensitive
 from dpmesh.algorithms.descent import Descent
-from dpmesh.algorithms.gradients import descended
+from dpmesh.algorithms.gradients import gradient_step
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.keys import Key
 from dpmesh.noise.rounding import ROUNDINGS, SINGLE, most_noise
@@ -98,16 +101,23 @@ class GradientDescent(Descent[GradientDescentState]):
     any_rows = "a node steps from what it received, by a mean of clipped gradients"
 
     def release_of(self, t: int) -> Release:
-        """Return the messages x_t + n_t, which depend on the batch of round t - 1."""
-        return self.noisy(t)
+        """Return the release of x_t + n_t, which depends on the batch of round t - 1."""
+        return self.noisy_release(t)
 
     def outgrows_single(self, rounds: int, dim: int) -> bool:
-        """Return True if float32 may round models of `dim` parameters by more than noise covers.
+        """Return True if rounding models to float32 might exceed what the noise covers.
 
-        A model moves by at most alpha L in a step, and by the noise that it averages. So no model
-        is longer than all steps together and, with a probability above ``1 - 2^-63``, the noise of
-        as many rounds. Its rounding is covered up to a multiple of the least sensitivity. All of
-        these are public numbers.
+        The sensitivity of a message does not count its rounding. The noise covers the rounding of a
+        model as long as its norm is below a multiple of the smallest sensitivity. A step moves a
+        model by at most alpha L. So its norm is at most the sum of all steps plus, with a
+        probability above ``1 - 2^-63``, the noise of as many rounds. All these numbers are public.
+
+        Parameters
+        ----------
+        rounds
+            Number of rounds of the run.
+        dim
+            Length of the model.
         """
         if self.noise_to_sensitivity is None or rounds < 2:
             return False
@@ -121,8 +131,11 @@ class GradientDescent(Descent[GradientDescentState]):
         return longest_model > SINGLE.longest(ROUNDINGS) * min(sensitivities)
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
-        """Return bounds on how far x_(t+1) moves with a record and with received messages."""
-        if self.times_mixed > 1:
+        """Return bounds on how far x_(t+1) moves with a record and with received messages.
+
+        There is no proof with several mixings or several batches: see `Algorithm.reaction`.
+        """
+        if self.mixing_count > 1:
             return NotProved(reason="sums that nodes relay within a round are not accounted for")
         if self.batches > 1:
             return NotProved(reason="rounds that use some of the records are not accounted for")
@@ -136,19 +149,16 @@ class GradientDescent(Descent[GradientDescentState]):
 
     def init(self, problem: LinearProblem, key: Key) -> GradientDescentState:
         """Return the state before round 0: all models at the problem's `initial`, 0 by default."""
-        return GradientDescentState(Sensitive(self.start(problem, key)))
+        return GradientDescentState(Sensitive(self.initial_models(problem, key)))
 
     def round(
         self, state: GradientDescentState, t: int, problem: LinearProblem, key: Key
     ) -> Round[GradientDescentState]:
-        """Send, mix, and step from the mixed point against the mean clipped gradient of a batch.
-
-        With one batch (`batches` is 1) these are all records of a node.
-        """
-        b = yield from self.mixed(Message(state.x, self.release_of(t)))
+        """Send x_t + n_t, mix to b_t, and step from b_t against the mean clipped gradient."""
+        b = yield from self.send_and_mix(Message(state.x, self.release_of(t)))
         alpha = at(self.step_size, t + 1)
         records = self.records_of(t, problem)
-        x = descended(problem, b, alpha, records, clipping_norm=self.clipping_norm)
+        x = gradient_step(problem, b, alpha, records, clipping_norm=self.clipping_norm)
         return GradientDescentState(Sensitive(x))
 
     def parameters(self, state: GradientDescentState) -> Floats:

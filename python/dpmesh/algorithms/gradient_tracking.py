@@ -1,17 +1,21 @@
-"""Private gradient tracking: each node follows the gradient of all nodes, not its own.
+"""Private gradient tracking: each node steps along an estimate of all nodes' mean gradient.
 
-Where nodes hold different records, gossip with a constant step ends away from the optimum: each
-node pulls towards its own. Gradient tracking (Nedić, Olshevsky and Shi, "Achieving Geometric
-Convergence for Distributed Optimization over Time-Varying Graphs", 2017, Algorithm 1) mixes a
-tracker y beside the model, whose mean over the nodes is the mean of their last gradients:
+Where nodes hold different records, gossip with a constant learning rate does not converge to the
+optimum: each node pulls towards its local optimum. Gradient tracking (Nedić, Olshevsky and Shi,
+"Achieving Geometric Convergence for Distributed Optimization over Time-Varying Graphs", 2017,
+Algorithm 1) mixes two rows of each node: its model x and a tracker y. The mean of the trackers over
+the nodes is the mean of the nodes' last noisy gradients h:
 
     h_t     = g(x_t) + n_t,   n_t ~ N(0, (z S)^2)
     y_t     = c_t + h_t - h_(t-1),   y_0 = h_0
     x_(t+1) = A (x_t - alpha y_t),   c_(t+1) = A y_t
 
-Noise is added to a gradient when it is taken, and leaves the tracker with it when the next one
-comes. Noise of its own on each message of the tracker would stay in it for ever: the mean of the
-trackers would be a random walk. What travels is then a function of noisy gradients alone.
+Here g(x_t) is the mean of a node's clipped gradients, S its sensitivity, z half of the noise
+multiplier, A the mixing matrix and c_t the mixed tracker.
+
+Noise is added to each gradient, and is subtracted from the tracker together with this gradient one
+round later. Independent noise on each message of the tracker would instead accumulate: the mean of
+the trackers would be a random walk. Messages are functions of noisy gradients alone.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import numpy as np
 
 from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh.algorithms.descent import Descent
-from dpmesh.algorithms.gradients import gradient_of
+from dpmesh.algorithms.gradients import mean_gradients
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.keys import Key
 from dpmesh.noise.mechanisms import NoNoise
@@ -32,21 +36,21 @@ from dpmesh.privacy.releases import Release
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import at
 
-_OF_RELEASES = Sensitivity(0.0, "l2", "trackers and models follow from noisy gradients alone")
+_MESSAGES = Sensitivity(0.0, "l2", "trackers and models follow from noisy gradients alone")
 
 
 @dataclass(frozen=True)
 class TrackingState:
-    """State of the nodes before a round, shapes (nodes, dim): all of it follows from releases.
+    """State of the nodes before a round, computed from releases alone.
 
     Parameters
     ----------
     x
-        Models x_t.
+        Models x_t, shape (nodes, dim).
     tracker
-        Mixed trackers c_t.
+        Mixed trackers c_t, shape (nodes, dim).
     gradient
-        The last noisy gradients h_(t-1).
+        Last noisy gradients h_(t-1), shape (nodes, dim); 0 before round 0.
     """
 
     x: Released
@@ -97,37 +101,40 @@ class GradientTracking(Descent[TrackingState]):
     True
     """
 
-    first_use: ClassVar[int] = 0
+    first_noisy_round: ClassVar[int] = 0
     parameters_are_released = True
 
     def sensitivity(self, t: int) -> Sensitivity:
         """Return the L2 sensitivity of a node's mean gradient in round t, given earlier ones."""
         reason = "2 L / records, one clipped gradient replaced"
-        return Sensitivity(self.mean_gradient_moves, "l2", reason)
+        return Sensitivity(self.mean_gradient_sensitivity, "l2", reason)
 
     def release_of(self, t: int) -> tuple[Release, Release]:
         """Return the releases of round t: noisy gradients, and messages computed from them."""
-        return self.noisy(t), Release(t, NoNoise(), _OF_RELEASES)
+        return self.noisy_release(t), Release(t, NoNoise(), _MESSAGES)
 
     def init(self, problem: LinearProblem, key: Key) -> TrackingState:
-        """Start all nodes at the problem's `initial`, with trackers of 0."""
-        x = self.start(problem, key)
-        return TrackingState(*(Released(rows) for rows in (x, np.zeros_like(x), np.zeros_like(x))))
+        """Return the state before round 0: all nodes at the problem's `initial`, trackers at 0."""
+        x = self.initial_models(problem, key)
+        return TrackingState(
+            x=Released(x), tracker=Released(np.zeros_like(x)), gradient=Released(np.zeros_like(x))
+        )
 
     def round(
         self, state: TrackingState, t: int, problem: LinearProblem, key: Key
     ) -> Round[TrackingState]:
-        """Take noisy gradients, put them into the trackers, and mix trackers and models."""
-        noisy, of_releases = self.release_of(t)
+        """Release noisy gradients h_t, update the trackers, and mix models and trackers."""
+        gradient_release, message_release = self.release_of(t)
         records = self.records_of(t, problem)
         L = self.clipping_norm
-        g = gradient_of(problem, state.x, records, clipping_norm=L)
-        h = yield Message(Sensitive(g), noisy, travels=False)
+        g = mean_gradients(problem, state.x, records, clipping_norm=L)
+        h = yield Message(Sensitive(g), gradient_release, travels=False)
         y = state.tracker + (h - state.gradient)
         stepped = state.x - np.asarray(at(self.step_size, t + 1), y.dtype) * y
         rows = Sensitive(np.concatenate([stepped, y], axis=1))
-        x, tracker = np.split((yield from self.mixed(Message(rows, of_releases))), 2, axis=1)
-        return TrackingState(Released(x), Released(tracker), h)
+        mixed_rows = yield from self.send_and_mix(Message(rows, message_release))
+        x, tracker = np.split(mixed_rows, 2, axis=1)
+        return TrackingState(x=Released(x), tracker=Released(tracker), gradient=h)
 
     def published(self, state: TrackingState, received: Released | None) -> Released | None:
         """Return the models x_t to publish, shape (nodes, dim); None before the first message."""

@@ -1,4 +1,13 @@
-"""Gradients and steps of problems, those of users' own among them."""
+"""Clipped gradients and steps, also of problems that users define.
+
+A sensitivity rests on each record's gradient being clipped by itself. The problems of this package
+do so in one kernel. For a problem of a user, these functions clip each record's gradient, or check
+the result of the user's methods: its length at each call, and a few pairs of records at the start.
+
+A *batch* is a set of records of one node. `batches` holds the batches of all nodes, either as an
+array of record indices, shape (nodes, batch size), or as ``(indptr, indices)``: node i then has the
+records ``indices[indptr[i]:indptr[i + 1]]``. `point` is the model at which gradients are taken.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +26,31 @@ from dpmesh.problems import GradientProblem, LinearProblem
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.problems.partition import PartitionedProblem
 
-_NUMBERS_AT_ONCE = 1 << 22  # of gradients of single records
+_NUMBERS_AT_ONCE = 1 << 22  # a chunk of record gradients in float64 then fits into 32 MiB
 
 
 def clipped_gradient_sums(
     problem: GradientProblem, point: Floats, batches: Ragged, clipping_norm: float
 ) -> Sensitive:
-    """Return each node's sum of its records' gradients at its point, each clipped to an L2 norm.
+    """Return each node's sum of clipped record gradients, shape (nodes, dim), without weight decay.
 
-    The clipping is the package's own. A problem that clips the gradients of its records by itself
-    has a method ``clipped_sums``: linear models and networks do. Of another problem, and of a
-    subclass with a gradient of its own, gradients are taken record by record and clipped here, in
-    float64. A record whose gradient is NaN, infinite or raises an error counts as 0, so that no
-    record moves a sum by more than `clipping_norm`.
+    A problem with a method ``clipped_sums``, such as a linear model or a neural network of this
+    package, clips in one kernel. For any other problem, and for a subclass that overrides
+    ``gradient``, gradients are taken record by record and clipped here, in float64. A record whose
+    gradient is NaN or infinite, or raises an error, counts as 0. So no record moves a sum by more
+    than `clipping_norm` in L2 norm if it is added or removed.
 
     Parameters
     ----------
     problem
-        A `LinearProblem`, or one with ``gradient(params, batches)`` whose row r is the mean
-        gradient at ``params[r]`` of batch r, weight decay included.
+        A `LinearProblem`, or a problem with ``gradient(params, batches)``. Row r of its result is
+        the mean gradient of batch r at ``params[r]``, weight decay included.
     point
-        The model of all nodes, shape (1, dim), or of each, shape (nodes, dim).
+        One model for all nodes, shape (1, dim), or the model of each node, shape (nodes, dim).
     batches
-        ``(indptr, indices)``: the records of each node, possibly none.
+        Records of each node as ``(indptr, indices)``; a node may have none.
     clipping_norm
-        Positive.
+        Largest L2 norm of a record's gradient, positive; longer ones are clipped.
 
     Returns
     -------
@@ -63,18 +72,22 @@ def clipped_gradient_sums(
 
 
 class ClipsRecords(Protocol):
-    """A problem that clips the gradients of its records by itself."""
+    """Protocol of a problem that clips the gradient of each of its records."""
 
     def clipped_sums(self, params: Floats, batches: Ragged, clipping_norm: float) -> Sensitive:
-        """Return the sum of each node's record gradients, each of L2 norm at most `clipping_norm`.
+        """Return each node's sum of clipped record gradients, shape (nodes, dim), float64.
 
-        Shape (nodes, dim), float64, without weight decay. A record whose gradient is not finite
-        adds 0. A record's part must not depend on other records.
+        Each record adds its gradient, clipped to the L2 norm `clipping_norm`, without weight decay.
+        A record whose gradient is not finite adds 0. A record's summand must not depend on other
+        records.
         """
 
 
 def clips_records(problem: object) -> TypeGuard[ClipsRecords]:
-    """Return True if a problem has ``clipped_sums`` and no subclass changes the gradient."""
+    """Return True if a problem has ``clipped_sums``, and no subclass of it changes ``gradient``.
+
+    A subclass that overrides ``gradient`` alone would inherit sums of other gradients.
+    """
     for kind in type(problem).__mro__:
         if "clipped_sums" in vars(kind):
             return True
@@ -86,7 +99,7 @@ def clips_records(problem: object) -> TypeGuard[ClipsRecords]:
 def _clipped(
     problem: GradientProblem, point: Floats, records: Indices, clipping_norm: float
 ) -> Floats:
-    """Return the clipped gradient of each record, shape (records, dim), 0 where there is none."""
+    """Return the clipped gradient of each record, shape (records, dim); 0 if it is not finite."""
     gradients = _gradients(problem, point, records)
     gradients[~np.isfinite(kernels.row_norms(gradients))] = 0.0
     clipped: Floats = kernels.clip_rows(gradients, clipping_norm)
@@ -94,14 +107,18 @@ def _clipped(
 
 
 def _gradients(problem: GradientProblem, point: Floats, records: Indices) -> Floats:
-    """Return the gradient of each record's loss in float64; NaN for a record that raises."""
+    """Return the gradient of each record's loss in float64; NaN for a record that raises.
+
+    If a batch raises an error, its halves are tried, down to the record that causes the error: the
+    other records must not be affected.
+    """
     points = np.repeat(point, len(records), axis=0)
-    singles = np.arange(len(records) + 1), records
+    one_record_each = np.arange(len(records) + 1), records
     try:
-        rows = np.asarray(problem.gradient(points, singles), np.float64)
+        rows = np.asarray(problem.gradient(points, one_record_each), np.float64)
     except MemoryError:
         raise
-    except Exception:  # any error that a record causes is that record's alone
+    except Exception:
         if len(records) == 1:
             return np.full((1, point.shape[1]), np.nan)
         half = len(records) // 2
@@ -112,25 +129,42 @@ def _gradients(problem: GradientProblem, point: Floats, records: Indices) -> Flo
 
 
 MOST_RECORDS = 2**16
-"""Of a mean in float32: its rounding and that of its step move it by 0.8% of what a record does."""
+"""Largest number of records in a float32 mean.
+
+With so many, rounding the mean and its step moves them by 0.8% of the effect of a record."""
 
 PAIRS = 4
-"""So many pairs of records of each node are tested."""
+"""Number of pairs of records of each node that `require_clipped_records` tests."""
 
 
-def gradient_of(
+def mean_gradients(
     problem: GradientProblem, point: Floats, batches: Batches, *, clipping_norm: float | None
 ) -> Floats:
-    """Return the mean gradients at `point`, as `problem.gradient` does.
+    """Return each node's mean clipped gradient at its point, weight decay included.
 
-    A problem of a user's own, or with a gradient of its own, gets a copy of the point, to which it
-    cannot write, and the length of its mean gradient is checked; see also `check_records`.
+    A problem of a user gets a read-only copy of the point, and the length of its mean gradient is
+    checked. See also `require_clipped_records`.
+
+    Parameters
+    ----------
+    problem
+        Problem with a method ``gradient``.
+    point
+        Model of each node, shape (nodes, dim).
+    batches
+        Records of each node: see the module.
+    clipping_norm
+        Largest L2 norm of a record's gradient; None for no clipping.
+
+    Returns
+    -------
+    Shape (nodes, dim).
 
     Raises
     ------
     ValueError
-        If gradients are longer than means of clipped ones, up to rounding, or a batch has more than
-        `MOST_RECORDS` of them in float32.
+        If a mean gradient without weight decay is longer than `clipping_norm`, up to rounding, or a
+        float32 batch has more than `MOST_RECORDS` records.
     """
     if point.itemsize == 4:
         _check_sizes(batches)
@@ -140,14 +174,14 @@ def gradient_of(
     g: Floats = custom.gradient(read_only(point.copy()), batches, clipping_norm=clipping_norm)
     if clipping_norm is not None:
         decay = problem.regularization
-        of_losses = kernels.weighted_sum((1.0, g), (-decay, point))
-        longest = clipping_norm + 1e-4 * (clipping_norm + decay * kernels.row_norms(point))
-        if (kernels.row_norms(of_losses) > longest).any():
+        without_decay = kernels.weighted_sum((1.0, g), (-decay, point))
+        rounding = 1e-4 * (clipping_norm + decay * kernels.row_norms(point))
+        if (kernels.row_norms(without_decay) > clipping_norm + rounding).any():
             fail("problem", f"gradients clipped to {clipping_norm:g} each", "longer ones")
     return g
 
 
-def descended(
+def gradient_step(
     problem: GradientProblem,
     point: Floats,
     step_size: float,
@@ -155,30 +189,36 @@ def descended(
     *,
     clipping_norm: float | None,
 ) -> Floats:
-    """Return ``point - step_size * gradient``, see `gradient_of`.
+    """Return ``point - step_size * gradient``, shape (nodes, dim), by `mean_gradients`.
 
-    In float32 a problem of this package makes it by its `step`, which rounds it once: a gradient
-    with its weight decay would be rounded on its own, however small the sum is.
+    In float32, a problem of this package computes the step in its method `step`, which rounds only
+    the result. A gradient rounded before the step could have a larger error than the result.
     """
-    stepping: Any = problem
+    stepping_problem: Any = problem
     rounds_once = type(problem) is LinearProblem or isinstance(problem, DenseProblem)
     if rounds_once and point.itemsize == 4:
         _check_sizes(batches)
-        moved: Floats = stepping.step(point, step_size, batches, clipping_norm=clipping_norm)
+        moved: Floats = stepping_problem.step(
+            point, step_size, batches, clipping_norm=clipping_norm
+        )
         return moved
-    g = gradient_of(problem, point, batches, clipping_norm=clipping_norm)
+    g = mean_gradients(problem, point, batches, clipping_norm=clipping_norm)
     return kernels.weighted_sum((1.0, point), (-step_size, g))
 
 
 def _check_sizes(batches: Batches) -> None:
-    """Fail if a mean over float32 records would be rounded by more than the noise covers."""
-    ends = batches[0] if isinstance(batches, tuple) else [0, batches.shape[1]]
-    most = np.diff(ends).max(initial=0)
-    if most > MOST_RECORDS:
-        fail("problem", f"at most {MOST_RECORDS} records in a batch, or features in float64", most)
+    """Raise a ValueError if a batch has so many records that float32 rounds their mean too much."""
+    if isinstance(batches, tuple):
+        indptr, _ = batches
+        largest = np.diff(indptr).max(initial=0)
+    else:
+        largest = batches.shape[1]
+    if largest > MOST_RECORDS:
+        expected = f"at most {MOST_RECORDS} records in a batch, or features in float64"
+        fail("problem", expected, largest)
 
 
-def check_records(
+def require_clipped_records(
     problem: GradientProblem,
     point: Floats,
     clipping_norm: float,
@@ -186,59 +226,66 @@ def check_records(
     norm: Norm = "l2",
     by: Literal["gradient", "step"] = "gradient",
 ) -> None:
-    """Fail unless a problem of a user's own clips the gradient of each record by itself.
+    """Test on a few records that a user's problem clips the gradient of each record by itself.
 
-    The gradient of a pair of records must be the mean of the clipped gradients of the two. A few
-    pairs of each node are tried, at the clipping norm and at a much smaller one, which nearly all
-    gradients exceed: there, clipping the mean instead would differ. It is a spot check; the proof
-    is for the problem's author.
+    The mean gradient of two records must be the mean of their two clipped gradients. A few pairs of
+    records of each node are tried, at the clipping norm and at a much smaller norm, which nearly
+    all gradients exceed. If a problem clipped the mean instead, the two results would differ. It is
+    a spot check, and no proof: the author of the problem is responsible for the clipping.
 
     Parameters
     ----------
     problem
-        Any. Methods of this package are not tested: they clip in one kernel.
+        The problem. Methods that this package implements are not tested.
     point
-        The models, shape (nodes, dim).
-    clipping_norm, norm
-        What each record's gradient is clipped to.
+        Models of the nodes, shape (nodes, dim).
+    clipping_norm
+        Largest norm of a record's gradient.
+    norm
+        Norm that is clipped: ``"l2"`` or ``"l1"``.
     by
-        The method that the algorithm calls.
+        Method that the algorithm calls.
 
     Raises
     ------
     ValueError
         If records are clipped together, or not at all.
     """
-    written_in = getattr(getattr(type(problem), by), "__module__", None) or ""
-    if written_in.startswith("dpmesh."):
+    defining_module = getattr(getattr(type(problem), by), "__module__", None) or ""
+    if defining_module.startswith("dpmesh."):
         return
     indptr, records = problem.records_of(np.arange(len(point)))
     counts = np.diff(indptr)
     if counts.min(initial=1) == 0:
         return
-    draw = np.random.default_rng(0)
-    slack = 1e-6 * problem.regularization * kernels.row_norms(point, norm=norm)
+    generator = np.random.default_rng(0)
+    rounding = 1e-6 * problem.regularization * kernels.row_norms(point, norm=norm)
     for longest in (clipping_norm, clipping_norm / 1024):
         for _ in range(PAIRS):
-            first = (draw.random(len(point)) * (counts - 1)).astype(np.int64)
+            # Each node's pair: a random record but for the last, and the last one.
+            first = (generator.random(len(point)) * (counts - 1)).astype(np.int64)
             pair = records[indptr[:-1, np.newaxis] + np.stack([first, counts - 1], axis=1)]
-            batches = pair[:, :1], pair[:, 1:], pair
-            first_mean, last_mean, pair_mean = (
-                _mean(problem, point, batch, longest, norm, by) for batch in batches
-            )
-            difference = kernels.row_norms(pair_mean - (first_mean + last_mean) / 2, norm=norm)
-            excesses = [
-                kernels.row_norms(mean, norm=norm) - longest for mean in (first_mean, last_mean)
+            first_gradient = _clipped_mean(problem, point, pair[:, :1], longest, norm, by)
+            last_gradient = _clipped_mean(problem, point, pair[:, 1:], longest, norm, by)
+            pair_mean = _clipped_mean(problem, point, pair, longest, norm, by)
+            expected_mean = (first_gradient + last_gradient) / 2
+            errors = [
+                kernels.row_norms(pair_mean - expected_mean, norm=norm),
+                kernels.row_norms(first_gradient, norm=norm) - longest,
+                kernels.row_norms(last_gradient, norm=norm) - longest,
             ]
-            if (np.max([difference, *excesses], axis=0) > 1e-3 * longest + slack).any():
+            if (np.max(errors, axis=0) > 1e-3 * longest + rounding).any():
                 expected = "the mean of its records' gradients, each clipped by itself"
                 fail("problem", expected, "records that are clipped together, or not at all")
 
 
-def _mean(
+def _clipped_mean(
     problem: Any, point: Floats, batches: Indices, longest: float, norm: Norm, by: str
 ) -> Floats:
-    """Return the mean of clipped gradients of each row of records, without weight decay."""
+    """Return each node's mean clipped gradient on its row of records, without weight decay.
+
+    By the method ``step`` it is the effect of a step of size 1.
+    """
     copy = read_only(point.copy())
     decay = problem.regularization
     if by == "step":
@@ -251,7 +298,7 @@ def _mean(
     return without_decay
 
 
-def step_of(
+def projected_step(
     problem: LinearProblem,
     point: Floats,
     step_size: float,
@@ -261,26 +308,50 @@ def step_of(
     norm: Norm,
     radius: float | None,
 ) -> Floats:
-    """Return the points after one step each, as `problem.step` does; held as by `gradient_of`.
+    """Step against the mean clipped gradients by `problem.step`, and project onto a ball.
+
+    A user's subclass of `LinearProblem` gets a read-only copy of the point, and the length of its
+    steps is checked.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    point
+        Model of each node, shape (nodes, dim).
+    step_size
+        Learning rate.
+    batches
+        Records of each node: see the module.
+    clipping_norm
+        Largest norm of a record's gradient.
+    norm
+        Norm that is clipped: ``"l2"`` or ``"l1"``.
+    radius
+        L2 radius of the ball around 0; None for no projection.
+
+    Returns
+    -------
+    Shape (nodes, dim).
 
     Raises
     ------
     ValueError
-        If losses move a point further than means of clipped gradients do, up to rounding.
+        If a step is longer than a mean of clipped gradients allows, up to rounding.
     """
-    is_own_class = type(problem) is LinearProblem
-    start = point if is_own_class else read_only(point.copy())
+    is_exact_class = type(problem) is LinearProblem
+    start = point if is_exact_class else read_only(point.copy())
     w: Floats = problem.step(
         start, step_size, batches, clipping_norm=clipping_norm, norm=norm, radius=radius
     )
-    if is_own_class:
+    if is_exact_class:
         return w
-    without = kernels.weighted_sum((1 - step_size * problem.regularization, point))
+    decayed = kernels.weighted_sum((1 - step_size * problem.regularization, point))
     if radius is not None:
-        without = kernels.clip_rows(without, radius)
-    moved = kernels.row_norms(w - without, norm=norm)
-    longest = 1.0001 * step_size * clipping_norm + 1e-6 * kernels.row_norms(without, norm=norm)
-    if (moved > longest).any():
+        decayed = kernels.clip_rows(decayed, radius)
+    distance = kernels.row_norms(w - decayed, norm=norm)
+    longest = 1.0001 * step_size * clipping_norm + 1e-6 * kernels.row_norms(decayed, norm=norm)
+    if (distance > longest).any():
         fail("problem", f"steps along gradients clipped to {clipping_norm:g} each", "longer ones")
     return w
 
@@ -293,14 +364,15 @@ def gradient_sums(
     clipping_norm: float | None,
     norm: Norm = "l2",
 ) -> Floats:
-    """Return the sum of the gradients of each node's batch, without weight decay, each clipped.
+    """Return each node's sum of record gradients, shape (nodes, dim), without weight decay.
 
-    Those of this package's problems are their own, `clipped_gradient_sums` makes those of others.
+    Each gradient is clipped to `clipping_norm`, or not at all if that is None. Problems of this
+    package compute the sums themselves; sums of users' problems come from `clipped_gradient_sums`.
 
     Raises
     ------
     ValueError
-        If a problem of a user's own is to be clipped in L1 norm, or not at all.
+        If a user's problem is to be clipped in L1 norm, or not at all.
     """
     if type(problem) is LinearProblem or isinstance(problem, DenseProblem):
         return problem.gradient_sum(point, batches, clipping_norm=clipping_norm, norm=norm)
@@ -321,17 +393,25 @@ def step_by_sums(
     norm: Norm,
     radius: float | None,
 ) -> Floats:
-    """Return the points after one step each along `gradient_sums` over public divisors.
+    """Step against `gradient_sums` over public divisors, and project onto a ball.
 
-    A batch of random size is divided by its expected size: its own would be a private number.
+    A sum over a batch of random size is divided by the expected size, since the size of the batch
+    is private.
+
+    Parameters
+    ----------
+    problem, point, step_size, batches, clipping_norm, norm, radius
+        As in `projected_step`.
+    divisors
+        Expected size of each node's batch, shape (nodes,).
     """
-    first = float(divisors[0])
-    if type(problem) is LinearProblem and (divisors == first).all():
+    first_divisor = float(divisors[0])
+    if type(problem) is LinearProblem and (divisors == first_divisor).all():
         return problem.step(
             point,
             step_size,
             batches,
-            divide_by=first,
+            divide_by=first_divisor,
             clipping_norm=clipping_norm,
             norm=norm,
             radius=radius,
@@ -345,16 +425,16 @@ def step_by_sums(
     return kernels.clip_rows(w, radius, out=w)
 
 
-def check_batches(problem: object) -> None:
-    """Fail if a problem chooses by itself which records arrive in a round.
+def require_each_record_once(problem: object) -> None:
+    """Check that a problem does not override the choice of each round's records.
 
     Raises
     ------
     ValueError
-        If it does: a record could arrive in several rounds.
+        If it does: a record could then be used in several rounds.
     """
     for name in ("batch", "allocated"):
-        override = getattr(type(problem), name, None)
-        if override is not None and override is not getattr(PartitionedProblem, name):
+        method = getattr(type(problem), name, None)
+        if method is not None and method is not getattr(PartitionedProblem, name):
             got = f"{type(problem).__name__}.{name}"
             fail("problem", "batches in the order of its partition, each record once", got)

@@ -1,4 +1,9 @@
-"""Messages that a round yields, to be released and carried, and their communication pattern."""
+"""Messages that a round yields, to be released and carried, and their communication pattern.
+
+A round of an algorithm is a generator. It yields a `Message` of private rows (model vectors) with
+the `Release` that describes its noise. The run (`dpmesh.run.channel`) adds the noise, records the
+release in its ledger, carries the rows, and sends the received rows back into the generator.
+"""
 
 from __future__ import annotations
 
@@ -13,50 +18,64 @@ from dpmesh.privacy.releases import Release
 StateT = TypeVar("StateT")
 
 Travel: TypeAlias = Literal["gossip", "server", "token", "sums"]
-"""How messages travel: to the neighbours of a network, to everybody from a server, with a token
-that one node after another holds, or in sums over neighbours whose parts nobody sees."""
+"""Communication pattern of an algorithm.
+
+- ``"gossip"``: each node sends to its neighbours in a network, and receives a weighted average.
+- ``"server"``: a server sends the released rows, or their sum by secure aggregation, to all nodes.
+- ``"token"``: one node at a time holds the token, updates the model and sends it to all nodes.
+- ``"sums"``: each node learns the sum of its neighbours' rows by secure aggregation.
+"""
 
 Releases: TypeAlias = "Release | tuple[Release, ...]"
-"""Releases of a message or of a round.
+"""The release of a message or of a round, or a tuple of several.
 
-Several of one message name disjoint nodes; several of a round may also be those of its messages, in
-their order."""
+The releases of one message name disjoint nodes, where the noise or the sensitivity of nodes differ.
+The releases of a round may also belong to its several messages, in their order."""
 
 
 ROW_EACH: tuple[Travel, ...] = ("gossip", "sums")
-"""The travels by which each node receives a row of its own."""
+"""Communication patterns in which each node receives a different row."""
 
 
 class Message(NamedTuple):
-    """A message of the nodes: the loop releases it, carries it, and returns the received rows.
+    """A message of the nodes, which a round yields to have it released and carried.
+
+    The run adds noise to the rows, records the release, carries the rows, and sends the received
+    rows back into the round.
 
     Attributes
     ----------
     values
-        Shape (rows, dim): private values, a row for each node unless `rows` or `sender` differ.
-        None if the sender releases nothing now, or is on another machine.
+        Private rows before noise, shape (rows, dim). There is one row for each node, unless `rows`
+        or `sender` is set. None if the sender releases nothing in this round, or if it runs in
+        another process.
     release
-        The public record of its release; a tuple if the nodes' noise or sensitivity differ.
+        Public description of the release: mechanism, sensitivity and sampling. A tuple, for
+        disjoint nodes, if the noise or the sensitivity of nodes differ.
     compressor
-        If given, it compresses what was released, at no privacy cost.
+        Compressor of the released rows, such as a quantizer: post-processing, without epsilon.
+        None for no compression.
     sender
-        The only node that sends, where messages travel with a token.
+        Index of the only node that sends, in an algorithm with a token. None for all nodes.
     rows
-        Shape (rows,): the numbers of the rows among all that nodes could send in a round, if not
-        0, 1, ..: each number has noise of its own.
-    among
-        How many rows a sender has, of which `rows` are released now. The received array has all of
-        them, with NaN in the others; it is None if the sender released nothing.
-    unit
-        Factor on the sensitivity and the noise of `release`: a number, or one for each row, shape
-        (rows, 1). The values are divided by it before the noise, and multiplied by it after.
+        Indices of the rows, shape (rows,), among all rows that the nodes together may send in a
+        round. A row's index selects its stream of noise. None for 0, 1, ..
+    row_count
+        Number of rows that a sender has, of which only `rows` are released. The received array has
+        all of them, with NaN in the rows that were not released. It is None if the sender released
+        nothing.
+    scale_factor
+        Positive factor on the sensitivity and on the noise of `release`: a number, or one number
+        for each row, shape (rows, 1). The values are divided by it before the noise is added, and
+        the noisy values are multiplied by it.
     copies
-        How many messages the clients and a server exchange for it.
+        Number of messages that nodes and server exchange in all, for the count of traffic. None if
+        each node sends one.
     bits
-        Length of all copies together, if it is not that of the values in their type.
+        Total length of all copies in bits. None for the length of the values in their dtype.
     travels
-        False if it is only to be released: the answer is then what was released, not what arrived,
-        and a `Relay` lets it travel.
+        False to release the rows to their own nodes alone. The round then receives its own released
+        rows, and may send them by a `Relay`.
     unmixed
         True if gossip carries the rows of all nodes to all nodes without mixing them.
 
@@ -75,8 +94,8 @@ class Message(NamedTuple):
     compressor: Compressor | None = None
     sender: int | None = None
     rows: Indices | None = None
-    among: int | None = None
-    unit: float | Floats = 1.0
+    row_count: int | None = None
+    scale_factor: float | Floats = 1.0
     copies: int | None = None
     bits: int | None = None
     travels: bool = True
@@ -84,7 +103,9 @@ class Message(NamedTuple):
 
 
 class Relay(NamedTuple):
-    """Send the last received rows again, such as for a second mixing, at no privacy cost.
+    """A request to send the last received rows again, for example to mix them a second time.
+
+    It is post-processing of released rows: it has no epsilon.
 
     Examples
     --------
@@ -95,6 +116,7 @@ class Relay(NamedTuple):
 
 
 Round: TypeAlias = Generator["Message | Relay", Released, StateT]
-"""A round: a generator of messages that is sent the received rows, shape (nodes, dim).
+"""A round: a generator that yields messages, and returns the next state.
 
-It returns the next state."""
+After each message it is sent the received rows: one for each node by gossip, shape (nodes, dim),
+else the released rows or their sum, which all nodes receive."""

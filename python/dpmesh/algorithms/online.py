@@ -1,18 +1,18 @@
 """Differentially private distributed online learning (Li, Zhou, Chen, Jiang), Algorithms 1 and 2.
 
-Every learner keeps a parameter vector. In a round it broadcasts its vector with Laplace noise,
-mixes what its neighbours broadcast, takes one subgradient step on one fresh example of its own at
-the mixed point, and projects onto a ball. The symbols are the paper's; its t counts from 0, as our
-rounds do:
+Every learner (node) keeps a model w. In a round it broadcasts its model with Laplace noise sigma,
+and averages its neighbours' broadcasts with the mixing weights a_ij. At this average b it takes one
+subgradient step on its next example, and projects the result onto a ball (Pro). The symbols are the
+paper's, except that t counts from 0, as rounds do in this package:
 
     b_t^i     = sum_j a_ij(t+1) (w_t^j + sigma_t^j)            line 4
     g_t^i     = subgradient of f_t^i at b_t^i                  line 5
     w_(t+1)^i = Pro[b_t^i - alpha_(t+1) g_t^i]                 line 6
     broadcast   w_(t+1)^i + sigma_(t+1)^i                      line 7
 
-Algorithm 2, for data that are all available beforehand, takes the mean subgradient of a fresh
+Algorithm 2, for data that are all available beforehand, takes the mean subgradient of the next
 mini-batch of h examples in each round, which divides the noise by h. If each example draws its
-round secretly, less noise hides it (``docs/privacy/random_allocation.md``).
+round secretly (random allocation), less noise suffices (``docs/privacy/random_allocation.md``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity, calibrate_
 from dpmesh.accounting.discrete import delta_on_grid
 from dpmesh.algorithms import allocation as allocations
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
-from dpmesh.algorithms.gradients import check_batches, check_records, step_by_sums, step_of
+from dpmesh.algorithms.gradients import (
+    projected_step,
+    require_clipped_records,
+    require_each_record_once,
+    step_by_sums,
+)
 from dpmesh.algorithms.messages import Message, Relay, Round
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
 from dpmesh.kernels.linear_model import Batches
@@ -58,14 +63,14 @@ Projection = Literal["ball", "mixture", "box", "none"]
 
 @dataclass(frozen=True)
 class OnlineState:
-    """State of the learners before a round, shapes (learners, dim).
+    """State of the learners before round t.
 
     Parameters
     ----------
     w
-        Their parameters w_t, which stay inside their nodes.
+        Un-noised models w_t, shape (learners, dim), which no learner sends.
     mean
-        Mean of the mixtures b of all earlier rounds, where it is kept.
+        Mean of b_0, .., b_(t-1), shape (learners, dim); None unless it is published.
     """
 
     w: Sensitive
@@ -171,7 +176,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     batch_size: int = 1
     norm: Norm = "l2"
     projection: Projection = "ball"
-    sampling: allocations.Once = "arrival"
+    sampling: allocations.BatchSampling = "arrival"
     records: int | None = None
     copies: int = 1
     noise: NoiseKind = None
@@ -190,7 +195,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         keep_noise(self)
         if self.noise is not None:
             if self.sampling == "allocation":
-                fail("noise", f"None with {allocations.ALLOCATED}", self.noise)
+                fail("noise", f"None with {allocations.NO_CORRELATED_NOISE}", self.noise)
             if self.copies > 1:
                 expected = "1 with this noise, which is proved for distinct records"
                 fail("copies", expected, self.copies)
@@ -211,7 +216,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
                 self.allocation, self.epsilon, self.delta, copies=self.copies
             )
         if isinstance(self.noise, Independent):
-            return self._of_kind(self.noise)
+            return self._calibrated_kind(self.noise)
         if self.delta > 0:
             strategy = strategy_of(self.noise)
             on_grid = strategy is not None and strategy.grid is not None
@@ -222,55 +227,63 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
             return Gaussian(multiplier * sqrt(self.copies))
         return Laplace(self.copies / self.epsilon)
 
-    def _of_kind(self, noise: Independent) -> Mechanism:
-        """Return the least noise of a kind at which one release keeps epsilon and delta."""
+    def _calibrated_kind(self, noise: Independent) -> Mechanism:
+        """Return the least noise of a kind at which one release is (epsilon, delta)-DP.
+
+        An example affects one release only, so that the guarantee holds for the whole run.
+        """
         assert self.epsilon is not None
-        moved = self.sensitivity(1)
+        sensitivity = self.sensitivity(1)
 
-        def planned(ratio: float) -> Plan:
-            release = Release(1, noise.mechanism(ratio), moved)
-            return Plan(releases=(release,), neighboring_relation="replace_one", unit="record")
+        def epsilon_at(noise_to_sensitivity: float) -> float:
+            release = Release(1, noise.mechanism(noise_to_sensitivity), sensitivity)
+            plan = Plan(releases=(release,), neighboring_relation="replace_one", unit="record")
+            return plan.cost(self.delta).epsilon
 
-        ratio = calibrate_noise(
-            lambda ratio: planned(ratio).cost(self.delta).epsilon,
-            target_epsilon=self.epsilon,
-            guess=1 / self.epsilon,
-        )
+        ratio = calibrate_noise(epsilon_at, target_epsilon=self.epsilon, guess=1 / self.epsilon)
         return noise.mechanism(ratio)
 
     @cached_property
     def allocation(self) -> RandomAllocation | None:
         """Random allocation of examples to rounds; None for batches in the order of arrival."""
         if self.records:
-            return RandomAllocation(rounds=self._rounds)
+            return RandomAllocation(rounds=self._allocated_rounds)
         return None
 
     @property
-    def _rounds(self) -> int:
-        """In how many rounds an allocation uses the examples, for all learners alike."""
+    def _allocated_rounds(self) -> int:
+        """Number of rounds among which examples are allocated, equal at all learners."""
         return (self.records or 0) // self.batch_size
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return S(t), the sensitivity of the message of round t, in the norm `norm`.
+        """Return S(t) = 2 alpha_t L / h, the sensitivity of the message of round t, in `norm`.
 
-        Laplace noise in `dim` dimensions multiplies an L2 bound by sqrt(dim), which gives the L1
-        bound of Lemma 1.
+        With random allocation, S(t) is the sensitivity at a node of the smallest size `records`:
+        see `least_scale_factor`. The Laplace mechanism multiplies an L2 bound by sqrt(dim), which
+        gives the L1 bound of Lemma 1.
         """
         if t == 0:
             return Sensitivity(0.0, self.norm, "w_0 does not depend on the data")
-        size = self.records / self._rounds if self.records else self.batch_size
-        bound = 2 * at(self.step_size, t) * self.clipping_norm / size
+        batch_size: float = self.batch_size
+        if self.records:
+            batch_size = self.records / self._allocated_rounds  # the expected size
+        bound = 2 * at(self.step_size, t) * self.clipping_norm / batch_size
         reason = "2 alpha_t L / h, one clipped subgradient replaced (Lemma 1)"
         return Sensitivity(bound, self.norm, reason)
 
-    def unit_of(self, t: int, problem: LinearProblem) -> float:
-        """Return S(t) at the largest node over S(t) at the smallest node; 1 without allocation."""
+    def least_scale_factor(self, t: int, problem: LinearProblem) -> float:
+        """Return the smallest ratio of a node's sensitivity to `sensitivity(t)`, in (0, 1].
+
+        With random allocation, sensitivity and noise of a node are inversely proportional to its
+        number of examples: the ratio is `records` over the number at the largest node. It is 1
+        without random allocation.
+        """
         if self.records:
             return float(self.records / problem.all_records.max())
         return 1.0
 
-    def _units(self, problem: LinearProblem, w: Floats) -> float | Floats:
-        """Return each learner's S(t) over that of the smallest one."""
+    def _scale_factors(self, problem: LinearProblem, w: Floats) -> float | Floats:
+        """Return each node's sensitivity over `sensitivity(t)`, shape (nodes, 1), or 1 if equal."""
         counts = problem.records
         if not self.records or (counts == self.records).all():
             return 1.0
@@ -290,18 +303,22 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         return scale * self.mechanism.deviation
 
     def release_of(self, t: int) -> Release:
-        """Return the release of round t: noisy w_t, which depends on the examples of t - 1."""
+        """Return the release of round t: noisy w_t, made from the examples of round t - 1."""
         if t == 0:
             return Release(t, NoNoise(), self.sensitivity(t))
         if self.allocation is not None:
             return Release(t, self.mechanism, self.sensitivity(t), sampling=self.allocation)
-        joint = self._joint
-        mechanism = self.mechanism if joint is None else CorrelatedRow.of(joint, t - 1)
+        mechanism = self.mechanism
+        if self._joint is not None:
+            mechanism = CorrelatedRow.of(self._joint, t - 1)
         return Release(t, mechanism, self.sensitivity(t), batch=t - 1)
 
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:
-        """The noise of all rounds together, each example in one of them; None if independent."""
+        """Correlated noise of all rounds as one joint release; None if noise is independent.
+
+        Each example affects one round of it.
+        """
         strategy = strategy_of(self.noise)
         if strategy is None or self.epsilon is None:
             return None
@@ -313,15 +330,16 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         """Assumptions of the guarantee: a secret allocation, or trust between partners."""
         if self.allocation is None:
             return super().assumptions
-        return (allocations.SECRET,)
+        return (allocations.SECRET_ROUNDS,)
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return bounds on how far w_(t+1) moves with an example and with received messages.
 
-        Every projection is nonexpansive in L2 norm, and each example is used in one round.
+        Every projection is non-expansive in L2 norm, and each example is used in one round. There
+        is no proof with random allocation or with `average`.
         """
         if self.allocation is not None:
-            return NotProved(reason=allocations.ALLOCATED_VIEWS)
+            return NotProved(reason=allocations.NO_WEAKER_ADVERSARY)
         if self.average:
             return NotProved(reason="the mean that is published depends on messages of all rounds")
         return reaction_of_steps(
@@ -336,14 +354,15 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return problems for audits, in which a node's first example opposes all its others.
 
-        `radius` should be so large that projections do nothing. One dimension needs the fewest
-        runs; coupled runs have 3 or more.
+        `radius` should be so large that no model is projected. By default the model has one
+        parameter, with which an audit needs the fewest runs. Coupled runs have at least 3.
         """
         size = replace(size, dim=size.dim or 1, delta=size.delta_or(self.delta))
         pair, crowd = super().leaking_data(size)
-        wide, _ = super().leaking_data(replace(size, dim=max(size.dim or 1, 3), canaries=2))
-        crowd = crowd if self.delta > 0 else replace(crowd, delta=0.0)
-        return replace(pair, coupled=(wide,)), crowd
+        coupled, _ = super().leaking_data(replace(size, dim=max(size.dim or 1, 3), canaries=2))
+        if self.delta == 0:
+            crowd = replace(crowd, delta=0.0)
+        return replace(pair, coupled=(coupled,)), crowd
 
     def most_rounds(self, problem: LinearProblem) -> int:
         """Return the number of rounds until the node with the fewest examples runs out.
@@ -352,25 +371,27 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         """
         require_problem(self, problem, "rounds", "batch", "step")
         if self.allocation is not None:
-            return self._rounds + 1
+            return self._allocated_rounds + 1
         return problem.rounds(self.batch_size)
 
     def init(self, problem: LinearProblem, key: Key) -> OnlineState:
         """Return the state before round 0: all models at the problem's `initial`, 0 by default."""
-        check_batches(problem)
+        require_each_record_once(problem)
         allocations.check_sizes(self.records, problem)
         w = initial_parameters(problem, key, problem.nodes)
-        check_records(problem, w, self.clipping_norm, norm=self.norm, by="step")
+        require_clipped_records(problem, w, self.clipping_norm, norm=self.norm, by="step")
         return OnlineState(Sensitive(w), Released(np.zeros_like(w)) if self.average else None)
 
     def round(
         self, state: OnlineState, t: int, problem: LinearProblem, key: Key
     ) -> Round[OnlineState]:
         """Broadcast (line 7), mix (4), step on fresh examples (5), and project (6)."""
-        b = yield Message(state.w, self.release_of(t), unit=self._units(problem, state.w))
+        factors = self._scale_factors(problem, state.w)
+        b = yield Message(state.w, self.release_of(t), scale_factor=factors)
         strategy = strategy_of(self.noise)
-        for _ in range(1, 1 if strategy is None else strategy.mixings):
-            b = yield Relay()
+        if strategy is not None:
+            for _ in range(1, strategy.mixings):
+                b = yield Relay()
         alpha = at(self.step_size, t + 1)
         examples = self.examples(t, problem, key)
         if self.projection == "mixture":
@@ -385,19 +406,25 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         return OnlineState(Sensitive(w), mean)
 
     def examples(self, t: int, problem: LinearProblem, key: Key) -> Batches:
-        """Return the examples of round t, shape (nodes, h); those that drew it, in secret."""
+        """Return the examples that each node uses in round t.
+
+        Indices of shape (nodes, h) in the order of arrival. With random allocation, ``(indptr,
+        indices)`` of the examples that drew round t, which are secret.
+        """
         if self.allocation is None:
             return problem.batch(t, self.batch_size)
-        if t == self._rounds:
+        if t == self._allocated_rounds:  # only sends the models after the last batch
             return np.zeros(problem.nodes + 1, np.int64), np.zeros(0, np.int64)
-        return problem.allocated(t, key, rounds=self._rounds)
+        return problem.allocated(t, key, rounds=self._allocated_rounds)
 
     def losses(self, state: OnlineState, t: int, problem: LinearProblem, key: Key) -> Numbers:
         """Return the loss at w_t of each node that has examples in round t, on these examples."""
         examples = self.examples(t, problem, key)
         losses = problem.objective(state.w, examples)
         if isinstance(examples, tuple):
-            return losses[np.diff(examples[0]) > 0]
+            indptr, _ = examples
+            has_examples = np.diff(indptr) > 0
+            return losses[has_examples]
         return losses
 
     def _stepped(
@@ -409,17 +436,19 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         examples: Batches,
         radius: float | None,
     ) -> Floats:
-        """Pro[b_t - alpha_(t+1) g_t], the regularizer's gradient being that at b_t."""
+        """Return Pro[b_t - alpha_(t+1) g_t]; g_t includes the regularizer's gradient at b_t."""
         L, norm = self.clipping_norm, self.norm
-        if isinstance(examples, tuple):
-            sizes = allocations.expected_sizes(problem, self._rounds)
+        if isinstance(examples, tuple):  # of random sizes
+            sizes = allocations.expected_sizes(problem, self._allocated_rounds)
             return step_by_sums(
                 problem, b, alpha, examples, sizes, clipping_norm=L, norm=norm, radius=radius
             )
-        return step_of(problem, b, alpha, examples, clipping_norm=L, norm=norm, radius=radius)
+        return projected_step(
+            problem, b, alpha, examples, clipping_norm=L, norm=norm, radius=radius
+        )
 
     def parameters(self, state: OnlineState) -> Floats:
-        """Return each node's un-noised model w_t, shape (nodes, dim), which is not covered."""
+        """Return each node's un-noised model w_t, shape (nodes, dim): no guarantee covers it."""
         return state.w
 
     def published(self, state: OnlineState, received: Released) -> Released:

@@ -1,9 +1,10 @@
 """Private push-sum: gradient descent over directed networks that change over time.
 
 A node of a directed network knows to whom it sends, and seldom who sends to it. It can split its
-message, so that a network's matrix P has columns that sum to 1, but rows need not: mixing then
-favours some nodes. Push-sum mixes a weight beside the model, which meets the same bias, and divides
-by it (Kempe, Dobra and Gehrke, "Gossip-Based Computation of Aggregate Information", 2003;
+message among its receivers, so that the columns of the network's matrix P sum to 1. Its rows need
+not sum to 1: mixing then favours some nodes. Push-sum also mixes a weight w, which is biased in the
+same way, and divides by it (Kempe, Dobra and Gehrke, "Gossip-Based Computation of Aggregate
+Information", 2003;
 subgradient-push of Nedić and Olshevsky, "Distributed Optimization Over Time-Varying Directed
 Graphs", 2015, equation (4)):
 
@@ -23,7 +24,7 @@ import numpy as np
 import dpmesh.kernels as kernels
 from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh.algorithms.descent import Descent
-from dpmesh.algorithms.gradients import gradient_of
+from dpmesh.algorithms.gradients import mean_gradients
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.keys import Key
 from dpmesh.noise.mechanisms import NoNoise
@@ -32,7 +33,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import at
 
-_OF_THE_NETWORK = Sensitivity(0.0, "l2", "weights follow from the network alone")
+_WEIGHTS = Sensitivity(0.0, "l2", "weights follow from the network alone")
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,11 @@ class PushSumState:
     Parameters
     ----------
     x
-        Sums x_t, shape (nodes, dim), which stay inside their nodes.
+        Un-noised sums x_t, shape (nodes, dim), which no node sends.
     weight
-        w_t, shape (nodes, 1).
+        Push-sum weights w_t, shape (nodes, 1).
     z
-        The last mixtures over their weights, shape (nodes, dim).
+        Last released models z_(t-1) = b_(t-1) / w_t, shape (nodes, dim); x_0 before round 0.
     """
 
     x: Sensitive
@@ -99,24 +100,26 @@ class PushSum(Descent[PushSumState]):
     takes_directed = True
 
     def release_of(self, t: int) -> tuple[Release, Release]:
-        """Return the releases of round t: noisy sums, and weights, which depend on no data."""
-        return self.noisy(t), Release(t, NoNoise(), _OF_THE_NETWORK)
+        """Return the releases of round t: noisy sums x + n, and weights, which have no noise."""
+        return self.noisy_release(t), Release(t, NoNoise(), _WEIGHTS)
 
     def init(self, problem: LinearProblem, key: Key) -> PushSumState:
-        """Start all nodes at the problem's `initial`, with weight 1."""
-        x = self.start(problem, key)
+        """Return the state before round 0: all nodes at the problem's `initial`, with weight 1."""
+        x = self.initial_models(problem, key)
         return PushSumState(Sensitive(x), Released(np.ones((len(x), 1), x.dtype)), Released(x))
 
     def round(
         self, state: PushSumState, t: int, problem: LinearProblem, key: Key
     ) -> Round[PushSumState]:
-        """Mix sums and weights, and step from the mixture against the gradient at their ratio."""
-        of_sums, of_weights = self.release_of(t)
-        b = yield from self.mixed(Message(state.x, of_sums))
-        weight = yield from self.mixed(Message(Sensitive(state.weight), of_weights))
+        """Mix sums and weights, and step from the mixture b_t against the gradient at z_t."""
+        sum_release, weight_release = self.release_of(t)
+        b = yield from self.send_and_mix(Message(state.x, sum_release))
+        weight = yield from self.send_and_mix(Message(Sensitive(state.weight), weight_release))
         z = Released(b / weight)
         alpha = at(self.step_size, t + 1)
-        g = gradient_of(problem, z, self.records_of(t, problem), clipping_norm=self.clipping_norm)
+        g = mean_gradients(
+            problem, z, self.records_of(t, problem), clipping_norm=self.clipping_norm
+        )
         return PushSumState(Sensitive(kernels.weighted_sum((1.0, b), (-alpha, g))), weight, z)
 
     def published(self, state: PushSumState, received: Released | None) -> Released | None:

@@ -39,7 +39,7 @@ from dpmesh._validate import (
 )
 from dpmesh.accounting.papers.quantized import MODES, Mode, next_sensitivity
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
-from dpmesh.algorithms.gradients import check_records, gradient_of
+from dpmesh.algorithms.gradients import mean_gradients, require_clipped_records
 from dpmesh.algorithms.messages import Message, Relay, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.kernels.draws import without_replacement
@@ -410,7 +410,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         self._check(problem)
         x = initial_parameters(problem, key, problem.nodes)
         if self.mode != "paper":  # which does not clip
-            check_records(problem, x, self.clipping_norm)
+            require_clipped_records(problem, x, self.clipping_norm)
         return QuantizedState(Sensitive(x))
 
     def round(
@@ -429,7 +429,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         else:
             received = yield Message(state.x, release, self.compressor)
         bound = None if self.mode == "paper" else self.clipping_norm
-        g = gradient_of(problem, point, self.sample(t, problem, key), clipping_norm=bound)
+        g = mean_gradients(problem, point, self.sample(t, problem, key), clipping_norm=bound)
         x = kernels.weighted_sum((1 - beta, state.x), (beta, received), (-alpha, g))
         return QuantizedState(Sensitive(x))
 

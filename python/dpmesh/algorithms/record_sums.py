@@ -30,7 +30,7 @@ from scipy import sparse
 import dpmesh.kernels as kernels
 from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._validate import every, fail, integer, positive
-from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, distinct
+from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, assumed_copies
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.keys import Key
@@ -197,7 +197,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         about = () if self.secure_sum is None else self.secure_sum.assumptions_about("sites")
         apart = f"at most {self.diameter:.4g} times the clipping norm apart"
         near = f"the vectors of any two records are {apart}"
-        return (*about, *([near] if self.diameter < self.ensured else []), *distinct(1))
+        return (*about, *([near] if self.diameter < self.ensured else []), *assumed_copies(1))
 
     def sensitivity(self, t: int) -> Sensitivity:
         """Return the L2 sensitivity of the sum to one record, before rounding to the grid."""

@@ -24,7 +24,7 @@ import numpy as np
 from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Indices, Numbers, Ragged
 from dpmesh._validate import as_python_numbers, fail, instance, integer, positive
-from dpmesh.algorithms.base import Algorithm, distinct, initial_parameters
+from dpmesh.algorithms.base import Algorithm, assumed_copies, initial_parameters
 from dpmesh.algorithms.clipping import Clipping
 from dpmesh.algorithms.gradients import clipped_gradient_sums
 from dpmesh.algorithms.messages import Message, Round
@@ -146,7 +146,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
             self._made[moves] = NeighborSums(
                 dim=self.dim,
                 neighbors=self._neighbors,
-                noise_to_sensitivity=self.relative(self.noise_multiplier),
+                noise_to_sensitivity=self.noise_to_sensitivity_at(self.noise_multiplier),
                 moves=moves,
                 colluding=self.colluding,
             )
@@ -164,7 +164,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Assumptions of the guarantee beside the proof."""
-        return (*self.sums(0).assumptions, *distinct(1))
+        return (*self.sums(0).assumptions, *assumed_copies(1))
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return nodes whose first record is a canary in its neighbours' sums, and many of them."""

@@ -25,7 +25,7 @@ from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import every, fail, integer, positive
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.clipping import Clipping
-from dpmesh.algorithms.gradients import descended
+from dpmesh.algorithms.gradients import gradient_step
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair, projection
 from dpmesh.data import Dataset
@@ -179,7 +179,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         """Return the release of round t if `node` updates in it."""
         return replace(self.release_of(t), batch=node)
 
-    def unit_of(self, t: int, problem: LinearProblem) -> float:
+    def least_scale_factor(self, t: int, problem: LinearProblem) -> float:
         """Return 2 eta L / b, by which a record moves one model at most; 1 without noise."""
         if self.noise_multiplier is None:
             return 1.0
@@ -263,11 +263,13 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
             point = Released(w.reshape(1, -1))
             batch = self.sample(m, t, problem, key)
             bound = None if self.clipping_norm is None else self.clipping_norm * sqrt(self.models)
-            moved = descended(problem, point, eta, batch, clipping_norm=bound)
+            moved = gradient_step(problem, point, eta, batch, clipping_norm=bound)
             update = Sensitive(moved.reshape(w.shape))
         release = self.release_by(m, t)
-        unit = self.unit_of(t, problem)
-        arrived = yield Message(update, release, sender=m, among=self.models, unit=unit)
+        factor = self.least_scale_factor(t, problem)
+        arrived = yield Message(
+            update, release, sender=m, row_count=self.models, scale_factor=factor
+        )
         w = state.released if arrived is None else arrived
         return WithReplacementState(released=w, turns=state.turns + (np.arange(self.nodes) == m))
 

@@ -40,8 +40,8 @@ from dpmesh._validate import every, fail, integer, one_of, positive, probability
 from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
 from dpmesh.accounting.papers import without_replacement as claims
 from dpmesh.algorithms.allocation import (
-    SECRET,
-    Once,
+    SECRET_ROUNDS,
+    BatchSampling,
     allocated_noise,
     check_sampling,
     check_sizes,
@@ -58,7 +58,7 @@ from dpmesh.algorithms.controllers import (
     Observation,
     RandomGlobal,
 )
-from dpmesh.algorithms.gradients import check_batches, gradient_of, gradient_sums
+from dpmesh.algorithms.gradients import gradient_sums, mean_gradients, require_each_record_once
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_batches
 from dpmesh.data import Dataset
@@ -328,7 +328,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     arrival_rate: float = 1.0
     public_data: Dataset | None = field(default=None, repr=False)
     clipping_norm: float | None = None
-    sampling: Once = "arrival"
+    sampling: BatchSampling = "arrival"
     records: int | None = None
     decisions: Decisions = "apart"
     nodes: int | None = None
@@ -432,7 +432,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         if self.epsilon is not None and not isinstance(self.controller, AlwaysGlobal):
             assumed.append(ROUNDED_STEPS)
         if self.allocated is not None:
-            assumed.append(SECRET)
+            assumed.append(SECRET_ROUNDS)
         return tuple(assumed)
 
     def release_of(self, t: int) -> Release | tuple[Release, ...]:
@@ -494,7 +494,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         bounds = [self.sensitivity(t).bound for t in range(self.noise.rows)]
         return self.noise.release(self.mechanism.noise_to_sensitivity, bounds)
 
-    def unit_of(self, t: int, problem: LinearProblem) -> float:
+    def least_scale_factor(self, t: int, problem: LinearProblem) -> float:
         """Return Delta of a node whose only step since its last release is t; 1 without noise."""
         unit = float(self._lemma4(problem, np.array([at(self.step_size, t + 1)]))[0])
         if self.allocated is None or self.epsilon is None:
@@ -552,7 +552,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     def _check_allocated(self, problem: LinearProblem, allocated: AllocatedPass) -> None:
         """Fail unless a problem has the stated nodes and records, and local steps hardly expand."""
-        check_batches(problem)
+        require_each_record_once(problem)
         check_sizes(self.records, problem)
         if self.nodes not in (None, len(problem.all_records)):
             fail("nodes", f"{len(problem.all_records)}, as the problem has", self.nodes)
@@ -667,7 +667,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             Sensitive(cut.mean(axis=1)[:, np.newaxis]),
             query,
             rows=len(problem.all_records) * self.models + problem.members[acting],
-            unit=noisy_loss.bound / self.batch_size if query.noise_to_sensitivity else 1.0,
+            scale_factor=noisy_loss.bound / self.batch_size if query.noise_to_sensitivity else 1.0,
             travels=False,
         )
 
@@ -747,7 +747,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             release = released[-1]
             if release.nodes is not None:  # of one node
                 release = self.allocated_release(t, m)
-            message = Message(None, release, sender=m, among=self.models)
+            message = Message(None, release, sender=m, row_count=self.models)
             if problem.holds(m):
                 row = problem.row_of(m)
                 if actions[row].any():
@@ -826,7 +826,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         return message._replace(
             values=Sensitive(exact.astype(w_g.dtype)),
             rows=(message.sender or 0) * self.models + k,
-            unit=delta[k, np.newaxis],
+            scale_factor=delta[k, np.newaxis],
             bits=len(k) * bits,
         )
 
@@ -840,7 +840,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         clip = None if self.clipping_norm is None else self.clipping_norm * sqrt(self.models)
         shape = len(point), self.models, -1
         if self.allocated is None:
-            return gradient_of(problem, point, batches, clipping_norm=clip).reshape(shape)
+            return mean_gradients(problem, point, batches, clipping_norm=clip).reshape(shape)
         sizes = expected_sizes(problem, self.allocated.steps)[nodes, np.newaxis]
         sums = gradient_sums(problem, point, batches, clipping_norm=clip)
         g: Floats = (sums / sizes + problem.regularization * point).reshape(shape)

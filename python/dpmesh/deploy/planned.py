@@ -249,8 +249,8 @@ class PlannedReleases:
         error = 4 * 2.0**-precision.digits * longest * terms.rounds
         for release in self.algorithm.plan(terms.rounds).touching:
             mechanism = release.mechanism
-            unit = self.algorithm.unit_of(release.round, self.problem)
-            noise = mechanism.noise_scale(release.sensitivity, dim) * unit
+            factor = self.algorithm.least_scale_factor(release.round, self.problem)
+            noise = mechanism.noise_scale(release.sensitivity, dim) * factor
             norm_factor = 1.0
             if mechanism.norm == "l1":
                 norm_factor = np.sqrt(dim)

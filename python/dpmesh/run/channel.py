@@ -72,7 +72,7 @@ class _PrivateRows(NamedTuple):
     t: int
     """The round."""
     values: Sensitive
-    """The rows in units of their sensitivity: divided by `message.unit`. Shape (rows, dim)."""
+    """The rows divided by `message.scale_factor`, shape (rows, dim)."""
     key: Key
     """The source of noise for all rows."""
     key_by_row: Key
@@ -253,9 +253,8 @@ class Channel:
         like = Sensitive(arrived)
         key = self.noise_key(like)
         no_rows = np.zeros(0, np.int64)
-        among = message.among or 1
         release.mechanism.with_rows(
-            lambda row: self.noise.draw_some(key, row, t, like, no_rows, among)
+            lambda row: self.noise.draw_some(key, row, t, like, no_rows, message.row_count or 1)
         )
 
     def _send_sum(
@@ -335,8 +334,8 @@ class Channel:
     ) -> Packet:
         """Record and release the rows of a message, shape (rows, dim).
 
-        The noise, and so all steps before the last, are in units of the rows' sensitivity: with a
-        `message.unit` of u, ``values / u`` is noised, and u times the outcome travels.
+        With a `message.scale_factor` of u, ``values / u`` is released, and u times the outcome
+        travels.
         """
         _check_shape(values, message.rows)
         parts = self._parts(message, releases, len(values))
@@ -350,8 +349,8 @@ class Channel:
         if message.compressor is not None:
             compressed = _compressed(private, message.compressor, noisy)
             released = Released(read_only(compressed.values))
-            if _has_unit(message):
-                released = Released(released / message.unit)
+            if _is_scaled(message):
+                released = Released(released / message.scale_factor)
         if self._watcher is not None:
             released, compressed = watched(
                 self._watcher,
@@ -363,24 +362,24 @@ class Channel:
                 compressed=compressed,
                 rows=message.rows,
             )
-        if _has_unit(message):
-            released = Released(released * message.unit)
+        if _is_scaled(message):
+            released = Released(released * message.scale_factor)
         return self._packed(message, released, compressed)
 
     def _private_rows(self, t: int, message: Message, values: Sensitive) -> _PrivateRows:
         """Return the rows of a message with the source of their noise, and count the message."""
         again = AGAIN * self.earlier_messages(message, len(values))
-        in_units = values
-        if _has_unit(message):
-            in_units = Sensitive(values / message.unit)
-        key = self.noise_key(in_units)
+        scaled_values = values
+        if _is_scaled(message):
+            scaled_values = Sensitive(values / message.scale_factor)
+        key = self.noise_key(scaled_values)
         numbers = message.rows
         if numbers is None and message.sender is None:
             numbers = self._nodes
         key_by_row = key
         if numbers is not None:  # else the rows draw as 0, 1, ..
             key_by_row = key.for_nodes(numbers.astype(np.uint32))
-        return _PrivateRows(message, t, in_units, key=key, key_by_row=key_by_row, again=again)
+        return _PrivateRows(message, t, scaled_values, key=key, key_by_row=key_by_row, again=again)
 
     def _noisy_rows(
         self, private: _PrivateRows, releases: tuple[Release, ...], parts: _Parts | None
@@ -410,7 +409,7 @@ class Channel:
             private.t,
             private.values,
             rows=message.rows,
-            among=message.among or 1,
+            among=message.row_count or 1,
         )
 
     def noise_key(self, values: Sensitive) -> Key:
@@ -500,9 +499,9 @@ class Channel:
         copies = message.copies
         if message.sender is not None:
             copies = len(released)
-        if message.among is not None and message.rows is not None:
-            all_rows = np.full((message.among, released.shape[1]), np.nan, released.dtype)
-            all_rows[message.rows % message.among] = released
+        if message.row_count is not None and message.rows is not None:
+            all_rows = np.full((message.row_count, released.shape[1]), np.nan, released.dtype)
+            all_rows[message.rows % message.row_count] = released
             released = Released(all_rows)
         if released.flags.writeable:
             released = Released(read_only(released))
@@ -526,7 +525,7 @@ def _check_shape(values: Sensitive, rows: Indices | None) -> None:
 def _is_of_all_as_it_is(message: Message) -> bool:
     """Return whether a message is of all nodes, and neither compressed nor scaled nor held back."""
     is_of_all = message.sender is None and message.rows is None
-    is_unscaled = isinstance(message.unit, float | int) and message.unit == 1.0
+    is_unscaled = isinstance(message.scale_factor, float | int) and message.scale_factor == 1.0
     return is_of_all and is_unscaled and message.compressor is None and message.travels
 
 
@@ -553,19 +552,19 @@ def _released_in_parts(parts: _Parts, inside: Sensitive, stream: Stream) -> Rele
     return released
 
 
-def _has_unit(message: Message) -> bool:
-    """Return whether the unit of a message is another one than 1 for all rows."""
-    return isinstance(message.unit, np.ndarray) or message.unit != 1.0
+def _is_scaled(message: Message) -> bool:
+    """Return True if the scale factor of a message is not 1 for all rows."""
+    return isinstance(message.scale_factor, np.ndarray) or message.scale_factor != 1.0
 
 
 def _compressed(private: _PrivateRows, compressor: Compressor, noisy: Released) -> Compressed:
     """Return what receivers decode of released rows, and the length of each message in bits.
 
-    `noisy` holds the released rows in units of their sensitivity; they are compressed in full.
+    `noisy` holds the released rows, divided by `scale_factor`; the full rows are compressed.
     """
     in_full = noisy
-    if _has_unit(private.message):
-        in_full = Released(noisy * private.message.unit)
+    if _is_scaled(private.message):
+        in_full = Released(noisy * private.message.scale_factor)
     coins = private.key_by_row.stream(Purpose.QUANTIZE + private.again, private.t)
     compressed = compressor.compress(in_full, coins)
     if not kernels.all_finite(compressed.values):

@@ -77,7 +77,7 @@ def refuse_old_noise(settings: Settings, algorithm: AnyAlgorithm) -> None:
     noise = settings.table("algorithm").get(_KEY)
     if _is_current(settings) or not _is_noise(noise) or not isinstance(algorithm, Clipping):
         return
-    factor = 1 / algorithm.relative(1.0)
+    factor = 1 / algorithm.noise_to_sensitivity_at(1.0)
     swept = settings.table("sweep").get("algorithm")
     if isinstance(swept, dict) and isinstance(swept.get(_KEY), list):
         _refuse(

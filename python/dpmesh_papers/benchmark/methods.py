@@ -22,7 +22,7 @@ from dpmesh.algorithms import (
     WithoutReplacement,
     WithReplacement,
 )
-from dpmesh.algorithms.allocation import Once
+from dpmesh.algorithms.allocation import BatchSampling
 from dpmesh.algorithms.controllers import AlwaysGlobal
 from dpmesh.algorithms.denoisers import Identity, LaplacianSmoothing
 from dpmesh.algorithms.federated_server import Average, ServerMomentum
@@ -200,7 +200,7 @@ def _descended(
 ) -> Trial:
     """Return full-batch steps of another kind of descent, with the step size of the rule."""
     problem = setting.problem
-    rounds = STEPS + kind.first_use
+    rounds = STEPS + kind.first_noisy_round
 
     def with_noise(noise: float) -> PushSum | GradientTracking:
         return kind(
@@ -269,7 +269,7 @@ def _federated(setting: Setting, smoothing: float = 0.0, momentum: float = 0.0) 
     return Trial(with_noise(z, step), problem, None, rounds)
 
 
-def _online(setting: Setting, sampling: Once = "arrival") -> Trial:
+def _online(setting: Setting, sampling: BatchSampling = "arrival") -> Trial:
     rounds = min(ONLINE_ROUNDS, setting.smallest)
     batch = setting.smallest // rounds
     plain = OnlineLearning(
@@ -326,9 +326,8 @@ def _secure_gossip(setting: Setting) -> Trial:
     )
     z = setting.budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds, guess=2.0)
     shares = problem.nodes * (1 - plain.colluding / int(links.mixing_matrix.degrees.min()))
-    step = step_size(
-        sqrt(rounds / shares) * plain.relative(z) * plain.sensitivity(0).bound, rounds=rounds
-    )
+    noise_scale = plain.noise_to_sensitivity_at(z) * plain.sensitivity(0).bound
+    step = step_size(sqrt(rounds / shares) * noise_scale, rounds=rounds)
     return Trial(replace(plain, noise_multiplier=z, step_size=step), problem, None, rounds)
 
 
@@ -349,7 +348,7 @@ def _choco(setting: Setting) -> Trial:
     return Trial(choco, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
 
 
-def _without_replacement(setting: Setting, sampling: Once = "arrival") -> Trial:
+def _without_replacement(setting: Setting, sampling: BatchSampling = "arrival") -> Trial:
     problem = setting.problem
     smallest = setting.smallest
     rounds = min(STEPS, smallest)
