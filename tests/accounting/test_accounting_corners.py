@@ -67,7 +67,7 @@ def once(setting: Setting) -> float:
 def finer(pair, setting: Setting) -> float:
     """On a grid ten times finer than the finest that was used by default."""
     merged = merge([rounds(pair, setting)])
-    return _compose._composed(merged, setting.delta, 0.1)
+    return _compose._epsilon_on_grid(merged, setting.delta, 0.1)
 
 
 @pytest.mark.slow

@@ -115,7 +115,7 @@ def test_a_loss_that_is_infinite_too_often_has_no_epsilon() -> None:
 
     def epsilon(delta: float, times: float) -> float:
         mixtures = Mixtures(nodes=kinds, weights=np.ones((1, 1)), times=np.array([times]))
-        return _compose._epsilon([loss], mixtures, delta, 1e-4)
+        return _compose._epsilon_of_losses([loss], mixtures, delta, 1e-4)
 
     assert epsilon(0.9e-5, 1) == epsilon(2.9e-5, 3) == math.inf
     assert epsilon(1.1e-5, 1) == epsilon(3.1e-5, 3) == 0

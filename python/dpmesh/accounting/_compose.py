@@ -1,8 +1,14 @@
-"""The composer: epsilon of rounds that may all differ, from their loss distributions.
+"""The composer: epsilon of rounds that may all differ, from their privacy loss distributions.
 
-The distributions are tilted by ``exp(theta loss)`` before they are convolved by Fourier transforms,
-with theta about the Rényi order that decides (less 1): the losses that decide on epsilon then have
-about a tenth of the mass, at any delta, and rounding that is small beside 1 is small beside delta.
+`composed_epsilon` serves the sampled accountants (`sampled`), random allocation (`allocation`) and
+the costs of plans. Losses of rounds add up, so that their distributions are convolved, here by fast
+Fourier transforms on a grid of losses.
+
+Before the transform, masses are *tilted*: multiplied by ``exp(theta loss)`` and normalised (Esscher
+transform). The tilt theta is about the Rényi order that proves the least epsilon, minus 1. Losses
+near epsilon then have about a tenth of the mass, at any delta. So rounding errors, which are small
+relative to the mass 1, are small relative to delta after the tilt is undone.
+
 Each step errs upwards:
 
 - profiles are discretised by connect-the-dots (`_loss`), many kinds of rounds merged by mixtures
@@ -26,46 +32,58 @@ import scipy  # its submodules are imported on first use
 from dpmesh.accounting._arguments import Floats
 from dpmesh.accounting._loss import UNIT, Grid, LossDistribution, losses_of
 from dpmesh.accounting._merge import Merged, Mixtures, RoundKinds, merge
-from dpmesh.accounting._moments import Moments, moments_of, proved
+from dpmesh.accounting._moments import Moments, epsilon_by_order, moments_of
 
 Spectrum = npt.NDArray[np.complex128]
 
-_MOST_POINTS = 2**21
+_MAX_GRID_POINTS = 2**21
 """Most points of a grid over the width of a composition; a transform has at most twice as many."""
 
-_SHARE = 1e-6
+_TAIL_SHARE = 1e-6
 """Share of delta that all cut-off tails together may have."""
 
-_COARSE = 4e-3
+_COARSE_VARIANCE_SHARE = 4e-3
 """Largest share of the variance of the loss that rounding to the grid may add."""
 
-_FINE = 5e-8
-"""Share of the variance below which a finer grid gains nothing that is printed."""
+_FINE_VARIANCE_SHARE = 5e-8
+"""Share of the variance of the loss below which a finer grid changes no printed digit."""
 
-_INTERVALS = (4.0, 1.0, 0.25, 0.0625)
-"""Factors of the usual interval, tried in turn while each improves by `_LEAST_GAIN`."""
+_INTERVAL_FACTORS = (4.0, 1.0, 0.25, 0.0625)
+"""Factors of the usual interval, tried in turn while each improves by `_MIN_GAIN`."""
 
-_LEAST_GAIN = 0.01
+_MIN_GAIN = 0.01
 """Relative improvement of epsilon for which a finer grid is tried next."""
 
-_MOST_TILTS = 4
+_MAX_TILTS = 4
 """Most tilts that are tried on one grid."""
 
-_VANISHED = 1e-60
+_NEGLIGIBLE_MAGNITUDE = 1e-60
 """Smaller magnitudes of a spectrum count as 0; a bound of their sum is added to every mass."""
 
-_LOG_MARGIN = log(1e8)
-"""The window leaves out tails whose mass is 1e8 times smaller than the mass that decides."""
+_BRACKET_PARTS = 64
+_NARROWINGS = 9
+"""The bracket of one round's epsilon is divided by ``64**9 = 2**54``: to float64's precision."""
 
-_MOST_EXPONENT = 600.0
+_LOG_MARGIN = log(1e8)
+"""The window leaves out tails whose mass is 1e8 times smaller than delta."""
+
+_MAX_EXPONENT = 600.0
 """Larger exponents are cut off: float64 overflows at exp(710), and underflows at exp(-745)."""
 
 
 def composed_epsilon(delta: float, *rounds: RoundKinds) -> float:
-    """Return an upper bound of the epsilon of rounds composed; infinite where none is proved.
+    """Return an upper bound of the epsilon of all rounds together, composed adaptively.
 
-    What a grid adds falls at least as fast as its interval: where a quarter of the interval
-    improves by less than 1%, less than 0.4% is left.
+    Epsilon is infinite if none is proved, and 0 without rounds. The excess of a grid falls at least
+    as fast as its interval. So if a quarter of the interval lowers epsilon by less than 1%, still
+    finer grids would lower it by less than 0.4%.
+
+    Parameters
+    ----------
+    delta
+        In (0, 1).
+    rounds
+        Kinds of rounds, one argument for each dominating pair.
     """
     merged = merge([_distinct(kinds) for kinds in rounds if np.any(kinds.times > 0)])
     if not merged:
@@ -74,25 +92,29 @@ def composed_epsilon(delta: float, *rounds: RoundKinds) -> float:
     if total_rounds == 1:
         return _epsilon_of_one_round(merged[0], delta)
     best = inf
-    for scale in _INTERVALS:
-        epsilon = _composed(merged, delta, scale)
-        is_enough = epsilon >= (1 - _LEAST_GAIN) * best
+    for scale in _INTERVAL_FACTORS:
+        epsilon = _epsilon_on_grid(merged, delta, scale)
+        gains_little = epsilon >= (1 - _MIN_GAIN) * best
         best = min(best, epsilon)
-        if is_enough and best < inf:
+        if gains_little and best < inf:
             break
     return best
 
 
 def _epsilon_of_one_round(merged: Merged, delta: float) -> float:
-    """Return the epsilon of one round, exact up to rounding, from its profile."""
+    """Return the epsilon of a single round, exact up to rounding.
+
+    It is the least loss at which the profile is at most `delta` in each direction. The search
+    repeatedly narrows the bracket from `low` to `high` to one of 64 parts.
+    """
     rate = float(merged.rate[0])
     noise_ratio = float(merged.noise_ratio[0])
     deviations = sqrt(2 * log(2 / delta))
     low = 0.0
     high = float(merged.pair.largest(merged.rate, merged.noise_ratio, deviations)[0])
-    for _ in range(9):  # each divides the distance by 64
-        losses = np.linspace(low, high, 65)
-        profiles = merged.pair.profiles(rate, noise_ratio, losses, _SHARE * delta)
+    for _ in range(_NARROWINGS):
+        losses = np.linspace(low, high, _BRACKET_PARTS + 1)
+        profiles = merged.pair.profiles(rate, noise_ratio, losses, _TAIL_SHARE * delta)
         is_within = np.all(
             [profile.values + profile.errors <= delta for profile in profiles], axis=0
         )
@@ -104,10 +126,20 @@ def _epsilon_of_one_round(merged: Merged, delta: float) -> float:
     return high
 
 
-def _composed(merged: Sequence[Merged], delta: float, scale: float) -> float:
-    """Return the epsilon on a grid whose interval is so many times the usual one."""
+def _epsilon_on_grid(merged: Sequence[Merged], delta: float, scale: float) -> float:
+    """Return the epsilon on a grid, the larger of both directions between neighbours.
+
+    Parameters
+    ----------
+    merged
+        Nodes and kinds of rounds.
+    delta
+        In (0, 1).
+    scale
+        Interval of the grid relative to the usual interval.
+    """
     grid, largest_losses = _grid(merged, delta, scale)
-    nodes = []  # the loss distributions of each node, one for each direction
+    nodes = []  # for each node its loss distributions, one for each direction
     for group, ends in zip(merged, largest_losses, strict=True):
         kinds = zip(group.rate.tolist(), group.noise_ratio.tolist(), ends.tolist(), strict=True)
         for rate, noise_ratio, end in kinds:
@@ -118,25 +150,26 @@ def _composed(merged: Sequence[Merged], delta: float, scale: float) -> float:
     direction_count = max(len(directions) for directions in nodes)
     epsilons = []
     for direction in range(direction_count):
-        # a pair with one direction bounds both
+        # a pair with one profile has the same profile in both directions
         losses = [directions[direction % len(directions)] for directions in nodes]
-        epsilons.append(_epsilon(losses, mixtures, delta, grid.interval))
+        epsilons.append(_epsilon_of_losses(losses, mixtures, delta, grid.interval))
     return max(epsilons)
 
 
 def _distinct(rounds: RoundKinds) -> RoundKinds:
-    """Return each kind of round once, with the sum of its counts."""
-    happens = rounds.times > 0
-    kinds = np.column_stack([rounds.rate, rounds.noise_ratio])[happens]
+    """Return each kind of round once, with the sum of its counts; omit kinds without rounds."""
+    occurs = rounds.times > 0
+    kinds = np.column_stack([rounds.rate, rounds.noise_ratio])[occurs]
     distinct, numbers = np.unique(kinds, axis=0, return_inverse=True)
-    counts = np.bincount(numbers.reshape(-1), weights=rounds.times[happens]).astype(np.float64)
+    counts = np.bincount(numbers.reshape(-1), weights=rounds.times[occurs]).astype(np.float64)
     return RoundKinds(rounds.pair, distinct[:, 0], distinct[:, 1], counts)
 
 
 def _grid(merged: Sequence[Merged], delta: float, scale: float) -> tuple[Grid, list[Floats]]:
-    """Return a grid fine enough for most of the variance, coarse enough for the transform.
+    """Return the grid of losses, and the largest loss to represent for each node.
 
-    With it the largest losses of the nodes: what lies beyond them is a small share of delta.
+    The grid is fine enough to add little variance, and coarse enough for the transform. All larger
+    losses together have a mass of at most about ``_TAIL_SHARE * delta``.
 
     Parameters
     ----------
@@ -145,11 +178,15 @@ def _grid(merged: Sequence[Merged], delta: float, scale: float) -> tuple[Grid, l
     delta
         Delta of the composition.
     scale
-        Factor of the usual interval.
+        Interval relative to the usual interval.
+
+    Returns
+    -------
+    The grid, and for each element of `merged` the largest losses, shape (nodes,).
     """
     times = np.concatenate([group.times for group in merged])
     total = float(np.sum(times))
-    log_tail = log(total / _SHARE) - log(delta)
+    log_tail = log(total / _TAIL_SHARE) - log(delta)
     largest_losses = []
     spreads = []
     for group in merged:
@@ -163,9 +200,9 @@ def _grid(merged: Sequence[Merged], delta: float, scale: float) -> tuple[Grid, l
     width = 16 * deviation + 2 * max(float(np.max(losses)) for losses in largest_losses)
     # all nodes together have about 2^21 points
     points = float(np.clip(2**21 / len(times), 2**12, 2**18))
-    coarse = _interval_adding(_COARSE * deviation**2, spread, times, width)
-    fine = _interval_adding(_FINE * deviation**2, spread, times, width)
-    interval = scale * max(fine, min(coarse, width / points), width / _MOST_POINTS)
+    coarse = _interval_adding(_COARSE_VARIANCE_SHARE * deviation**2, spread, times, width)
+    fine = _interval_adding(_FINE_VARIANCE_SHARE * deviation**2, spread, times, width)
+    interval = scale * max(fine, min(coarse, width / points), width / _MAX_GRID_POINTS)
     # a law with an atom has one at its largest loss, which should lie on the grid
     atoms = [
         float(np.max(losses))
@@ -175,15 +212,26 @@ def _grid(merged: Sequence[Merged], delta: float, scale: float) -> tuple[Grid, l
     if atoms and max(atoms) > interval:
         atom = max(atoms)
         interval = atom / ceil(atom / interval)
-    return Grid(interval, _SHARE * delta / total), largest_losses
+    return Grid(interval, _TAIL_SHARE * delta / total), largest_losses
 
 
 def _interval_adding(variance: float, spread: Floats, times: Floats, interval: float) -> float:
-    """Return an interval, at most the one given, that adds about `variance`.
+    """Return an interval of the grid, at most `interval`, whose rounding adds at most `variance`.
 
-    A loss between two points of the grid, a share f of the interval h above the lower one, is
-    rounded to one of them at random: that adds ``f (1 - f) h^2``, on average over f ``h^2 / 6``. It
-    adds at most about ``h spread`` where the grid is coarser than the loss itself.
+    A loss between two points of the grid, a share f of the interval h above the lower point, is
+    rounded to one of both at random. That adds a variance of ``f (1 - f) h^2``, on average over f
+    ``h^2 / 6``. Where the grid is coarser than the loss, it adds at most about ``h spread``.
+
+    Parameters
+    ----------
+    variance
+        Variance that the rounding of all rounds together may add.
+    spread
+        Standard deviation of the loss of each node, shape (nodes,).
+    times
+        Number of rounds of each node, shape (nodes,).
+    interval
+        Interval at which the search starts.
     """
     for _ in range(60):
         added = float(np.sum(times * np.minimum(interval**2 / 6, interval * spread)))
@@ -193,37 +241,52 @@ def _interval_adding(variance: float, spread: Floats, times: Floats, interval: f
     return interval
 
 
-def _epsilon(
+def _epsilon_of_losses(
     losses: Sequence[LossDistribution], mixtures: Mixtures, delta: float, interval: float
 ) -> float:
-    """Return the least epsilon that an order or a tilted composition proves."""
-    finite_delta = delta * (1 - 1e-9) - _infinite_mass(losses, mixtures)
+    """Return the least epsilon that a Rényi order or a tilted composition proves, at least 0.
+
+    Parameters
+    ----------
+    losses
+        Loss distribution of each node in one direction.
+    mixtures
+        Kinds of rounds as mixtures of the nodes.
+    delta
+        In (0, 1).
+    interval
+        Interval of the grid.
+    """
+    finite_delta = delta * (1 - 1e-9) - _infinite_mass(losses, mixtures)  # 1e-9 for rounding
     if finite_delta <= 0:
         return inf
     moments = moments_of(losses, mixtures, finite_delta, interval)
-    best = float(np.min(proved(moments, finite_delta)))
-    # The best tilt gives most mass to the losses that decide on epsilon. Two guesses of them: the
-    # epsilon that moments prove (all losses decide together) and the largest single loss. Each
-    # epsilon that is found leads to the next guess.
+    best = float(np.min(epsilon_by_order(moments, finite_delta)))
+    # The best tilt is the Chernoff order at the true epsilon. There are two guesses of epsilon: the
+    # epsilon of the best order (if many small losses add up to it), and the largest single loss
+    # (if one round decides). Each tilted composition gives a better guess.
     single_loss = _largest_single_loss(losses, mixtures, finite_delta) * interval
-    candidates = [moments.nearest(best), moments.nearest(single_loss)]
+    candidates = [moments.chernoff_order(best), moments.chernoff_order(single_loss)]
     tried: set[int] = set()
-    while candidates and best > 0 and len(tried) < _MOST_TILTS:
+    while candidates and best > 0 and len(tried) < _MAX_TILTS:
         tilt = candidates.pop()
         if tilt in tried:
             continue
         tried.add(tilt)
-        epsilon, unrounded = _tilted_epsilon(
+        epsilon, unrounded = _epsilon_by_tilt(
             losses, mixtures, moments, tilt, finite_delta, interval
         )
         best = min(best, epsilon)
         if unrounded < 0.999 * best:
-            candidates.append(moments.nearest(unrounded))
+            candidates.append(moments.chernoff_order(unrounded))
     return max(0.0, best)
 
 
 def _infinite_mass(losses: Sequence[LossDistribution], mixtures: Mixtures) -> float:
-    """Return the probability that some loss of the composition is infinite."""
+    """Return the probability that the loss of at least one round is infinite.
+
+    Masses may add up to a little more than 1, as bounds of rounding are added to them.
+    """
     infinite = np.array([loss.infinite for loss in losses])
     finite = np.array([float(np.sum(loss.masses)) for loss in losses])
     total = mixtures.mean(finite + infinite)
@@ -237,18 +300,21 @@ def _infinite_mass(losses: Sequence[LossDistribution], mixtures: Mixtures) -> fl
 def _largest_single_loss(
     losses: Sequence[LossDistribution], mixtures: Mixtures, delta: float
 ) -> int:
-    """Return the largest index that one loss among all reaches with a chance of about `delta`."""
-    counts = np.zeros(len(losses))
-    np.add.at(counts, mixtures.nodes, mixtures.weights * mixtures.times[:, None])
+    """Return the largest index on the grid that a single round's loss exceeds about at `delta`.
+
+    By the union bound over rounds: the expected number of rounds above the index is about `delta`.
+    """
+    node_counts = np.zeros(len(losses))  # expected number of rounds of each node
+    np.add.at(node_counts, mixtures.nodes, mixtures.weights * mixtures.times[:, None])
     largest = 0
-    for loss, count in zip(losses, counts, strict=True):
+    for loss, node_count in zip(losses, node_counts, strict=True):
         tails = np.cumsum(loss.masses[::-1])[::-1]
-        reached = int(np.count_nonzero(tails * count > delta))
-        largest = max(largest, loss.first + reached)
+        likely_losses = int(np.count_nonzero(tails * node_count > delta))
+        largest = max(largest, loss.first + likely_losses)
     return largest
 
 
-def _tilted_epsilon(
+def _epsilon_by_tilt(
     losses: Sequence[LossDistribution],
     mixtures: Mixtures,
     moments: Moments,
@@ -256,9 +322,9 @@ def _tilted_epsilon(
     delta: float,
     interval: float,
 ) -> tuple[float, float]:
-    """Return epsilon by the composition of the tilted distributions, and without its rounding.
+    """Return epsilon by the composition of distributions that are tilted by one order.
 
-    Both are infinite where the composition is too long.
+    Epsilon is infinite if the window has more than ``2 * _MAX_GRID_POINTS`` points.
 
     Parameters
     ----------
@@ -267,19 +333,19 @@ def _tilted_epsilon(
     moments
         Cumulants of the losses.
     tilt
-        Index of an order of the moments.
+        Index of the order in `moments`.
     delta
-        Delta without the mass of infinite losses.
+        Delta minus the mass of infinite losses.
     interval
         Interval of the grid.
 
     Returns
     -------
-    An upper bound of epsilon, and about what it would be without the bounds of rounding.
+    An upper bound of epsilon, and an estimate that leaves out the bound of rounding.
     """
     theta = float(moments.orders[tilt]) * interval
     window = _window(losses, mixtures, moments, tilt, delta, interval)
-    if window.size > 2 * _MOST_POINTS:
+    if window.size > 2 * _MAX_GRID_POINTS:
         return inf, inf
     tilted = [
         tilt_and_fold(loss, theta, float(moments.nodes[node, tilt]), window.size)
@@ -289,14 +355,14 @@ def _tilted_epsilon(
     lowest = window.top - window.size + 1
     masses = np.roll(np.maximum(masses, 0), -(lowest % window.size))
     cumulant = float(moments.total[tilt])
-    window_delta = delta - window.cut
-    epsilon = _epsilon_of(masses + rounding, lowest, theta, cumulant, window_delta, interval)
-    unrounded = _epsilon_of(masses, lowest, theta, cumulant, window_delta, interval)
+    window_delta = delta - window.tail
+    epsilon = _epsilon_of_masses(masses + rounding, lowest, theta, cumulant, window_delta, interval)
+    unrounded = _epsilon_of_masses(masses, lowest, theta, cumulant, window_delta, interval)
     return epsilon, unrounded
 
 
 class _Window(NamedTuple):
-    """The losses that a transform covers.
+    """Range of losses of the composition that a transform covers.
 
     Attributes
     ----------
@@ -304,13 +370,13 @@ class _Window(NamedTuple):
         Index of the largest loss on the grid.
     size
         Number of losses.
-    cut
-        Bound of the probability of larger losses.
+    tail
+        Upper bound on the probability of losses above `top`, which count as infinite.
     """
 
     top: int
     size: int
-    cut: float
+    tail: float
 
 
 def _window(
@@ -323,9 +389,14 @@ def _window(
 ) -> _Window:
     """Return the window of the composition at a tilt.
 
-    By Chernoff's bound ``P(loss > x) <= exp(K(theta) - theta x)``. The length is so large that the
-    mass that is wrapped around into it, which can only raise epsilon, is small beside the mass that
-    decides.
+    By Chernoff's bound ``P(loss > x) <= exp(K(theta) - theta x)``. The top of the window is the
+    least x at which some order bounds this probability by ``exp(-_LOG_MARGIN) delta``.
+
+    The transform is circular: mass outside the window is wrapped around into it. That can only
+    raise epsilon. The window is so long that the wrapped-around tilted mass is small: below
+    ``exp(-_LOG_MARGIN)`` on either side, by Chernoff's bound for the tilted loss.
+
+    Parameters are those of `_epsilon_by_tilt`.
     """
     theta = moments.orders
     cumulant = moments.total
@@ -343,38 +414,46 @@ def _window(
     top = last
     if end < last:
         top = ceil(end)
-    cut = 0.0
+    tail = 0.0
     if top != last:
-        cut = delta * exp(-_LOG_MARGIN)
+        tail = delta * exp(-_LOG_MARGIN)
     reach = max(top, highest) - lowest + 2
-    if reach > 2 * _MOST_POINTS:
+    if reach > 2 * _MAX_GRID_POINTS:
         size = int(min(reach, 2**62))
     else:
         size = scipy.fft.next_fast_len(int(reach), real=True)
-    return _Window(top, size, cut)
+    return _Window(top, size, tail)
 
 
 def tilt_and_fold(
     loss: LossDistribution, theta: float, log_moment: float, size: int
 ) -> tuple[Floats, float]:
-    """Return ``mass exp(theta x) / moment`` at indices modulo `size`, and its rounding.
+    """Return tilted masses, folded modulo `size`, and a bound of their rounding.
+
+    The tilted mass at an index x of the grid is ``mass exp(theta x) / moment``. Folding adds it to
+    the element ``x % size``.
 
     Parameters
     ----------
     loss
         Loss distribution of a node.
     theta
-        Tilt for a step of one interval.
+        Tilt per interval of the grid.
     log_moment
         Logarithm of the moment, the sum of all ``mass exp(theta x)``.
     size
         Length of the transform.
+
+    Returns
+    -------
+    Folded masses, shape (size,), and the bound of the rounding relative to their sum of 1.
     """
     indices = np.arange(loss.first, loss.last + 1)
     exponents = theta * indices - log_moment
     with np.errstate(under="ignore", divide="ignore"):
         tilted = np.exp(exponents + np.log(loss.masses))
-    levels = log(size) / log(2) + 4  # of the fast Fourier transform, and 4 operations before it
+    # log2(size) levels of the fast Fourier transform, and 4 operations before it
+    levels = log(size) / log(2) + 4
     exponent_errors = 4 * float(np.sum(tilted * np.abs(exponents)))
     rounding = UNIT * (8 * levels + exponent_errors)
     folded = np.zeros(size)
@@ -389,10 +468,11 @@ def tilt_and_fold(
 def convolved(
     tilted: Sequence[tuple[Floats, float]], mixtures: Mixtures, size: int
 ) -> tuple[Floats, float]:
-    """Return the masses of the composition modulo `size`, and a bound of each one's rounding.
+    """Return the masses of the composition modulo `size`, and a bound of the rounding of a mass.
 
-    A transform of masses that sum to 1 errs by at most some units for each level, a product by the
-    sum of its factors' relative errors.
+    The transform of a sum of independent losses is the product of their transforms. A transform of
+    masses that sum to 1 is off by at most a few `UNIT` for each of its levels. The relative error
+    of a product is at most about the sum of the relative errors of its factors.
 
     Parameters
     ----------
@@ -403,7 +483,7 @@ def convolved(
     size
         Length of the transform.
     """
-    active = size // 2 + 1  # frequencies whose product is not 0 yet
+    active = size // 2 + 1  # number of lowest frequencies whose product is not negligible yet
     product = np.ones(active, dtype=np.complex128)
     relative_error = np.zeros(active)
     spectra: dict[int, Spectrum] = {}
@@ -422,10 +502,10 @@ def convolved(
                 spectra.pop(node)
         magnitudes = np.abs(spectrum)
         relative_error += times / np.maximum(magnitudes, worst_rounding)
-        has_vanished = magnitudes < _VANISHED ** (1 / times)
+        has_vanished = magnitudes < _NEGLIGIBLE_MAGNITUDE ** (1 / times)
         product *= _power(np.where(has_vanished, 0, spectrum), times)
-        if kind % 8 == 7:  # now and then: high frequencies vanish first, and need no more work
-            remains = np.abs(product) >= _VANISHED
+        if kind % 8 == 7:  # now and then, drop high frequencies, whose products vanish first
+            remains = np.abs(product) >= _NEGLIGIBLE_MAGNITUDE
             product[~remains] = 0
             active = int(np.max(np.flatnonzero(remains), initial=0)) + 1
             product = product[:active]
@@ -439,12 +519,12 @@ def convolved(
             np.exp(np.minimum(0, np.log(magnitudes) + relative_error)),
         )
     total_error = 2 * float(np.sum(error + worst_rounding * magnitudes))
-    rounding = total_error / size + _VANISHED**0.5
+    rounding = total_error / size + _NEGLIGIBLE_MAGNITUDE**0.5
     return scipy.fft.irfft(product, size), rounding
 
 
 def _last_uses(mixtures: Mixtures) -> dict[int, int]:
-    """Return the last kind of round that each node is part of."""
+    """Return for each node the number of the last kind of round that uses its transform."""
     last_use = {}
     for kind, (nodes, _, _) in enumerate(mixtures.kinds()):
         for node in nodes:
@@ -467,22 +547,23 @@ def _power(spectrum: Spectrum, count: int) -> Spectrum:
     return power
 
 
-def _epsilon_of(
+def _epsilon_of_masses(
     masses: Floats, lowest: int, theta: float, cumulant: float, delta: float, interval: float
 ) -> float:
-    """Return the smallest epsilon at which the profile of tilted masses is at most `delta`.
+    """Return the smallest epsilon at which the hockey-stick profile is at most `delta`.
 
-    The tilt is undone in units of the mass at the middle of the positive losses, so that nothing
-    overflows: what is wrapped around into the lower end of the window may be large.
+    The profile is that of the distribution before the tilt. The tilt is undone relative to the mean
+    positive loss, so that no exponential overflows: at the lower end of the window, masses that are
+    wrapped around may be large.
 
     Parameters
     ----------
     masses
-        Tilted masses at the losses ``lowest * interval``, ``(lowest + 1) * interval``, ..
+        Tilted masses at the losses ``lowest * interval``, ``(lowest + 1) * interval`` and so on.
     lowest
         Index of the smallest loss.
     theta
-        Tilt for a step of one interval.
+        Tilt per interval of the grid.
     cumulant
         Logarithm of the moment by which tilted masses were divided.
     delta
@@ -498,7 +579,7 @@ def _epsilon_of(
         middle = float(np.sum(indices * masses) / np.sum(masses))
     skipped = 0
     if theta > 0:
-        skipped = max(0, ceil(middle - _MOST_EXPONENT / theta))
+        skipped = max(0, ceil(middle - _MAX_EXPONENT / theta))
     masses = masses[skipped:]
     lowest += skipped
     middle -= skipped
@@ -507,13 +588,14 @@ def _epsilon_of(
     with np.errstate(under="ignore"):
         scaled = masses * np.exp(-theta * (indices[: masses.size] - middle))
     log_allowed = log(delta) - cumulant + theta * (lowest + middle)
-    if log_allowed < -_MOST_EXPONENT:
+    if log_allowed < -_MAX_EXPONENT:
         return inf
-    tails, damped_tails = _tails(scaled, float(np.exp(-interval)))
+    tails, damped_tails = _profile_terms(scaled, float(np.exp(-interval)))
     allowed = float(np.exp(min(log_allowed, 700)))
     exceeding = np.flatnonzero(tails - damped_tails > allowed)
-    if exceeding.size == 0:  # all of the window is kept: its lowest point is proved, no less
+    if exceeding.size == 0:  # below the window the profile is unknown: no smaller epsilon is proved
         return float(lowest) * interval
+    # up to the next point, the profile at a distance s is tails[last] - exp(s) damped_tails[last]
     last = int(exceeding[-1])
     excess = inf
     if damped_tails[last] > 0:
@@ -524,11 +606,11 @@ def _epsilon_of(
     return float(lowest + last) * interval + max(0.0, step)
 
 
-def _tails(masses: Floats, damping: float) -> tuple[Floats, Floats]:
-    """Return the mass beyond each point, and the sum of masses times ``exp(point - loss)`` there.
+def _profile_terms(masses: Floats, damping: float) -> tuple[Floats, Floats]:
+    """Return the two terms whose difference is the hockey-stick profile at each grid point.
 
-    Their difference is the hockey-stick profile at the point. `damping` is the exponential of minus
-    the interval.
+    The first is the mass beyond the point. The second is the sum of these masses times
+    ``exp(point - loss)``. `damping` is ``exp(-interval)``.
     """
     backwards = masses[::-1]
     tails = np.append(np.cumsum(backwards)[-2::-1], 0.0)

@@ -1,4 +1,15 @@
-"""Moments of privacy losses at many orders: the epsilon that each proves, and ends of tails."""
+"""Cumulants of privacy losses at many orders, and the epsilon that each order proves.
+
+The composer (`_compose`) calls `moments_of` once for each grid and direction. It uses the cumulants
+for a first epsilon, to choose and normalise tilts, and for Chernoff's bounds on tails.
+
+- A *node* is a sampling rate and a noise ratio with a loss distribution. A *kind* of round is a
+  mixture of nodes (`_merge`).
+- The *order* theta is the Rényi order alpha minus 1; it may be negative.
+- The *cumulant* ``K(theta) = log E exp(theta loss)`` is theta times the Rényi divergence of order
+  theta + 1. Cumulants of a composition add up over its rounds.
+- A loss on a grid is an integer *index* times `interval`.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +23,20 @@ from dpmesh.accounting._arguments import Floats
 from dpmesh.accounting._loss import UNIT, LossDistribution
 from dpmesh.accounting._merge import Mixtures
 
-_BESIDE = np.array([0.5, 0.6, 0.7, 0.78, 0.86, 0.93, 1.0, 1.08, 1.16, 1.28, 1.45, 1.7])
-"""Multiples of the best order that are tried, too."""
+_NEAR_FACTORS = np.array([0.5, 0.6, 0.7, 0.78, 0.86, 0.93, 1.0, 1.08, 1.16, 1.28, 1.45, 1.7])
+"""Multiples of the best order of the wide search that the near search evaluates, ascending."""
 
-_ORDERS_ABOVE_GUESS = 9
-"""Doublings of the guessed best order that are tried."""
+_DOUBLINGS_ABOVE_GUESS = 9
+"""The wide search has orders from the guessed best order up to ``2**8`` times the guess."""
+
+_FEWEST_HALVINGS = 6
+"""The wide search has orders down to ``2**-6`` times the guess, or further."""
+
+_CUMULANT_ROUNDING = 1e-12
+"""Bound of the rounding of a cumulant of one kind of round."""
+
+_OPERATIONS_OF_SQUARING = 8
+"""Units of rounding by which ``x**n`` from repeated squaring may be off, over n."""
 
 
 class Moments(NamedTuple):
@@ -29,7 +49,7 @@ class Moments(NamedTuple):
     nodes
         Cumulants of the nodes, shape (nodes, orders).
     total
-        Cumulants of the composition, shape (orders,).
+        Cumulants of the composition, upper bounds, shape (orders,).
     """
 
     orders: Floats
@@ -37,38 +57,65 @@ class Moments(NamedTuple):
     total: Floats
 
     @classmethod
-    def of(
+    def composed(
         cls, orders: Floats, nodes: Floats, mixtures: Mixtures, rounding: Floats | float = 0.0
     ) -> Moments:
-        """Return the cumulants of nodes, and of the composition of all kinds of rounds.
+        """Return the cumulants of nodes, and of the composition of all rounds.
 
-        `rounding` bounds the errors of the nodes' cumulants at each order.
+        Parameters
+        ----------
+        orders
+            Values of theta, ascending, shape (orders,).
+        nodes
+            Cumulants of the nodes, shape (nodes, orders).
+        mixtures
+            Kinds of rounds as mixtures of the nodes.
+        rounding
+            Bound of the error of the nodes' cumulants at each order.
         """
-        # each cumulant is raised by its rounding; the sum is no BLAS product, which wakes threads
-        kinds = mixtures.log_mean(nodes) + 1e-12 + rounding
+        kinds = mixtures.log_mean(nodes) + _CUMULANT_ROUNDING + rounding  # shape (kinds, orders)
+        # no BLAS product, which would wake threads
         total = np.sum(mixtures.times[:, None] * kinds, axis=0)
         return cls(orders, nodes, total)
 
-    def nearest(self, epsilon: float) -> int:
-        """Return the order, at least 0, by which Chernoff's bound at this loss is smallest."""
+    def chernoff_order(self, loss: float) -> int:
+        """Return the index of the order whose Chernoff bound on larger losses is smallest.
+
+        The bound is ``P(sum of losses >= loss) <= exp(K(theta) - theta loss)``, for theta of at
+        least 0.
+        """
         with np.errstate(invalid="ignore"):
-            exponents = np.where(self.orders >= 0, self.total - self.orders * epsilon, inf)
+            exponents = np.where(self.orders >= 0, self.total - self.orders * loss, inf)
         return int(np.nanargmin(exponents))
 
 
 def moments_of(
     losses: Sequence[LossDistribution], mixtures: Mixtures, delta: float, interval: float
 ) -> Moments:
-    """Return the cumulants at orders on both sides of 0, more of them beside the best."""
+    """Return cumulants at negative and positive orders, densest near the best order at `delta`.
+
+    A wide search over powers of 2 finds about the best order, and a near search refines it.
+
+    Parameters
+    ----------
+    losses
+        Loss distribution of each node.
+    mixtures
+        Kinds of rounds as mixtures of the nodes.
+    delta
+        In (0, 1).
+    interval
+        Interval of the grid of losses.
+    """
     wide = _wide_moments(losses, mixtures, delta, interval)
-    epsilons = proved(wide, delta)
+    epsilons = epsilon_by_order(wide, delta)
     best = int(np.argmin(epsilons))
     if epsilons[best] == inf:
         return wide
-    near_orders = wide.orders[best] * _BESIDE
+    near_orders = wide.orders[best] * _NEAR_FACTORS
     near_nodes = np.array([_log_moments(loss, near_orders * interval) for loss in losses])
-    near = Moments.of(near_orders, near_nodes, mixtures)
-    # among those of both searches, the near ones are exact to more digits
+    near = Moments.composed(near_orders, near_nodes, mixtures)
+    # between the near orders, cumulants of the near search replace the less exact wide ones
     is_outside = (wide.orders < near_orders[0]) | (wide.orders > near_orders[-1])
     orders = np.concatenate([wide.orders[is_outside], near_orders])
     nodes = np.concatenate([wide.nodes[:, is_outside], near_nodes], axis=1)
@@ -80,55 +127,58 @@ def moments_of(
 def _wide_moments(
     losses: Sequence[LossDistribution], mixtures: Mixtures, delta: float, interval: float
 ) -> Moments:
-    """Return the cumulants at -orders, 0 and orders, each twice the one before.
+    """Return the cumulants at 0, and at positive and negative orders in powers of 2.
 
-    For Gaussian losses of mean square s^2 in all, the best order is about ``sqrt(2 log(1 / delta) +
-    1) / s``. The least order that can help is ``log(1 / delta)`` over the largest loss: a smaller
-    one proves no epsilon below that loss.
+    Let s be the root of the sum of all rounds' mean squared losses. For Gaussian losses the best
+    order is about ``sqrt(2 log(1 / delta) + 1) / s``. The smallest order that can help is
+    ``log(1 / delta)`` over the largest loss: a smaller order proves no epsilon below that loss.
     """
     squares = []
     for loss in losses:
         indices = np.arange(loss.first, loss.last + 1.0)
         squares.append(float(np.sum(loss.masses * np.square(indices))))
     total_square = float(np.sum(mixtures.times * mixtures.mean(np.array(squares))))
-    root_mean_square = interval * sqrt(total_square)
-    guess = sqrt(2 * log(1 / delta) + 1) / max(root_mean_square, 1e-300)
+    root_of_squares = interval * sqrt(total_square)
+    guess = sqrt(2 * log(1 / delta) + 1) / max(root_of_squares, 1e-300)
     largest_loss = interval * max(1, *(loss.last for loss in losses))
-    halvings = max(6, ceil(log2(guess * largest_loss / log(1 / delta))) + 3)
-    powers = np.arange(halvings + _ORDERS_ABOVE_GUESS)
+    guess_over_smallest = guess * largest_loss / log(1 / delta)
+    halvings = max(_FEWEST_HALVINGS, ceil(log2(guess_over_smallest)) + 3)
+    powers = np.arange(halvings + _DOUBLINGS_ABOVE_GUESS)
     orders = np.asarray(guess * 2.0 ** (powers - halvings))
-    errors = 8 * UNIT * 2.0**powers  # of powers by squaring
-    return Moments.of(
+    rounding = _OPERATIONS_OF_SQUARING * UNIT * 2.0**powers
+    return Moments.composed(
         np.concatenate([-orders[::-1], [0.0], orders]),
-        np.array([_log_moments_of_powers(loss, orders * interval) for loss in losses]),
+        np.array([_log_moments_by_squaring(loss, orders * interval) for loss in losses]),
         mixtures,
-        np.concatenate([errors[::-1], [0.0], errors]),
+        np.concatenate([rounding[::-1], [0.0], rounding]),
     )
 
 
 def _log_moments(loss: LossDistribution, orders: Floats) -> Floats:
-    """Return ``log E exp(order x)`` at each order, for the index x of the loss on its grid.
+    """Return ``log E exp(order index)`` of a loss's index on its grid, shape (orders,).
 
-    The largest index is taken out of the exponential, so that nothing overflows.
+    The largest index is factored out, so that no exponential overflows.
     """
-    x = np.arange(loss.first - loss.last, 1.0)  # less the largest index
+    below_largest = np.arange(loss.first - loss.last, 1.0)  # index minus the largest index
     with np.errstate(under="ignore", divide="ignore"):
-        means = [np.sum(loss.masses * np.exp(order * x)) for order in orders]
+        means = [np.sum(loss.masses * np.exp(order * below_largest)) for order in orders]
         logs: Floats = np.log(means) + orders * loss.last
     return logs
 
 
-def _log_moments_of_powers(loss: LossDistribution, orders: Floats) -> Floats:
-    """Return ``log E exp(order x)`` at -orders, 0 and orders, each twice the one before.
+def _log_moments_by_squaring(loss: LossDistribution, orders: Floats) -> Floats:
+    """Return ``log E exp(order index)`` at ``-orders[::-1]``, 0 and `orders`, in this sequence.
 
-    As the orders double, the exponentials are squared in place of computed anew.
+    Each of the positive `orders` is twice the order before. So the exponentials are squared from
+    one order to the next, which is faster than a new exponential.
     """
-    x = np.arange(loss.masses.size, dtype=np.float64)
+    offsets = np.arange(loss.masses.size, dtype=np.float64)  # index minus the smallest index
     middle = orders.size
     logs = np.zeros(2 * orders.size + 1)
     logs[middle] = np.log(np.sum(loss.masses))
-    rising = np.exp(orders[0] * (x - x[-1]))
-    falling = np.exp(-orders[0] * x)
+    # exponentials at +order and -order, at most 1: the largest or smallest index is factored out
+    rising = np.exp(orders[0] * (offsets - offsets[-1]))
+    falling = np.exp(-orders[0] * offsets)
     with np.errstate(divide="ignore", under="ignore"):
         for index, order in enumerate(orders):
             upper_mean = np.sum(loss.masses * rising)
@@ -140,10 +190,12 @@ def _log_moments_of_powers(loss: LossDistribution, orders: Floats) -> Floats:
     return logs
 
 
-def proved(moments: Moments, delta: float) -> Floats:
-    """Return the epsilon that each order proves; infinite for those that are not positive.
+def epsilon_by_order(moments: Moments, delta: float) -> Floats:
+    """Return the epsilon that the cumulant at each order proves at `delta`, shape (orders,).
 
-    By the conversion of Canonne, Kamath and Steinke 2020, Proposition 12, at order alpha - 1.
+    The conversion is Canonne, Kamath and Steinke 2020, Proposition 12, at alpha = theta + 1:
+    ``(K(theta) - log(delta) - log(1 + theta)) / theta - log(1 + 1 / theta)``. Epsilon is infinite
+    at orders theta of at most 0, which prove nothing.
     """
     theta = moments.orders
     cumulant = moments.total

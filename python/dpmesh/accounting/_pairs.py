@@ -1,8 +1,15 @@
-"""Dominating pairs of releases: noise of some law, on all data or on samples.
+"""Dominating pairs of releases: Gaussian and Laplace noise, on all data or on samples.
 
-A pair dominates a release if its profile ``H_e(P || Q) = sup over S of P(S) - exp(e) Q(S)`` is at
-least that of any two neighbours. Pairs of rounds compose, also adaptively, as products (Zhu, Dong
-and Wang 2022, Theorem 10).
+- The *hockey-stick divergence* of distributions P and Q at a loss e is
+  ``H_e(P || Q) = sup over S of P(S) - exp(e) Q(S)``. As a function of e it is the *profile* of the
+  pair. A release is (e, delta)-DP if both directions have a profile of at most delta at e.
+- A pair (P, Q) *dominates* a release if its profile is at least the profile of the release's
+  outputs on any two neighbouring datasets. Dominating pairs of rounds compose as products, also
+  adaptively (Zhu, Dong and Wang 2022, Theorem 10).
+- A `Law` describes noise without sampling. A `DominatingPair` adds the sampling.
+- The *noise ratio* s is the scale of the noise over the sensitivity, q the sampling rate.
+
+`_loss` discretises profiles, and `_compose` composes them.
 """
 
 from __future__ import annotations
@@ -19,51 +26,63 @@ import scipy  # its submodules are imported on first use
 from dpmesh.accounting._arguments import Floats
 from dpmesh.accounting._loss import UNIT, Profile
 
-Ways = tuple[Profile, ...]
-"""A profile in each direction between neighbours; one where both are the same."""
+Profiles = tuple[Profile, ...]
+"""A profile in each direction between neighbours, or one profile if both directions have it."""
 
-Numbers = Floats | float
+FloatOrFloats = Floats | float
 
-ProfileOf = Callable[[Floats, float, Numbers, Floats], Profile]
-"""A profile at losses of at least 0 that are off by at most so many units (the last argument).
+ProfileOf = Callable[[Floats, float, FloatOrFloats, Floats], Profile]
+"""A function ``(losses, noise_ratio, log_factor, slack)`` that returns a profile times a factor.
 
-The second argument is the noise ratio; the third the logarithm of a factor.
+The losses are at least 0. `log_factor` is the logarithm of the factor. `slack` bounds the rounding
+of the losses, in multiples of `UNIT`, and has their shape.
 """
 
 
 class Law(NamedTuple):
-    """The losses of a release of all data, at a noise ratio."""
+    """Privacy losses of noise on a query of all data, as functions of the noise ratio."""
 
     profile: ProfileOf
-    """The profile of these losses, at losses of at least 0: see `ProfileOf`."""
-    largest: Callable[[Floats, Numbers], Floats]
-    """The largest loss, within so many deviations if it is unbounded."""
-    losses: Callable[[Floats], tuple[Floats, Floats, Floats]]
-    """A few losses, with their probabilities under P and under Q, for a first guess of epsilon."""
-    coordinate: Callable[[Floats], Floats] | None
-    """A function of the noise ratio in which every profile is convex; None if none is known.
+    """The hockey-stick profile at losses of at least 0: see `ProfileOf`."""
+    largest: Callable[[Floats, FloatOrFloats], Floats]
+    """A function ``(noise_ratio, deviations)`` that returns the largest loss.
 
-    A profile at losses e of samples is that of the law at other losses, times a factor, so that it
-    is convex, too; and hockey-stick divergences are convex in the rate.
+    If the loss is unbounded, it is the loss at so many standard deviations of the noise.
+    """
+    losses: Callable[[Floats], tuple[Floats, Floats, Floats]]
+    """A function of the noise ratio, shape (rounds, 1), that approximates the loss distribution.
+
+    It returns some losses, shape (rounds, losses), with their probabilities under P and under Q.
+    """
+    coordinate: Callable[[Floats], Floats] | None
+    """A function of the noise ratio in which profiles are convex; None if none is known.
+
+    A profile of samples is the law's profile at other losses, times a factor. So it is convex in
+    this coordinate, too. Hockey-stick divergences are also convex in the sampling rate. For
+    Gaussian noise, convexity is proved for noise ratios of at least ``1 / sqrt(12)`` alone. Smaller
+    noise ratios have a concave profile at small losses; there, no proof covers the merging of
+    rounds in `_merge`.
     """
     has_atom: bool
-    """True if the largest loss has mass."""
+    """True if the largest loss has positive probability, as for Laplace noise."""
 
 
 def sampled_loss(rate: Floats | float, loss: Floats | float) -> Floats:
     """Return a loss after sampling: ``log((1 - q) + q exp(loss))``."""
-    with np.errstate(divide="ignore"):  # a share of 1 of a loss of minus infinity
+    with np.errstate(divide="ignore"):  # log(0) at a rate of 1 and a loss of minus infinity
         small: Floats = np.log1p(rate * np.expm1(np.minimum(loss, 1)))
     large = loss + np.log(rate + (1 - rate) * np.exp(-np.maximum(loss, 0)))
     return np.where(loss > 1, large, small)
 
 
-def between(log_factor: Numbers, upper: Floats, lower: Floats, slack: Numbers) -> Profile:
+def between(
+    log_factor: FloatOrFloats, upper: Floats, lower: Floats, slack: FloatOrFloats
+) -> Profile:
     """Return ``exp(log_factor) (exp(upper) - exp(lower))``, with a bound of its rounding.
 
     It is computed as ``exp(log_factor + upper) (1 - exp(lower - upper))``, without cancellation.
-    The difference of `lower` and `upper` is off by as many units as their own magnitudes and
-    `slack` say.
+    The bound assumes that the difference of `lower` and `upper` is off by at most about
+    ``4 UNIT (abs(upper) + abs(lower) + slack)``.
     """
     top = np.exp(log_factor + upper)
     values = np.maximum(0, -top * np.expm1(np.minimum(0, lower - upper)))
@@ -74,7 +93,7 @@ def between(log_factor: Numbers, upper: Floats, lower: Floats, slack: Numbers) -
 
 
 def _gaussian_profile(
-    loss: Floats, noise_ratio: float, log_factor: Numbers, slack: Floats
+    loss: Floats, noise_ratio: float, log_factor: FloatOrFloats, slack: Floats
 ) -> Profile:
     """Return ``H_e(N(1, s^2) || N(0, s^2))`` at losses e, times ``exp(log_factor)``.
 
@@ -90,8 +109,8 @@ def _gaussian_profile(
 def _gaussian_losses(noise_ratio: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the losses of points up to 8 deviations from the middle, as `Law.losses`.
 
-    Under P the loss is normal of mean ``1 / (2 s^2)`` and deviation ``1 / s``, under Q its negative
-    is.
+    Under P the loss is normal with mean ``1 / (2 s^2)`` and standard deviation ``1 / s``. Under Q
+    the negative of the loss has this distribution.
     """
     x = np.linspace(-8, 8, 129)
     density = np.exp(-(x**2) / 2)
@@ -105,20 +124,23 @@ def _gaussian_losses(noise_ratio: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _laplace_profile(steps: float) -> ProfileOf:
-    """Return the profile of Laplace noise on integers that neighbours move by `steps` or more.
+    """Return the profile of discrete Laplace noise on integers.
 
-    The movement is in L1. With ``y = exp(loss - 1 / noise_ratio)`` and ``q = exp(-1 / (noise_ratio
-    steps))`` it is ``1 - 2 sqrt(q y) / (1 + q)`` for y <= q and ``(1 - y) / (1 + q)`` above: the
-    best test of any such move (docs/privacy/accounting.md). Infinitely many steps are noise on the
-    real numbers.
+    The L1 sensitivity is `steps` integers or more; infinitely many steps stand for noise on the
+    real numbers. With ``y = exp(loss - 1 / noise_ratio)`` and ``q = exp(-1 / (noise_ratio steps))``
+    the profile is ``1 - 2 sqrt(q y) / (1 + q)`` for y <= q, and ``(1 - y) / (1 + q)`` above. It is
+    the power of the best test of any such change (docs/privacy/accounting.md).
 
-    One number that moves by all of it dominates several: the tests between two sites of one
-    log-concave law are half-lines, so the trade-off of a sum of shifts is the composition of
-    trade-offs by which group privacy bounds those of the coordinates (Dong, Roth and Su 2022,
-    Theorem 2.14).
+    A vector that changes in several numbers is dominated by one number that changes by the whole L1
+    distance. The best tests between two shifts of one log-concave law are half-lines. So the
+    trade-off function of a sum of shifts is the composition of the shifts' trade-off functions,
+    and by group privacy this composition bounds the trade-off function of a vector with these
+    shifts as coordinates (Dong, Roth and Su 2022, Theorem 2.14).
     """
 
-    def profile(loss: Floats, noise_ratio: float, log_factor: Numbers, slack: Floats) -> Profile:
+    def profile(
+        loss: Floats, noise_ratio: float, log_factor: FloatOrFloats, slack: Floats
+    ) -> Profile:
         largest = 1 / noise_ratio
         step = largest / steps
         exponent = loss - largest
@@ -128,13 +150,13 @@ def _laplace_profile(steps: float) -> ProfileOf:
         half_exponent = exponent / 2 + log(2) - constant - step / 2
         lower = np.where(is_below_step, half_exponent, exponent)
         values, errors = between(top, 0 * lower, lower, slack + largest + step)
-        return Profile(values, _up_to(largest, loss, errors))
+        return Profile(values, _errors_up_to(largest, loss, errors))
 
     return profile
 
 
-def _up_to(largest: float, loss: Floats, errors: Floats) -> Floats:
-    """Return the errors up to the largest loss: clearly beyond it, a profile of 0 is exact."""
+def _errors_up_to(largest: float, loss: Floats, errors: Floats) -> Floats:
+    """Return the errors, but 0 at losses clearly beyond the largest: a profile of 0 is exact."""
     tolerance = 8 * UNIT * (np.abs(loss) + largest)
     return np.where(loss > largest + tolerance, 0.0, errors)
 
@@ -144,15 +166,16 @@ def _laplace_losses(noise_ratio: Floats) -> tuple[Floats, Floats, Floats]:
 
     With the largest loss ``L = 1 / noise_ratio``, the loss under P is L with probability 1/2, -L
     with ``exp(-L) / 2``, and between them it has the density ``exp((loss - L) / 2) / 4``. The
-    probability under Q is that under P times ``exp(-loss)``.
+    probability under Q is ``exp(-loss)`` times the probability under P.
     """
-    share = np.linspace(-1, 1, 65)[1:-1]  # of L
+    relative_losses = np.linspace(-1, 1, 65)[1:-1]  # inner losses over L
+    step = relative_losses[1] - relative_losses[0]
     largest = 1 / noise_ratio
-    inner = np.exp(largest * (share - 1) / 2) * largest / 4 * (share[1] - share[0])
+    inner = np.exp(largest * (relative_losses - 1) / 2) * largest / 4 * step
     at_largest = np.ones_like(largest) / 2
-    at_least = np.exp(-np.minimum(largest, 700)) / 2
-    losses = np.concatenate([largest * share, largest, -largest], axis=-1)
-    under_p = np.concatenate([inner, at_largest, at_least], axis=-1)
+    at_smallest = np.exp(-np.minimum(largest, 700)) / 2
+    losses = np.concatenate([largest * relative_losses, largest, -largest], axis=-1)
+    under_p = np.concatenate([inner, at_largest, at_smallest], axis=-1)
     under_q = under_p * np.exp(np.minimum(-losses, 700))
     return losses, under_p, under_q
 
@@ -161,7 +184,9 @@ GAUSSIAN = Law(
     profile=_gaussian_profile,
     largest=lambda noise_ratio, deviations: (0.5 + deviations * noise_ratio) / noise_ratio**2,
     losses=_gaussian_losses,
-    # the profile's second derivative in s^2, phi(t) (e^2 z + 2/z + 3/(4 z^3)) / (4 z^2), is > 0
+    # With s the noise ratio, e the loss and phi the standard normal density at t = 1/(2 s) - e s,
+    # the second derivative of the profile in s^2 is phi(t) (4 s^4 e^2 + 12 s^2 - 1) / (16 s^7). The
+    # profile is convex at all losses for s >= 1 / sqrt(12), about 0.289: see `Law.coordinate`.
     coordinate=np.square,
     has_atom=False,
 )
@@ -169,7 +194,7 @@ LAPLACE = Law(
     profile=_laplace_profile(inf),
     largest=lambda noise_ratio, _: 1 / noise_ratio,
     losses=_laplace_losses,
-    # in exp(-1 / (2 noise_ratio)) the profile is linear, cut off at 0
+    # the profile is linear in exp(-1 / (2 noise_ratio)), cut off at 0, and so convex
     coordinate=lambda noise_ratio: np.expm1(-0.5 / noise_ratio),
     has_atom=True,
 )
@@ -177,9 +202,9 @@ LAPLACE = Law(
 
 @cache
 def integer_laplace(steps: int = 1) -> Law:
-    """Return the law of discrete Laplace noise on integers that move by `steps` or more in L1.
+    """Return the law of discrete Laplace noise on integers of L1 sensitivity `steps` or more.
 
-    With one step it dominates every pure guarantee.
+    The law with one step dominates every release of pure ``1 / noise_ratio``-DP.
     """
     coordinate = None
     if steps == 1:
@@ -194,53 +219,81 @@ def _integer_coordinate(noise_ratio: Floats) -> Floats:
 
 
 _LARGE_GROWTH = 1e12
-"""From here on the logarithm of a sampled loss is computed with its exponential taken out."""
+"""From this ``exp(u) - 1`` on, exp(e) is factored out of the logarithm in `_removed`."""
 
 
 @dataclass(frozen=True)
 class DominatingPair:
-    """A dominating pair, which turns rounds into loss distributions: here, those of all data.
+    """A dominating pair of rounds without sampling; subclasses add a sampling.
 
-    Both directions between neighbours are alike.
+    Every method accepts a sampling rate, which this class ignores. Both directions between
+    neighbours have the same profile.
+
+    Parameters
+    ----------
+    law
+        Privacy losses of the noise on all data.
     """
 
     law: Law = GAUSSIAN
-    merges: ClassVar[bool] = True
-    """True if every profile is convex in the rate, and in the law's `coordinate`."""
+    has_convex_profiles: ClassVar[bool] = True
+    """True if profiles are convex in the sampling rate, and in noise ratios as `Law.coordinate`.
+
+    Only then does `_merge` replace many kinds of rounds by mixtures of few.
+    """
 
     @property
     def coordinate(self) -> Callable[[Floats], Floats] | None:
-        """The `coordinate` of the pair's law; None if the pair's profile need not be convex."""
-        if self.merges:
+        """`Law.coordinate` of the law; None if the pair's profiles need not be convex in it."""
+        if self.has_convex_profiles:
             return self.law.coordinate
         return None
 
-    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
-        """Return the profile of a round at losses of at least 0, in each direction.
+    def profiles(
+        self, rate: float, noise_ratio: float, losses: Floats, negligible: float
+    ) -> Profiles:
+        """Return the profile of one round at losses of at least 0, in each direction.
 
-        Up to a mass of `negligible` may count as infinite loss.
+        Parameters
+        ----------
+        rate
+            Sampling rate, in (0, 1].
+        noise_ratio
+            Scale of the noise over the sensitivity.
+        losses
+            Losses at which to evaluate, ascending, shape (losses,).
+        negligible
+            Probability up to which unlikely outcomes may count as infinite loss.
         """
         return (self.law.profile(losses, noise_ratio, 0.0, losses),)
 
-    def largest(self, rate: Floats, noise_ratio: Floats, deviations: Numbers) -> Floats:
-        """Return the largest loss of each round, within so many deviations of its noise."""
+    def largest(self, rate: Floats, noise_ratio: Floats, deviations: FloatOrFloats) -> Floats:
+        """Return the largest loss of each round, shape (rounds,).
+
+        An unbounded loss is evaluated at so many standard deviations of the noise.
+        """
         return self.law.largest(noise_ratio, deviations)
 
     def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
-        """Return about the standard deviation of each round's loss."""
+        """Return about the standard deviation of each round's loss, shape (rounds,)."""
         return spread_of(self.law, np.ones_like(rate), noise_ratio)
 
 
 @dataclass(frozen=True)
 class Poisson(DominatingPair):
-    """A Poisson sample under add-remove: a unit removed, and a unit added."""
+    """The dominating pairs of Poisson sampling, under add-remove.
 
-    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
+    The directions are a removed and an added unit. The sample and its size stay secret.
+    """
+
+    def profiles(
+        self, rate: float, noise_ratio: float, losses: Floats, negligible: float
+    ) -> Profiles:
         removed = _removed(self.law, rate, noise_ratio, losses)
         added = _added(self.law, rate, noise_ratio, losses)
         return removed, added
 
-    def largest(self, rate: Floats, noise_ratio: Floats, deviations: Numbers) -> Floats:
+    def largest(self, rate: Floats, noise_ratio: Floats, deviations: FloatOrFloats) -> Floats:
         return sampled_loss(rate, self.law.largest(noise_ratio, deviations))
 
     def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
@@ -251,11 +304,13 @@ class Poisson(DominatingPair):
 class FixedSize(Poisson):
     """The dominating pair of sampling without replacement, under replace-one.
 
-    Its profile at positive losses is that of a removed unit, and it is its own mirror image (Zhu,
-    Dong and Wang 2022).
+    In both directions, the profile at losses of at least 0 is the profile of Poisson sampling for a
+    removed unit (Zhu, Dong and Wang 2022).
     """
 
-    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
+    def profiles(
+        self, rate: float, noise_ratio: float, losses: Floats, negligible: float
+    ) -> Profiles:
         return (_removed(self.law, rate, noise_ratio, losses),)
 
 
@@ -272,14 +327,14 @@ def spread_of(law: Law, rate: Floats, noise_ratio: Floats) -> Floats:
 
 
 def _removed(law: Law, rate: float, noise_ratio: float, losses: Floats) -> Profile:
-    """Return ``H_e((1-q) Q + q P || Q)`` at losses e of at least 0, P and Q those of the law.
+    """Return ``H_e((1-q) Q + q P || Q)`` at losses e of at least 0: a unit is removed.
 
-    It is q times the law's profile at the loss u with ``exp(e) = (1-q) + q exp(u)``, that is ``u =
-    log(1 + (exp(e) - 1) / q)``.
+    P and Q are the pair of the law, without sampling. The result is q times the law's profile at
+    the loss u with ``exp(e) = (1-q) + q exp(u)``, so that ``u = log(1 + (exp(e) - 1) / q)``.
     """
     with np.errstate(over="ignore"):
         growth = np.expm1(np.minimum(losses, 30)) / rate  # exp(u) - 1
-    # the same with exp(e) taken out of the logarithm
+    # log(1 + (exp(e) - 1) / q) with exp(e) factored out of the logarithm
     large_unsampled = losses + np.log(-np.expm1(-losses) + rate * np.exp(-losses)) - log(rate)
     if rate == 1:
         unsampled = losses
@@ -289,10 +344,11 @@ def _removed(law: Law, rate: float, noise_ratio: float, losses: Floats) -> Profi
 
 
 def _added(law: Law, rate: float, noise_ratio: float, losses: Floats) -> Profile:
-    """Return ``H_e(Q || (1-q) Q + q P)`` at losses e of at least 0, for P and Q mirror images.
+    """Return ``H_e(Q || (1-q) Q + q P)`` at losses e of at least 0: a unit is added.
 
-    It is ``q exp(e - u)`` times the law's profile at the loss u with ``exp(-e) = (1-q) + q
-    exp(-u)``. Where exp(-e) is at most 1-q there is no such u, and the profile is 0.
+    P and Q are the pair of the law, without sampling, and mirror images of one another. The result
+    is ``q exp(e - u)`` times the law's profile at the loss u with ``exp(-e) = (1-q) + q exp(-u)``.
+    Where exp(-e) is at most 1-q there is no such u, and the profile is 0.
     """
     if rate == 1:
         return law.profile(losses, noise_ratio, 0.0, losses)
@@ -308,4 +364,4 @@ def _added(law: Law, rate: float, noise_ratio: float, losses: Floats) -> Profile
     profile = law.profile(unsampled, noise_ratio, log_factor, slack)
     values[is_inside] = profile.values
     errors[is_inside] = profile.errors
-    return Profile(values, _up_to(-log1p(-rate), losses, errors))
+    return Profile(values, _errors_up_to(-log1p(-rate), losses, errors))

@@ -20,7 +20,7 @@ import scipy  # its submodules are imported on first use
 
 from dpmesh.accounting._arguments import Floats
 from dpmesh.accounting._loss import UNIT, Profile
-from dpmesh.accounting._pairs import DominatingPair, Numbers, Ways, sampled_loss
+from dpmesh.accounting._pairs import DominatingPair, FloatOrFloats, Profiles, sampled_loss
 
 _LARGE_ARCSINH = 15.0
 """From this log(y) on, ``arcsinh(y) = log(2 y)`` up to ``1 / (4 y^2)``, below 1e-13."""
@@ -47,7 +47,9 @@ class PublishedSample(DominatingPair):
     that of a release of all data. Only the sensitivity to replacing a unit needs to be known.
     """
 
-    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
+    def profiles(
+        self, rate: float, noise_ratio: float, losses: Floats, negligible: float
+    ) -> Profiles:
         return (self.law.profile(losses, noise_ratio, log(rate), losses),)
 
     def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
@@ -72,12 +74,14 @@ class ReplacedGaussian(DominatingPair):
     have one profile.
     """
 
-    merges = False
+    has_convex_profiles = False
 
-    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
+    def profiles(
+        self, rate: float, noise_ratio: float, losses: Floats, negligible: float
+    ) -> Profiles:
         return (_replaced_profile(losses, rate, noise_ratio),)
 
-    def largest(self, rate: Floats, noise_ratio: Floats, deviations: Numbers) -> Floats:
+    def largest(self, rate: Floats, noise_ratio: Floats, deviations: FloatOrFloats) -> Floats:
         """Return the loss ``log(P / Q)`` at the point `deviations` times s above 1/2.
 
         The densities of ``N(1/2)`` and ``N(-1/2)`` at a point t are those of ``N(0)`` times
@@ -181,9 +185,11 @@ class PublishedSizeGaussian(DominatingPair):
     """
 
     population: int = 1
-    merges = False
+    has_convex_profiles = False
 
-    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
+    def profiles(
+        self, rate: float, noise_ratio: float, losses: Floats, negligible: float
+    ) -> Profiles:
         """Return the profile of a unit removed, and of a unit added.
 
         Each is the mean of the profiles of all likely sizes; other sizes count as infinite loss.
@@ -223,7 +229,7 @@ class PublishedSizeGaussian(DominatingPair):
         probabilities = without_unit.pmf(sizes) * (1 + 1e-12)
         return _Sizes(sizes, probabilities, max(outside, outside_with_unit))
 
-    def largest(self, rate: Floats, noise_ratio: Floats, deviations: Numbers) -> Floats:
+    def largest(self, rate: Floats, noise_ratio: Floats, deviations: FloatOrFloats) -> Floats:
         """Return the larger loss of both directions, at the largest size within `deviations`.
 
         With a unit removed the loss is ``log((1-q) (1 + k / (n-k) ratio))`` at a size k and a ratio

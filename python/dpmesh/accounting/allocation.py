@@ -37,7 +37,7 @@ from dpmesh.accounting._arguments import (
 from dpmesh.accounting._compose import composed_epsilon
 from dpmesh.accounting._loss import UNIT, Profile
 from dpmesh.accounting._merge import RoundKinds
-from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, DominatingPair, Numbers, Ways
+from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, DominatingPair, FloatOrFloats, Profiles
 from dpmesh.accounting.calibration import calibrate_noise
 from dpmesh.accounting.gaussian import analytic_gaussian_noise_to_sensitivity, gdp_epsilon
 
@@ -84,9 +84,11 @@ class Allocation(DominatingPair):
     shares: Shares = ()
     relation: NeighboringRelation = "replace_one"
     pure: float | None = None
-    merges = False
+    has_convex_profiles = False
 
-    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
+    def profiles(
+        self, rate: float, noise_ratio: float, losses: Floats, negligible: float
+    ) -> Profiles:
         """Return the profile of a pass in each direction, exact at some points, by chords between.
 
         Beyond the last of them it is taken to be constant, and at most `negligible`.
@@ -99,7 +101,7 @@ class Allocation(DominatingPair):
             profiles.append(Profile(values, 16 * UNIT * values))
         return tuple(profiles)
 
-    def largest(self, rate: Floats, noise_ratio: Floats, deviations: Numbers) -> Floats:
+    def largest(self, rate: Floats, noise_ratio: Floats, deviations: FloatOrFloats) -> Floats:
         """Return the largest loss, that of an allocation which the adversary knows."""
         least_noise = noise_ratio * self._least
         largest = self.law.largest(least_noise, deviations)
