@@ -139,7 +139,7 @@ class Forecast:
         algorithm = self.choice.algorithm
         name = type(getattr(algorithm, "algorithm", algorithm)).__name__
         aggregation = "gossip"
-        if self.choice.adds_up:
+        if self.choice.sums_gradients:
             aggregation = "secure aggregation"
         lines = [
             f"{self.sites} sites of {self.records} records, {self.features} features, "

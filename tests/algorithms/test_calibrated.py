@@ -23,7 +23,7 @@ from dpmesh.tables.calibration import Calibration, moments_of
 from dpmesh.topology import complete, ring
 
 SITES, RECORDS = 4, 40
-SIZES = Sizes(nodes=SITES, smallest=RECORDS, together=SITES * RECORDS, dim=3, features=3)
+SIZES = Sizes(nodes=SITES, fewest_records=RECORDS, total_records=SITES * RECORDS, dim=3, features=3)
 
 
 def problem(first_target: float = 1.0, loss: Any = "squared") -> dm.LinearProblem:
@@ -165,7 +165,7 @@ def test_predictions_of_a_skewed_target_add_up(
 
 
 def test_it_is_on_where_the_noise_is_small_by_public_numbers() -> None:
-    large = Sizes(nodes=5, smallest=4_000, together=20_000, dim=9)
+    large = Sizes(nodes=5, fewest_records=4_000, total_records=20_000, dim=9)
     assert calibration_pays(large, 1.0, 1e-5)
     assert not calibration_pays(large, 0.1, 1e-5)
     assert calibration_pays(large, None, 1e-5)

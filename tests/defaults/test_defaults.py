@@ -19,7 +19,7 @@ from dpmesh.forecast import _problem, forecast, public_data, reserve_cost
 from dpmesh.keys import Purpose, generator
 from dpmesh.privacy.plan import total_cost
 
-SOME = Sizes(nodes=5, smallest=80, together=450, dim=12)
+SOME = Sizes(nodes=5, fewest_records=80, total_records=450, dim=12)
 BUDGET = {"epsilon": 2.0, "delta": 1e-5}
 MOST_NOISE = {"classification": 2.0, "regression": 0.25}
 
@@ -32,7 +32,7 @@ MOST_NOISE = {"classification": 2.0, "regression": 0.25}
     st.sampled_from(["classification", "regression"]),
 )
 def test_gossip_keeps_its_budget_and_limits_its_noise(nodes, records, epsilon, task) -> None:
-    sizes = Sizes(nodes=nodes, smallest=records, together=3 * nodes * records, dim=7)
+    sizes = Sizes(nodes=nodes, fewest_records=records, total_records=3 * nodes * records, dim=7)
     chosen = choose(sizes, epsilon=epsilon, delta=1e-5, task=task, algorithm="gossip")
     algorithm = chosen.algorithm
     assert 0.999 * epsilon <= algorithm.plan(chosen.rounds).cost(1e-5).epsilon
@@ -59,21 +59,21 @@ def test_gossip_keeps_its_budget_and_limits_its_noise(nodes, records, epsilon, t
 def test_a_secure_sum_keeps_its_budget_and_limits_its_noise(
     nodes, records, dim, epsilon, task
 ) -> None:
-    sizes = Sizes(nodes=nodes, smallest=records, together=nodes * records, dim=dim)
+    sizes = Sizes(nodes=nodes, fewest_records=records, total_records=nodes * records, dim=dim)
     chosen = choose(sizes, epsilon=epsilon, delta=1e-5, task=task)
     algorithm, sums = chosen.algorithm, chosen.algorithm.secure_sum
-    assert chosen.adds_up
+    assert chosen.sums_gradients
     assert chosen.topology is None
     cost = algorithm.plan(chosen.rounds).cost(1e-5).epsilon
     assert 0.97 * epsilon <= cost <= epsilon * (1 + 1e-9)
     # all shares of all rounds, in the score of a record of norm 1: as gossip, but for the price of
     # proved accounting and of rounding to the grid
-    one = sums.share * sqrt(nodes) * sums.grid / sizes.together
+    one = sums.share * sqrt(nodes) * sums.grid / sizes.total_records
     assert algorithm.step_size(1) * one * sqrt(STEPS) <= 1.25 * MOST_NOISE[task]
 
 
 def test_gossip_takes_more_steps_where_noise_permits_and_no_longer_ones() -> None:
-    few, many = SOME, replace(SOME, smallest=8_000, together=40_000)
+    few, many = SOME, replace(SOME, fewest_records=8_000, total_records=40_000)
     chosen = {}
     for sizes, task, linear, steps in (
         (few, "classification", True, STEPS),
@@ -87,7 +87,10 @@ def test_gossip_takes_more_steps_where_noise_permits_and_no_longer_ones() -> Non
     longest = chosen[many, "classification", False]
     assert chosen[many, "classification", True] == longest > chosen[few, "classification", True]
     between = choose(
-        replace(SOME, smallest=400, together=2_000), epsilon=8.0, delta=1e-5, algorithm="gossip"
+        replace(SOME, fewest_records=400, total_records=2_000),
+        epsilon=8.0,
+        delta=1e-5,
+        algorithm="gossip",
     )
     assert STEPS + 1 < between.rounds < MOST_STEPS + 1
     assert between.algorithm.step_size(1) == longest
@@ -141,7 +144,7 @@ def test_steps_with_momentum_leave_the_noise_of_the_rule() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "topology"),
-    [(replace(SOME, features=4), None), (replace(SOME, smallest=90), dm.topology.ring(5))],
+    [(replace(SOME, features=4), None), (replace(SOME, fewest_records=90), dm.topology.ring(5))],
 )
 def test_partners_that_share_noise_keep_the_budget_against_everybody_else(sizes, topology) -> None:
     """With a first stage and without: Gaussian releases against one observer add mu squared."""
@@ -180,7 +183,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
             choose(SOME, **{**BUDGET, **changed})
     with pytest.raises(ValueError, match="larger epsilon, or algorithm='gossip'"):
         choose(replace(SOME, dim=100_000), epsilon=1e-3, delta=1e-5)
-    for name in ("nodes", "smallest", "together", "dim"):
+    for name in ("nodes", "fewest_records", "total_records", "dim"):
         with pytest.raises(ValueError, match=name):
             Sizes(**{**vars(SOME), name: 0})
     assert choose(SOME, epsilon=None, delta=1e-5).algorithm.noise_to_sensitivity is None
@@ -235,7 +238,7 @@ def test_a_forecast_grows_with_epsilon_and_is_that_of_the_rule() -> None:
     shape = {"sites": 3, "records": 40, "features": 5, "key": dm.Key.seeded(1)}
     low, high = (forecast(**shape, epsilon=epsilon) for epsilon in (0.1, 50.0))  # type: ignore[arg-type]
     assert {level.records for level in high.levels} == {10, 40, 160}
-    sizes = dm.defaults.Sizes(nodes=3, smallest=40, together=120, dim=12, features=6)
+    sizes = dm.defaults.Sizes(nodes=3, fewest_records=40, total_records=120, dim=12, features=6)
     assert high.choice == dm.defaults.choose(sizes, epsilon=50.0, delta=1e-5)
     for weak, strong in zip(low.asked, high.asked, strict=True):
         assert strong.federation > weak.federation

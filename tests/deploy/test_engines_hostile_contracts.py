@@ -191,7 +191,7 @@ def test_a_contract_refuses_calibration_and_names_the_proof_that_is_missing(
 
 
 def test_calibration_that_a_module_brings_is_refused_too(content: dict[str, Any]) -> None:
-    sizes = Sizes(nodes=4, smallest=40, together=160, dim=3, features=3)
+    sizes = Sizes(nodes=4, fewest_records=40, total_records=160, dim=3, features=3)
     chosen = choose(sizes, epsilon=4.0, delta=1e-5, task="regression", calibrate=True)
     assert isinstance(chosen.algorithm, Calibrated)
     contract = Contract.of(deepcopy(content))

@@ -23,7 +23,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dpmesh.sklearn import FitReport, PrivateClassifier, PrivateRegressor, evaluate, tune
-from dpmesh.sklearn.evaluation import held_out
+from dpmesh.sklearn.evaluation import draw_test_records
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:all records are one site"),
@@ -388,12 +388,12 @@ def test_test_records_are_stratified_by_site_and_class() -> None:
     draw = np.random.RandomState(0)
     owners = np.repeat([0, 1, 2], [40, 80, 8])
     classes = np.where(np.arange(128) % 4 == 0, "rare", "common")
-    out = held_out(owners, 0.25, draw, classes=classes)
+    out = draw_test_records(owners, 0.25, draw, classes=classes)
     for site, count in ((0, 10), (1, 20), (2, 2)):
         own = out & (owners == site)
         assert own.sum() == count
         assert abs((classes[own] == "rare").sum() - count / 4) <= 1
-    other = held_out(owners, 0.25, draw, classes=classes)
+    other = draw_test_records(owners, 0.25, draw, classes=classes)
     assert (out != other).any()
 
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("sklearn")
 
 import dpmesh as dm
-from dpmesh.sklearn.tuning import _exponential, _utility, tune
+from dpmesh.sklearn.tuning import _draw_candidate, _utility, tune
 
 DRAW = np.random.default_rng(0)
 X = DRAW.uniform(-1, 1, size=(400, 3))
@@ -63,7 +63,7 @@ def test_a_held_out_record_moves_the_utility_by_at_most_1(task: str) -> None:
 def test_the_choice_is_that_of_the_exponential_mechanism() -> None:
     utility, epsilon, draws = np.array([3.0, 5.0, 4.0]), 1.0, 4000
     draw = np.random.RandomState(0)
-    found = np.bincount([_exponential(utility, epsilon, draw) for _ in range(draws)])
+    found = np.bincount([_draw_candidate(utility, epsilon, draw) for _ in range(draws)])
     wanted = np.exp(epsilon / 2 * utility)
     wanted *= draws / wanted.sum()
     # chi-squared with 2 degrees of freedom: a right choice fails once in 10,000 runs

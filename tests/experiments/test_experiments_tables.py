@@ -109,7 +109,11 @@ def test_the_rule_divides_an_epsilon_as_estimators_do(kind: str, tmp_path: Path)
     algorithm: Any = experiment.algorithm
     assert algorithm.plan(ROUNDS).cost(1e-5).epsilon == pytest.approx(2.0, abs=1e-6)
     if kind == "gossip":
-        sizes: Any = {"smallest": RECORDS // NODES, "together": RECORDS, "features": FEATURES}
+        sizes: Any = {
+            "fewest_records": RECORDS // NODES,
+            "total_records": RECORDS,
+            "features": FEATURES,
+        }
         choice = dm.defaults.choose(
             dm.defaults.Sizes(nodes=NODES, dim=2 * FEATURES, **sizes),
             epsilon=2.0,

@@ -41,7 +41,11 @@ def made_contract(folder: Path, *options: str) -> Contract:
 def chosen(method: Any, noise: Any = None, dropouts: int = 0) -> Any:
     """Return the algorithm that the rule chooses for the parties."""
     sizes = dm.defaults.Sizes(
-        nodes=len(RECORDS), smallest=min(RECORDS), together=sum(RECORDS), dim=2 * DIM, features=DIM
+        nodes=len(RECORDS),
+        fewest_records=min(RECORDS),
+        total_records=sum(RECORDS),
+        dim=2 * DIM,
+        features=DIM,
     )
     return dm.defaults.choose(
         sizes,
@@ -84,7 +88,7 @@ def test_a_part_gets_what_it_names_alone() -> None:
     sizes = RunSizes(
         nodes=4,
         rounds=7,
-        data=lambda: dm.defaults.Sizes(nodes=4, smallest=5, together=30, dim=3),
+        data=lambda: dm.defaults.Sizes(nodes=4, fewest_records=5, total_records=30, dim=3),
         topology=lambda: dm.topology.ring(4),
     )
     assert sizes.part(RecordGradients) == RecordGradients(clients=4, records=30)

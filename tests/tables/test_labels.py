@@ -135,7 +135,12 @@ def test_a_choice_counts_a_record_once() -> None:
     x, y, site = drawn(400)
     model = PrivateClassifier(4.0, ranges=(-1, 1), random_state=0)
     tuned = tune(model, [{"rounds": 20}, {"rounds": 40}], x, y, groups=site)
-    assert 0 <= tuned.estimator._correct(x, y).min() <= tuned.estimator._correct(x, y).max() <= 1
+    assert (
+        0
+        <= tuned.estimator._correctness(x, y).min()
+        <= tuned.estimator._correctness(x, y).max()
+        <= 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,7 +207,11 @@ def test_files_experiments_and_contracts_read_several_labels_alike(tmp_path: Pat
     )
     found = np.concatenate([own.train.labels, own.test.labels])
     assert sorted(found) == sorted(np.concatenate(sets))
-    assert (own.outline.several, own.outline.loss, own.outline.outputs) == (True, "multilabel", 3)
+    assert (own.outline.multilabel, own.outline.loss, own.outline.outputs) == (
+        True,
+        "multilabel",
+        3,
+    )
 
     asked = ["--label", "asthma, gout,rare", "--epsilon", 4, "--ranges", ranges]
     fitted = command("fit", *paths, *asked, "--output", model, "--splits", 1)

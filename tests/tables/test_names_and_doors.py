@@ -28,8 +28,8 @@ from dpmesh.tables.cells import (
     value_of,
     with_decimal_comma,
 )
-from dpmesh.tables.copies import copied, fingerprints
-from dpmesh.tables.sites import alike, site_of_each
+from dpmesh.tables.copies import describe_copies, fingerprints
+from dpmesh.tables.sites import confusable_names, site_of_each
 
 BIG = 2**53
 NUMBERS = st.one_of(
@@ -97,7 +97,7 @@ def test_sites_are_exact_and_look_alikes_are_told() -> None:
     groups = ["1.1", "1.10", "900000000000000001", "900000000000000002", "NA", 1, 1.0, "1"]
     found = site_of_each(groups, len(groups)).tolist()
     assert found == [*groups[:5], "1", "1", "1"]
-    assert alike(found) == [
+    assert confusable_names(found) == [
         "'NA' is taken as the name of a site",
         "'1.1', '1.10' are different sites",
     ]
@@ -152,7 +152,7 @@ def test_instants_are_days_of_a_stated_zone() -> None:
     bounds = ("2020-06-01", "2020-06-03")
     for place, cell in enumerate(cells):
         with pytest.raises(TableError, match=r'states a time zone; .* zone = "UTC"}'):
-            Dates(dates=bounds).required("t", np.array([bounds[0]] * place + [cell], object))
+            Dates(dates=bounds).checked_numbers("t", np.array([bounds[0]] * place + [cell], object))
     for zone, hours in (("UTC", 3), ("Europe/Berlin", 5), ("America/New_York", -1)):
         days = Dates(dates=bounds, zone=zone).numbers(values)
         np.testing.assert_allclose(days, datetime.date(2020, 6, 2).toordinal() + hours / 24)
@@ -250,7 +250,7 @@ def test_the_records_of_one_site_at_another_are_found(form: str) -> None:
     records = np.concatenate([*map(fingerprints, tables)])
     count = tables[0].records
     partition = [np.arange(count), np.arange(count, 2 * count)]
-    said = copied(records, partition, np.array(["s1", "s2"]))
+    said = describe_copies(records, partition, np.array(["s1", "s2"]))
     if form in ("other", "small"):
         assert said is None
     else:
@@ -264,7 +264,7 @@ def test_records_of_few_kinds_are_alike_by_accident() -> None:
     tables = [as_table({"a": draw.integers(3, size=300)}) for _ in range(3)]
     records = np.concatenate([*map(fingerprints, tables)])
     partition = np.split(np.arange(900), 3)
-    assert copied(records, partition, np.arange(3)) is None
+    assert describe_copies(records, partition, np.arange(3)) is None
 
 
 def test_predict_reads_archives(tmp_path: Path) -> None:

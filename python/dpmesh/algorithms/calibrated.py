@@ -104,7 +104,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> sizes = dm.defaults.Sizes(nodes=5, smallest=2000, together=10_000, dim=4)
+    >>> sizes = dm.defaults.Sizes(nodes=5, fewest_records=2000, total_records=10_000, dim=4)
     >>> how = {"epsilon": 1.0, "delta": 1e-5, "task": "regression", "calibrate": True}
     >>> type(dm.defaults.choose(sizes, **how).algorithm).__name__
     'Calibrated'

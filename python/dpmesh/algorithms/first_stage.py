@@ -185,7 +185,9 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> sizes = dm.defaults.Sizes(nodes=5, smallest=200, together=1000, dim=8, features=4)
+    >>> sizes = dm.defaults.Sizes(
+    ...     nodes=5, fewest_records=200, total_records=1000, dim=8, features=4
+    ... )
     >>> choice = dm.defaults.choose(sizes, epsilon=1.0, delta=1e-5)
     >>> type(choice.algorithm).__name__
     'FirstStage'

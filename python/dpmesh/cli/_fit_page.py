@@ -162,7 +162,7 @@ class FitPage:
         """Return the columns and their public ranges."""
         columns = self.evaluation.estimator.model_.columns
         return [
-            (name, f"{kind.form}{', may be missing' * kind.may_be_missing}")
+            (name, f"{kind.toml}{', may be missing' * kind.may_be_missing}")
             for name, kind in zip(columns.names, columns.kinds, strict=True)
         ]
 

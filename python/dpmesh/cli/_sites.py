@@ -205,10 +205,10 @@ def read_sites(
 
     from dpmesh.tables import Category, Columns, Number, sites
     from dpmesh.tables.reader import open_table
-    from dpmesh.tables.table import array_of, joined
+    from dpmesh.tables.table import array_of, concatenate_cells
 
     columns = Columns.of(columns_used, columns_used)
-    paths = sites.existing(files)
+    paths = sites.find_files(files)
     with progress_bar(2 * len(paths) + 1, unit="step") as advance:
         tables = []
         for path in paths:
@@ -217,7 +217,7 @@ def read_sites(
         records = sites.read_sites(
             paths, tables, columns, labels, target, site=site, drop=drop, on_file=lambda: advance(1)
         )
-        doubts = sites.doubts(records, site)
+        doubts = sites.site_notices(records, site)
         advance(1)
     columns_of_files = []
     for file in records:
@@ -230,7 +230,7 @@ def read_sites(
     series = {}
     columns_with_parts = zip(columns.kinds, zip(*columns_of_files, strict=True), strict=True)
     for name, (kind, parts) in zip(columns_used, columns_with_parts, strict=True):
-        cells = joined(parts)
+        cells = concatenate_cells(parts)
         if type(kind) is Number:
             numbers = kind.numbers(cells)
             if not np.isnan(numbers).any():

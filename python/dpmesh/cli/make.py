@@ -181,7 +181,7 @@ def _forecast_of_reserve(
     from dpmesh.forecast import MOST_FEATURES, MOST_RECORDS, PAIRS, public_data, reserve_cost
 
     outline = contract.tables.outline
-    if outline is None or outline.classes is None or outline.several:
+    if outline is None or outline.classes is None or outline.multilabel:
         return
     columns = contract.tables.features - 1  # the last one is constant
     if not 2 <= len(outline.classes) <= 10 or not 1 <= columns <= MOST_FEATURES:
@@ -278,8 +278,8 @@ def _learning(
     dim = outline.columns.dim
     sizes = defaults.Sizes(
         nodes=request.parties,
-        smallest=min(request.records),
-        together=sum(request.records),
+        fewest_records=min(request.records),
+        total_records=sum(request.records),
         dim=dim * outline.outputs,
         features=dim,
         images=features == "scattering",

@@ -72,7 +72,7 @@ def ranges(
     import numpy as np
 
     from dpmesh.tables.reader import open_table
-    from dpmesh.tables.sites import existing
+    from dpmesh.tables.sites import find_files
 
     if (epsilon is None) != (fill is None):
         fail("--epsilon", "--fill beside it, a draft with the kinds of the columns", epsilon)
@@ -87,7 +87,7 @@ def ranges(
         multiline=multiline,
         skip_empty=skip_empty_lines,
     )
-    paths = existing(files)
+    paths = find_files(files)
     tables = []
     with progress_bar(len(paths), unit="file") as advance:
         for file in paths:

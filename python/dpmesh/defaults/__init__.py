@@ -4,10 +4,10 @@ The rule chooses algorithm, network, rounds and learning rate.
 
 Algorithm and network
     Sites add up gradients under secure aggregation (`FederatedLearning` of `RecordGradients`) if at
-    least two honest sites remain beside the colluding ones: the noise of one site is then enough
-    for the sum. Fewer sites send noisy models by gossip (`GradientDescent`), since a sum would need
-    no less noise than one site. Gossip with pairwise-cancelling noise (`BetweenPartners`) needs
-    nearly as little noise as a sum, without a server.
+    least two sites do not collude: together they add the noise that one sum needs. Fewer sites send
+    noisy models by gossip (`GradientDescent`), since each site would have to add the whole noise of
+    a sum. Gossip with pairwise-cancelling noise (`BetweenPartners`) needs nearly as little noise as
+    a sum, without a server.
 
 Learning rate
     Records have norm 1, as `dpmesh.tables` and `dpmesh.data.unit_norm` make them. The *path* is the
@@ -17,14 +17,19 @@ Learning rate
 
         path * 2 * clipping_norm / (effective_records * mu)
 
-    however many rounds share the path; `Sizes.effective_records` counts the records that share one
-    noise. The rule takes the longest path for which this noise is small enough, in 100 rounds
+    for any number of rounds: more rounds have smaller steps and more noise each.
+    `Sizes.effective_records` is the number of records under central DP that has as much noise in
+    the mean. The rule takes the longest path for which this noise is small enough, in 100 rounds
     of at most the largest stable learning rate.
 
 Linear classifiers of large tables
-    That path is too short for them. They have up to 400 rounds if the noise stays small. Under
-    secure aggregation they also have momentum, a function of released sums, which costs no privacy
-    and lengthens the path by 1 / (1 - momentum). By gossip momentum would break the guarantee.
+    A path of 100 rounds is too short for large tables. Linear classifiers thus have up to 400
+    rounds if the noise stays small.
+
+Momentum
+    Linear models have momentum under secure aggregation. Momentum is post-processing of released
+    sums, which costs no privacy, and lengthens the path by 1 / (1 - momentum). Gossip has none: the
+    guarantee would break.
 
 ``docs/learning_rates.md`` has the measurements behind the constants.
 """

@@ -1,4 +1,13 @@
-"""The algorithm that the rule chooses, with the noise that a budget needs."""
+"""Choice of an algorithm for a privacy budget: `choose` applies the rule of `dpmesh.defaults`.
+
+Estimators, forecasts, baselines and `dpmesh make` call `choose`. It decides on everything but the
+noise first (`_Design`), from public sizes alone. `_calibrated_noise` then finds the least noise
+multiplier for which the planned releases of this design keep the budget.
+
+Terms: a *first stage* is a private mean (and second moment) of the records, released before
+learning; a *calibration* is a sum over all records, released in the last round of a regression.
+Each release gets a share of mu squared, the additive budget of Gaussian DP.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
 EVERYBODY = "whoever reads all noisy messages"
 
 MIXINGS = 5
-"""Mixings of each message, where partners share noise and not all nodes are neighbours."""
+"""Gossip steps in each round for pairwise-cancelling noise on a graph that is not complete."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +52,18 @@ class Choice:
     Parameters
     ----------
     algorithm
-        With the noise that the budget needs.
+        The algorithm, with the least noise that keeps the budget.
     topology
-        The network, None for an algorithm without one.
+        The communication graph; None for an algorithm without a graph.
     rounds
         Number of rounds.
     view
-        Threat model of the budget; None for that of the algorithm's plan.
+        Threat model of the budget; None for the threat model of the algorithm's plan.
 
     Examples
     --------
     >>> import dpmesh as dm
-    >>> sizes = dm.defaults.Sizes(nodes=8, smallest=100, together=800, dim=20)
+    >>> sizes = dm.defaults.Sizes(nodes=8, fewest_records=100, total_records=800, dim=20)
     >>> choice = dm.defaults.choose(sizes, epsilon=2.0, delta=1e-5, algorithm="gossip")
     >>> type(choice.algorithm).__name__, choice.topology.nodes
     ('GradientDescent', 8)
@@ -66,7 +75,7 @@ class Choice:
     view: EverybodyButPartners | None = None
 
     @property
-    def adds_up(self) -> bool:
+    def sums_gradients(self) -> bool:
         """True if sites add up gradients of records by secure aggregation."""
         sums = getattr(self.algorithm, "secure_sum", None)
         return sums is not None and self.algorithm.unit == "record"
@@ -90,51 +99,55 @@ def choose(
     calibrate: bool = False,
     key: Key | None = None,
 ) -> Choice:
-    """Choose the algorithm that serves a budget best, by the rule of this module.
-
-    This is the one place that decides on an algorithm.
+    """Choose algorithm, network, rounds and noise for a privacy budget, by the rule of this module.
 
     Parameters
     ----------
     sizes
         Public sizes, such as ``Sizes.of(problem)``.
     epsilon, delta
-        The budget of the whole run; an epsilon of None runs without noise, for comparison.
+        The budget of the whole run, for replacing one record. An epsilon of None runs without
+        noise, for comparison.
     task
         ``"classification"`` (softmax), ``"regression"`` (squared loss, targets in [-1, 1]) or
         ``"counts"`` (the loss ``"poisson"``).
     linear
-        If true, the model is linear. A network has no momentum, with which it learned less.
+        True for a linear model. A neural network gets no momentum and at most 100 steps.
     algorithm
         ``"secure"``, ``"gossip"``, or None for the choice of `method_for`.
     noise
         ``"BetweenPartners"``: sites that gossip share noise, see `dpmesh.noise.correlated`. The
         budget then holds against all parties except link partners. None for independent noise.
     topology
-        The network of sites that gossip; None for `network`.
+        Communication graph of gossip; None for the graph of `network`.
     colluding
-        Sites that may collude with the server of secure aggregation, or where partners share noise
-        with an adversary who sees all messages. At least 1 protects a site from any other one.
+        Number of sites that may collude: with the server of secure aggregation, or, where partners
+        share noise, with an adversary who sees all messages. At least 1 protects each site from any
+        single other site.
     dropouts
-        Sites that may be lost during a run of secure sums; each adds one more sum of each kind.
+        Number of sites that secure aggregation may lose during a run. For each, the plan counts one
+        more sum of each kind.
     reserve
-        Sums of gradients beside the rounds, for attempts that fail; None for one for each dropout.
+        Number of sums of gradients that the plan counts in addition to the rounds, for sums that
+        fail and are repeated. None counts one for each dropout.
     rounds
-        None: by the rule. Others share the path that noise allows, in steps that are no longer.
+        Number of rounds, at least 2; None for the rule's. The path that the noise allows is divided
+        among the rounds, and no step is longer than the rule's.
     between_parties
-        If true, the choice is for a contract: a node that gossips then counts the secrets of its
-        own partners alone, and has no first stage, of which it may miss a row.
+        True for a contract between parties that run on separate machines. Of shared noise, the
+        guarantee of a gossip node then counts only the secrets that this node itself shares. Gossip
+        has no first stage, since a party may miss a message.
     calibrate
-        If true, the predictions of a regression are calibrated in the last round, see
+        True to calibrate the predictions of a regression in the last round, see
         `dpmesh.algorithms.Calibrated`. By gossip all nodes must be neighbours.
     key
-        Draws the network of more than 64 nodes; by default a new one.
+        Key that draws the graph of more than 64 nodes; by default a new key.
 
     Raises
     ------
     ValueError
-        If a number is out of its range, there are too few sites for a secure sum or for partners,
-        or an argument is for gossip and `algorithm` is not.
+        If a number is out of its range, there are too few sites for a secure sum or for shared
+        noise, or an argument does not suit the algorithm.
     """
     algorithm = _method_or_gossip(algorithm, noise, topology)
     method = rule.method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
@@ -168,19 +181,21 @@ def choose(
     if epsilon is not None:
         mu = rule.mu_of(epsilon, delta)
         records = sizes.effective_records(method, colluding)
-        may_miss_rows = method == "gossip" and between_parties
+        # all nodes must receive the sums of a first stage
+        may_miss_messages = method == "gossip" and between_parties
         may_miss_links = topology is not None
-        if task != "regression" and not may_miss_rows and not may_miss_links:
+        if task != "regression" and not may_miss_messages and not may_miss_links:
             stages = rule.first_stages(sizes, method, mu * records)
         if shared_noise is not None:
-            records *= _gain(shared_noise)
+            records *= _noise_reduction(shared_noise)
         mu *= sqrt(rule.learning_share(stages, calibrate))
-        noise_per_step = 2 * constants.clipping_norm / (records * mu)
+        # standard deviation of the noise in a score at the end, per unit of the path's length
+        noise_per_path = 2 * constants.clipping_norm / (records * mu)
         if rounds is None:
             quiet_noise = rule.LITTLE_NOISE * (1 - momentum)
-            quiet_steps = int(quiet_noise / (noise_per_step * step_size))
+            quiet_steps = int(quiet_noise / (noise_per_path * step_size))
             steps = min(max(rule.STEPS, quiet_steps), most_steps)
-        step_size = rule.step_size(steps * noise_per_step / (1 - momentum), task=task)
+        step_size = rule.step_size(steps * noise_per_path / (1 - momentum), task=task)
     design = _Design(
         sizes=sizes,
         constants=constants,
@@ -207,7 +222,7 @@ def choose(
 
 
 def _require_calibration(task: Task, between_parties: bool, network: Topology | None) -> None:
-    """Fail where predictions cannot be calibrated."""
+    """Fail unless this task, on this network, can have a calibration."""
     if task == "classification":
         fail("calibrate", "False for a classifier, which predicts no numbers", True)
     if between_parties:
@@ -222,7 +237,7 @@ def _require_calibration(task: Task, between_parties: bool, network: Topology | 
 def _method_or_gossip(
     algorithm: Method | None, noise: Noise | None, topology: Topology | None
 ) -> Method | None:
-    """Return the method asked for: gossip if partners share noise, or a network is given."""
+    """Return the requested method: gossip if `noise` or `topology` is set."""
     for name, value in (("noise", noise), ("topology", topology)):
         if value is None:
             continue
@@ -234,24 +249,26 @@ def _method_or_gossip(
 
 @dataclass(frozen=True, kw_only=True)
 class _Design:
-    """All choices but the noise; they depend on public numbers alone.
+    """Settings of a run without the noise multiplier; they depend on public sizes alone.
 
     Parameters
     ----------
-    sizes, constants
-        Of the problem and of its task.
+    sizes
+        Public sizes of the problem.
+    constants
+        Constants of the rule for the task.
     method
         Secure aggregation or gossip.
     colluding, dropouts, reserve
         As in `choose`.
     steps, step_size, momentum
-        Of the path.
+        Number of gradient steps, learning rate, and momentum (0 for none).
     stages
-        Number of releases before learning.
+        Number of releases of the first stage: 0, 1 (a mean), or 2 (a mean and a second moment).
     shared_noise
-        Noise that partners share, if any.
+        Noise that partners share; None for independent noise.
     calibrate
-        If true, predictions are calibrated in the last round.
+        True to calibrate predictions in the last round.
     """
 
     sizes: Sizes
@@ -276,26 +293,36 @@ class _Design:
 
     @property
     def view(self) -> EverybodyButPartners | None:
-        """Threat model of the budget; None if the plan's claim is about it."""
+        """Threat model of the budget; None for the threat model of the plan."""
         if self.shared_noise is None or self.shared_noise.star:
             return None
         return EverybodyButPartners(coalition=self.colluding)
 
     def algorithm(self, noise_multiplier: float | None) -> AnyAlgorithm:
-        """Return the algorithm with this noise, and with its calibration if it has one."""
+        """Return the whole algorithm: a first stage, learning and a calibration, as designed.
+
+        Parameters
+        ----------
+        noise_multiplier
+            Noise multiplier of learning; the other releases have noise in proportion. None for no
+            noise.
+        """
         staged = self._staged(noise_multiplier)
         if not self.calibrate:
             return staged
-        noise = None
+        calibration_noise = None
         if noise_multiplier is not None:
-            noise = self._noise_of_share(noise_multiplier, rule.CALIBRATION_SHARE)
+            calibration_noise = self._noise_of_share(noise_multiplier, rule.CALIBRATION_SHARE)
         moments = Calibrated.moments_like(
-            staged, sites=self.sizes.nodes, records=self.sizes.together, noise_to_sensitivity=noise
+            staged,
+            sites=self.sizes.nodes,
+            records=self.sizes.total_records,
+            noise_to_sensitivity=calibration_noise,
         )
         return Calibrated(algorithm=staged, rounds=self.rounds, moments=moments)
 
     def _staged(self, noise_multiplier: float | None) -> AnyAlgorithm:
-        """Return the algorithm with this noise, after its first stage if it has one."""
+        """Return the learning algorithm, after a first stage if the design has one."""
         learning = self._learning(noise_multiplier)
         if not self.stages:
             return learning
@@ -304,29 +331,34 @@ class _Design:
         return FirstStage.before(
             learning,
             sites=self.sizes.nodes,
-            records=self.sizes.together,
+            records=self.sizes.total_records,
             features=self.sizes.features,
             mean_noise=stage_noise,
             moment_noise=stage_noise if self.stages > 1 else None,
         )
 
     def _noise_of_share(self, noise_multiplier: float, share: float) -> float:
-        """Return the noise to sensitivity of one sum over records with this share of mu squared."""
+        """Return the noise-to-sensitivity ratio of one sum with this share of mu squared.
+
+        A release with the noise-to-sensitivity ratio r has mu squared = 1 / r^2. Learning has
+        `steps` releases, and `learning_share` of mu squared together.
+        """
         learning_share = rule.learning_share(self.stages, self.calibrate)
-        return _relative(noise_multiplier) * sqrt(learning_share / share / self.steps)
+        return _noise_to_sensitivity(noise_multiplier) * sqrt(learning_share / share / self.steps)
 
     def _learning(self, noise_multiplier: float | None) -> AnyAlgorithm:
-        """Return the algorithm that learns, without a first stage."""
+        """Return the learning algorithm alone."""
         if self.method == "gossip":
             return self._gossip(noise_multiplier)
         return self._secure_aggregation(noise_multiplier)
 
     def _gossip(self, noise_multiplier: float | None) -> GradientDescent:
+        """Return decentralized gradient descent on the smallest site's number of records."""
         shared_noise = None
         if self.shared_noise is not None:
             shared_noise = replace(self.shared_noise, rounds=self.rounds)
         return GradientDescent(
-            records=self.sizes.smallest,
+            records=self.sizes.fewest_records,
             noise_multiplier=noise_multiplier,
             step_size=self.step_size,
             clipping_norm=self.constants.clipping_norm,
@@ -334,15 +366,17 @@ class _Design:
         )
 
     def _secure_aggregation(self, noise_multiplier: float | None) -> FederatedLearning:
+        """Return gradient descent with secure aggregation of clipped gradients of all records."""
         dim = self.sizes.dim
-        if self.stages > 0:  # records then have one more feature
-            dim += self.sizes.dim // max(self.sizes.features, 1)
+        if self.stages > 0:  # a centered record has one more feature, with a weight per output
+            outputs = self.sizes.dim // max(self.sizes.features, 1)
+            dim += outputs
         optimizer = None
         if self.momentum:
             optimizer = ServerMomentum(self.momentum)
         first_averaged = int(self.steps * (1 - self.constants.averaged)) + 1
-        learned = replace(self.sizes, dim=dim)
-        sizes = RunSizes(nodes=self.sizes.nodes, rounds=self.steps, data=lambda: learned)
+        sizes_of_learning = replace(self.sizes, dim=dim)
+        sizes = RunSizes(nodes=self.sizes.nodes, rounds=self.steps, data=lambda: sizes_of_learning)
         return FederatedLearning(
             sizes.part(RecordGradients, clipping_norm=self.constants.clipping_norm),
             noise_multiplier=noise_multiplier,
@@ -360,10 +394,11 @@ class _Design:
 
 @lru_cache(maxsize=256)
 def _calibrated_noise(design: _Design, epsilon: float, delta: float) -> float:
-    """Return the noise multiplier that a budget needs; it follows from public numbers alone."""
+    """Return the least noise multiplier for which a design keeps a budget."""
     budget = Budget(epsilon, delta=delta, view=design.view)
+    guess = 1 / _noise_to_sensitivity(1.0)
     try:
-        return budget.calibrate(design.algorithm, design.rounds, guess=1 / _relative(1.0))
+        return budget.calibrate(design.algorithm, design.rounds, guess=guess)
     except ValueError as error:
         if design.method == "gossip":
             raise
@@ -374,7 +409,19 @@ def _calibrated_noise(design: _Design, epsilon: float, delta: float) -> float:
 def _partner_noise(
     noise: Noise, network: Topology, colluding: int, *, star: bool
 ) -> BetweenPartners:
-    """Return the noise that link partners share in a path of `STEPS`."""
+    """Return pairwise-cancelling noise on the links of a network, for a run of `STEPS` steps.
+
+    Parameters
+    ----------
+    noise
+        The requested kind; only ``"BetweenPartners"`` is accepted.
+    network
+        The communication graph; partners are its neighbours.
+    colluding
+        Number of colluding sites.
+    star
+        See `BetweenPartners`: True for a contract.
+    """
     from dpmesh.noise.correlated import BetweenPartners
 
     if one_of("noise", noise, get_args(Noise)) != "BetweenPartners":
@@ -394,13 +441,18 @@ def _partner_noise(
     return sizes.part(BetweenPartners, mixings=mixings, coalition=colluding)
 
 
-def _relative(noise_multiplier: float) -> float:
-    """Return the noise over the sensitivity: one record is replaced."""
+def _noise_to_sensitivity(noise_multiplier: float) -> float:
+    """Return the ratio of noise to sensitivity under the replace-one relation."""
     return noise_to_sensitivity(noise_multiplier, neighboring_relation="replace_one")
 
 
-def _gain(shared_noise: BetweenPartners) -> float:
-    """Return the noise of independent nodes in a mean of all over that of partners."""
+def _noise_reduction(shared_noise: BetweenPartners) -> float:
+    """Return the factor, usually above 1, by which shared noise disturbs the mean model less.
+
+    The factor compares root mean squares over rounds, at mu = 1 and sensitivity 1. With independent
+    noise, each of n nodes adds noise of variance `rows` in each of `rows` rounds. After round k
+    the mean over nodes has variance rows * k / n, and over all rounds rows * (rows + 1) / (2 n).
+    """
     rows = shared_noise.rows
     assert shared_noise.topology is not None
     independent_noise = sqrt(rows * (rows + 1) / 2 / shared_noise.topology.nodes)

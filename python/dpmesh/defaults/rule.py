@@ -1,4 +1,10 @@
-"""The rule: a method, a network, features and steps from public sizes."""
+"""The rule's parts: method, network, features, releases and learning rate from public sizes.
+
+`dpmesh.defaults.choose` combines them; estimators call `features_for` and `calibration_pays`. No
+function here reads a record. mu is the parameter of Gaussian DP, and the noise in a mean of
+`effective_records` records falls as 1 / (effective_records * mu). ``docs/learning_rates.md`` has
+the measurements behind the constants.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +30,28 @@ Method = Literal["secure", "gossip"]
 Noise = Literal["BetweenPartners", "InTime", "Both"]
 
 COMPLETE = 64
-"""Most nodes of a complete graph; more form a random regular graph."""
+"""Largest number of nodes of a complete graph; more nodes form a random regular graph."""
 
 DEGREE = 8
-"""Neighbours of a node in that graph."""
+"""Number of neighbours of a node in the random regular graph."""
 
 HONEST = 2
-"""Fewest sites that do not collude for which one noise can serve all."""
+"""Smallest number of non-colluding sites for which secure aggregation needs less noise per site."""
 
 
 class TaskConstants(NamedTuple):
     """Constants of the rule for one task."""
 
     clipping_norm: float
+    """Clipping norm of a record's gradient."""
     noise: float
     """Largest standard deviation of the noise in a score, at the end of the path."""
     longest: float
-    """Longest path of 100 steps without momentum."""
+    """Longest path of 100 steps without momentum: the sum of their learning rates."""
     momentum: float
-    """Momentum of a linear model's steps by secure aggregation."""
+    """Momentum of linear models under secure aggregation."""
     averaged: float
-    """Share of the last rounds of secure aggregation whose models are averaged."""
+    """Share of the rounds of secure aggregation, the last ones, whose models are averaged."""
 
 
 CONSTANTS: dict[Task, TaskConstants] = {
@@ -60,36 +67,37 @@ CONSTANTS: dict[Task, TaskConstants] = {
 }
 
 STEPS = 100
-"""Steps of the path; the first round of gossip sends a model that no data has touched."""
+"""Default number of gradient steps. Gossip has one round more: its first message is public."""
 
 MOST_STEPS = 400
-"""Most steps of a linear classifier, if their noise stays below `LITTLE_NOISE`."""
+"""Largest number of steps of a linear classifier, if the noise stays below `LITTLE_NOISE`."""
 
 LITTLE_NOISE = 1.0
 """Largest standard deviation of the noise in a score after more than 100 steps."""
 
 MANY = 3000.0
-"""Least number of effective records, times mu, for which further features pay."""
+"""Smallest product of effective records and mu for which ``"hats+cosines"`` raise accuracy."""
 
 MOST_NUMBERS = 32
-"""Most columns of numbers for which they do: more are images or measurements, of another rule."""
+"""Largest number of columns of numbers for which ``"hats+cosines"`` are the default."""
 
 STAGE_SHARE = 0.1
 """Share of mu^2 that each release of a first stage gets."""
 
 STAGE_NOISE = 0.5
-"""Largest norm of the noise in the mean of records of norm 1, for which it pays to release it."""
+"""Largest L2 norm of the noise in the mean of records of norm 1 for which a mean is released."""
+
+MOMENT_NOISE = 0.02
+"""Largest eigenvalue of the noise in the second moment of records, a matrix of trace 1, for which a
+second moment is released."""
 
 CALIBRATION_SHARE = 0.2
 """Share of mu^2 that the calibration of a regression gets."""
 
 CALIBRATION_NOISE: dict[Method, float] = {"secure": 0.01, "gossip": 0.004}
-"""Largest standard deviation of the noise in the moments of a calibration, over the number of
-records, for which it pays: moments are of numbers in [-1, 1]. By gossip learning itself has more
-noise, and misses the share of the budget sooner."""
-
-MOMENT_NOISE = 0.02
-"""Largest eigenvalue of the noise in their second moment, of trace 1, for which that pays."""
+"""Largest standard deviation of the noise in the moments of a calibration, per record, for which a
+regression is calibrated. The moments are of numbers in [-1, 1]. By gossip learning has more noise,
+so that the calibration's share of the budget costs more accuracy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,45 +107,47 @@ class Sizes:
     Parameters
     ----------
     nodes
-        Number of nodes, n.
-    smallest
-        The smallest number of records of a node, which gossip needs.
-    together
-        Number of records of all nodes together, which secure aggregation needs.
+        Number of nodes.
+    fewest_records
+        Number of records of the smallest node; gossip needs it.
+    total_records
+        Number of records of all nodes together; secure aggregation needs it.
     dim
-        Length of the model.
+        Number of parameters of the model.
     features
-        Number of features of a dense record of a linear model; 0 of any other, which has no first
-        stage.
-    largest
-        The largest number of records of a node, None if it is not public.
+        Number of features of a record, for a linear model of dense records. 0 for any other model,
+        which has no first stage.
+    most_records
+        Number of records of the largest node; None if it is not public.
     images
-        If true, these are scattering coefficients of images, for which a second moment paid.
+        True if the features are scattering coefficients of images. Only then may a first stage
+        release a second moment.
 
     Raises
     ------
     ValueError
-        If one of them is not an integer of at least 1, or they do not fit together.
+        If `nodes`, `fewest_records` or `dim` is not an integer of at least 1, or `total_records` is
+        below `nodes` times `fewest_records`.
 
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.defaults.Sizes(nodes=8, smallest=100, together=800, dim=20).together
+    >>> dm.defaults.Sizes(nodes=8, fewest_records=100, total_records=800, dim=20).total_records
     800
     """
 
     nodes: int
-    smallest: int
-    together: int
+    fewest_records: int
+    total_records: int
     dim: int
     features: int = 0
     images: bool = False
-    largest: int | None = None
+    most_records: int | None = None
 
     def __post_init__(self) -> None:
-        every(self, integer, "nodes", "smallest", "dim", at_least=1)
-        every(self, integer, "features", "largest")
-        every(self, integer, "together", at_least=self.nodes * self.smallest)
+        every(self, integer, "nodes", "fewest_records", "dim", at_least=1)
+        every(self, integer, "features", "most_records")
+        every(self, integer, "total_records", at_least=self.nodes * self.fewest_records)
 
     @classmethod
     def of(cls, problem: LinearProblem | DenseProblem) -> Sizes:
@@ -151,22 +161,22 @@ class Sizes:
             images=images,
             features=features,
             nodes=problem.nodes,
-            smallest=problem.fewest_records,
-            together=int(problem.records.sum()),
+            fewest_records=problem.fewest_records,
+            total_records=int(problem.records.sum()),
             dim=problem.dim,
         )
 
     def effective_records(self, method: Method, colluding: int) -> float:
-        """Return the number of records at which a trusted server's mean has as much noise.
+        """Return the number of records for which central DP has as much noise in the mean.
 
-        In gossip each of n nodes adds noise for the records of the smallest one, and the mean has
-        1 / sqrt(n) of it. In secure aggregation each site adds a share, and the shares of the sites
-        that do not collude suffice.
+        In gossip each of n nodes adds noise for the records of the smallest node, and the mean over
+        nodes has 1 / sqrt(n) of this noise. In secure aggregation each site adds a share of the
+        noise, large enough that the shares of the sites that do not collude suffice.
         """
         if method == "gossip":
-            return self.smallest * sqrt(self.nodes)
+            return self.fewest_records * sqrt(self.nodes)
         honest_share = (self.nodes - colluding) / self.nodes
-        return self.together * sqrt(honest_share)
+        return self.total_records * sqrt(honest_share)
 
 
 def _has_scattering_features(problem: LinearProblem) -> bool:
@@ -186,17 +196,18 @@ def features_for(
     noise: Noise | None = None,
     colluding: int = 1,
 ) -> str:
-    """Return the features of a table that pay for a linear classifier: a name of `FeatureMap.of`.
+    """Return the default features of a linear classifier: a name that `FeatureMap.of` accepts.
 
-    More features hold more noise. They pay where the records of all sites, times mu of the budget,
-    are many.
+    More features mean more weights, and noise in each. ``"hats+cosines"`` are the default if the
+    effective number of records, times mu of the budget, is at least `MANY`; otherwise
+    ``"columns"``.
 
     Parameters
     ----------
     sizes
-        Public sizes; those of the model do not matter.
+        Public sizes, of which `dim`, `features` and `images` are not read.
     numbers
-        Number of columns that hold numbers or dates.
+        Number of columns of the table that hold numbers or dates.
     epsilon, delta, algorithm, noise, colluding
         As in `choose`.
 
@@ -210,30 +221,33 @@ def features_for(
         return "columns"
     records = sizes.effective_records(method, colluding)
     if noise is not None:
-        records *= sqrt(max(1, sizes.nodes - colluding))  # at most
+        records *= sqrt(max(1, sizes.nodes - colluding))  # upper bound of `_noise_reduction`
     if records * mu_of(epsilon, delta) >= MANY:
         return "hats+cosines"
     return "columns"
 
 
 def first_stages(sizes: Sizes, method: Method, strength: float) -> int:
-    """Return the number of releases before learning that pay: none, a mean, or a moment after it.
+    """Return the number of releases of the first stage.
 
-    A mean pays if its noise is well below a record's norm; a second moment of images, by secure
-    aggregation, if the largest eigenvalue of its noise is far below the moment's trace.
+    0: none. 1: the mean of the records, if its noise is well below the norm of a record. 2: also
+    their second moment, for images under secure aggregation, if the largest eigenvalue of its noise
+    is far below the moment's trace.
 
     Parameters
     ----------
     sizes
-        Of the problem.
+        Public sizes of the problem.
     method
-        By gossip each node sends its sum to every other one: only where all are neighbours.
+        Secure aggregation, or gossip: each node then sends its sum to all others, so that there is
+        no first stage unless all nodes are neighbours.
     strength
-        The effective number of records times mu, of the whole budget.
+        Effective number of records, times mu of the whole budget.
     """
     if method == "gossip" and sizes.nodes > COMPLETE:
         return 0
-    noise = sqrt(sizes.features) * 2 / (sqrt(STAGE_SHARE) * strength)  # also the eigenvalue
+    # the norm of the noise in the mean, and about the largest eigenvalue of a moment's noise
+    noise = sqrt(sizes.features) * 2 / (sqrt(STAGE_SHARE) * strength)
     if not 0 < noise <= STAGE_NOISE:
         return 0
     moment_pays = sizes.images and method == "secure" and noise <= MOMENT_NOISE
@@ -248,9 +262,9 @@ def learning_share(stages: int, calibrate: bool) -> float:
     Parameters
     ----------
     stages
-        Number of releases before learning.
+        Number of releases of the first stage.
     calibrate
-        If true, a regression is calibrated.
+        True if a regression is calibrated.
     """
     share = 1 - stages * STAGE_SHARE
     if calibrate:
@@ -266,9 +280,9 @@ def calibration_pays(
     algorithm: Method | None = None,
     colluding: int = 1,
 ) -> bool:
-    """Return whether a regression gains from the calibration of its predictions.
+    """Return True if a regression is calibrated by default.
 
-    It does where the noise in the calibration is small, and always without noise.
+    It is calibrated if the noise in the calibration is small, and always without noise.
 
     Parameters
     ----------
@@ -291,14 +305,14 @@ def calibration_pays(
 
 
 def step_size(noise: float, *, rounds: int = STEPS, task: Task = "classification") -> float:
-    """Return the step size of any method by the rule of this module.
+    """Return the learning rate for a noise level, by the rule of this module.
 
     Parameters
     ----------
     noise
-        Standard deviation of all noise in a record's score after `rounds` steps of size 1.
+        Standard deviation of all noise in a record's score after `rounds` steps of learning rate 1.
     rounds
-        Number of steps; no step is longer than those of a longest path of 100.
+        Number of steps. No step is longer than a step of the longest path in 100 steps.
     task
         As in `choose`.
 
@@ -318,21 +332,22 @@ def step_size(noise: float, *, rounds: int = STEPS, task: Task = "classification
 def method_for(
     nodes: int, epsilon: float | None, *, algorithm: Method | None = None, colluding: int = 1
 ) -> Method:
-    """Return the method: secure aggregation of gradients, or gossip.
+    """Return the default method: ``"secure"`` (secure aggregation of gradients) or ``"gossip"``.
 
     Parameters
     ----------
     nodes
-        Number of sites. Secure aggregation is chosen if 2 of them, or more, do not collude.
+        Number of sites. Secure aggregation is chosen if at least 2 of them do not collude.
     epsilon
-        None (no noise) gossips: then there is nothing to share.
+        Epsilon of the budget. None (no noise) chooses gossip.
     algorithm, colluding
-        As in `choose`. An `algorithm` that is not None is returned if it can serve.
+        As in `choose`. An `algorithm` that is not None is checked and returned.
 
     Raises
     ------
     ValueError
-        If an argument is out of its range, or `algorithm` cannot serve.
+        If an argument is out of its range, or ``"secure"`` is asked for without an epsilon or with
+        too few sites.
     """
     fewest = integer("colluding", colluding) + HONEST
     can_aggregate = nodes >= fewest and epsilon is not None
@@ -352,7 +367,14 @@ def method_for(
 
 
 def network(nodes: int, *, key: Key | None = None) -> Static:
-    """Return a well-connected network: complete up to 64 nodes, else random with 8 neighbours.
+    """Return the default communication graph: complete up to 64 nodes, else random 8-regular.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes.
+    key
+        Key that draws a random graph; by default a new key.
 
     Raises
     ------
@@ -368,7 +390,7 @@ def network(nodes: int, *, key: Key | None = None) -> Static:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """Return the mu of Gaussian differential privacy that a budget allows.
+    """Return the largest mu for which mu-Gaussian DP implies (`epsilon`, `delta`)-DP.
 
     Raises
     ------

@@ -1,7 +1,9 @@
-"""Public sizes of a run, and the parameters of algorithms and of their parts that follow from them.
+"""Public sizes of a run, from which some parameters of its algorithm are filled in.
 
-Files, contracts and the rule for a budget fill in the same parameters: those that a class names in
-its `follows_from_sizes`.
+A class of algorithms, or of parts of algorithms, lists in `follows_from_sizes` the constructor
+parameters that are public sizes, such as ``clients``, ``rounds`` or ``dim``. Experiment files,
+contracts and `dpmesh.defaults.choose` do not state these parameters. `RunSizes.part` builds an
+object of such a class with the sizes filled in.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from dpmesh.topology import Topology
 PartT = TypeVar("PartT")
 
 Parameters: TypeAlias = dict[str, Any]
-"""Arguments of an algorithm or of a part, by name, in the types of their fields."""
+"""Keyword arguments of the constructor of an algorithm, or of a part of an algorithm."""
 
 
 def names_following(kind: object) -> tuple[str, ...]:
-    """Return the names of the parameters of an algorithm or part that public sizes determine."""
+    """Return the names of the constructor parameters of a class that public sizes determine."""
     names: tuple[str, ...] = getattr(kind, "follows_from_sizes", ())
     return names
 
@@ -33,19 +35,21 @@ class RunSizes:
     Parameters
     ----------
     nodes
-        Number of nodes: sites, clients.
+        Number of nodes (sites, clients).
     rounds
         Number of rounds.
     data
-        Returns the public sizes of the data, which it may have to load; None if no parameter
-        follows from them.
+        Function that returns the public sizes of the data, and may load the data; None if no
+        parameter depends on them.
     topology
-        Returns the network; None without one.
+        Function that returns the communication graph; None without a graph.
     between_parties
-        True for a contract. Its tables must not state what follows from the parties, and a node
-        counts only the secrets of its partners.
+        True for a contract between parties. The tables of a contract must not state parameters that
+        follow from the parties. Of shared noise, the guarantee of a node counts only the secrets
+        that this node itself shares.
     sums
-        Returns parameters of sums that follow from the questions of a contract.
+        Function that returns the parameters of secure sums that follow from the questions of a
+        contract.
     """
 
     nodes: int
@@ -56,28 +60,30 @@ class RunSizes:
     sums: Callable[[], Parameters] = field(default=dict)
 
     def part(self, kind: Callable[..., PartT], **stated: object) -> PartT:
-        """Return an algorithm, or a part of one, with the parameters that follow from the sizes.
+        """Build an algorithm, or a part of an algorithm, with the public sizes filled in.
 
         Parameters
         ----------
         kind
-            Its class.
+            Class of the algorithm or part.
         stated
-            The other parameters.
+            All other arguments of its constructor. They override public sizes.
         """
         return kind(**(self.following(kind) | stated))
 
     def following(self, kind: Callable[..., object]) -> Parameters:
-        """Return the parameters of an algorithm or part that follow from the sizes."""
+        """Return the constructor parameters of a class that follow from the sizes, with values."""
         return self.parameters(names_following(kind))
 
     def parameters(self, names: tuple[str, ...]) -> Parameters:
-        """Return the values of parameters; the largest count of records only if it is public.
+        """Return the value of each named parameter.
+
+        ``records_per_client`` is left out if the largest number of records is not public.
 
         Parameters
         ----------
         names
-            Names of parameters. ``records`` are those of all nodes together.
+            Names of parameters. ``records`` is the number of records of all nodes together.
         """
         parameters = {name: self._value(name) for name in names}
         if parameters.get("records_per_client", 0) is None:
@@ -90,16 +96,16 @@ class RunSizes:
         Raises
         ------
         ValueError
-            If there are none.
+            If no function `data` is set.
         """
         if self.data is None:
             fail("data", "public sizes of the data, from which parameters follow", None)
         return self.data()
 
     def _value(self, name: str) -> object:
-        """Return the value of a parameter; None without a topology, or if it is not public.
+        """Return the value of one parameter; None if it is not public or there is no graph.
 
-        The parameter ``star`` is True where a node knows only the secrets of its partners.
+        The parameter ``star`` of shared noise is True between parties.
         """
         if name in ("nodes", "clients", "sites"):
             return self.nodes
@@ -113,8 +119,8 @@ class RunSizes:
             return self.between_parties
         sizes = self.of_data()
         values: dict[str, int | None] = {
-            "records": sizes.together,
-            "records_per_client": sizes.largest,
+            "records": sizes.total_records,
+            "records_per_client": sizes.most_records,
             "dim": sizes.dim,
         }
         return values[name]

@@ -216,9 +216,9 @@ class Contract:
         """Return the public sizes of all parties' records."""
         return Sizes(
             nodes=self.nodes,
-            smallest=int(self.records.min()),
-            together=int(self.records.sum()),
-            largest=int(self.records.max()),
+            fewest_records=int(self.records.min()),
+            total_records=int(self.records.sum()),
+            most_records=int(self.records.max()),
             dim=int(self._learned.dim),
             features=self.tables.features,
         )

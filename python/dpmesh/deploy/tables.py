@@ -30,7 +30,7 @@ from dpmesh.tables import Category, Columns, Number, as_table
 from dpmesh.tables.cells import errors_naming_file
 from dpmesh.tables.columns import clipped
 from dpmesh.tables.kinds import Count
-from dpmesh.tables.labels import Label, Labels, labelled
+from dpmesh.tables.labels import Label, Labels, labels_and_records
 from dpmesh.tables.models import Outline
 from dpmesh.tables.ranges import as_labels, as_range, columns_of
 from dpmesh.tables.reader import TextFormat, open_table
@@ -199,7 +199,9 @@ class Tables:
             return self._dataset_of_questions(self.questions, table)
         if self.columns is None or not self.labels:
             fail("ranges", "a contract with [ranges] and a label for tables", "none")
-        labels, labelled_table = labelled(self.labels, self.label, as_table(table), drop=drop)
+        labels, labelled_table = labels_and_records(
+            self.labels, self.label, as_table(table), drop=drop
+        )
         encoded_table = self.columns.encode_table(labelled_table)
         notices = encoded_table.notices()
         if isinstance(self.label, Number):

@@ -24,7 +24,7 @@ from dpmesh.tables.labels import Label, read_labels
 from dpmesh.tables.models import Outline
 from dpmesh.tables.ranges import as_labels, columns_of, read_ranges
 from dpmesh.tables.reader import TextFormat, open_table
-from dpmesh.tables.sites import doubts, existing, names_of, read_sites
+from dpmesh.tables.sites import find_files, names_of, read_sites, site_notices
 
 _LIBSVM = (".libsvm", ".svm", ".svmlight")
 
@@ -115,7 +115,7 @@ def load_files(
     OSError
         If a file cannot be read, or there is none.
     """
-    paths = existing((files,) if isinstance(files, str) else files)
+    paths = find_files((files,) if isinstance(files, str) else files)
     probability("test_fraction", test_fraction, zero=False, one=False)
     text_format = TextFormat(
         separator=separator,
@@ -287,12 +287,12 @@ def _read_tables(paths: Sequence[str], request: _ReadRequest) -> _ReadRecords:
     files = read_sites(
         paths, tables, columns, labels, target, site=request.site, drop=request.drop_missing_labels
     )
-    for notice in chain(*(file.notices for file in files), doubts(files, request.site)):
+    for notice in chain(*(file.notices for file in files), site_notices(files, request.site)):
         warnings.warn(notice, UserWarning, stacklevel=2)
     outline = Outline.of(columns, target)
     return _ReadRecords(
         features=np.concatenate([file.encoded.features for file in files]),
-        labels=outline.learned(np.concatenate([file.labels for file in files])),
+        labels=outline.encode_labels(np.concatenate([file.labels for file in files])),
         sites=np.concatenate([file.sites for file in files]),
         outline=outline,
     )
@@ -329,7 +329,7 @@ def _read_libsvm(paths: Sequence[str], request: _ReadRequest) -> _ReadRecords:
     outline = Outline.of(Features(dim=datasets[0].dim), target)
     return _ReadRecords(
         features=sparse.vstack([dataset.features for dataset in datasets], "csr"),
-        labels=outline.learned(np.concatenate(labels)),
+        labels=outline.encode_labels(np.concatenate(labels)),
         sites=np.repeat(names_of(paths), [dataset.records for dataset in datasets]),
         outline=outline,
     )

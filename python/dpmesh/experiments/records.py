@@ -74,8 +74,8 @@ class Records:
             learned = problem.centred(np.zeros(features))
         return Sizes(
             nodes=problem.nodes,
-            smallest=int(problem.records.min()),
-            together=int(problem.records.sum()),
+            fewest_records=int(problem.records.min()),
+            total_records=int(problem.records.sum()),
             dim=learned.dim,
             features=features,
         )

@@ -361,7 +361,9 @@ class LinearProblem(PartitionedProblem):
             train=replace(self.train, features=features),
             test=test,
             feature_norm=1.0,
-            outline=replace(self.outline, columns=columns.less(np.asarray(centre, np.float64))),
+            outline=replace(
+                self.outline, columns=columns.with_centre(np.asarray(centre, np.float64))
+            ),
             memory=None,
         )
         problem.__dict__["_part"] = self._part  # the same nodes of the same whole problem
@@ -379,7 +381,7 @@ class LinearProblem(PartitionedProblem):
         def blank(data: Dataset) -> Dataset:
             return replace(data, features=np.zeros((data.records, dim), data.features.dtype))
 
-        columns = self.outline.columns.less(np.zeros(self.train.dim))
+        columns = self.outline.columns.with_centre(np.zeros(self.train.dim))
         problem = replace(
             self,
             train=blank(self.train),
@@ -501,7 +503,7 @@ class LinearProblem(PartitionedProblem):
 
     def _model_of(self, data: Dataset) -> LinearModel:
         """Return the kernel of training or test records, weighted by the shares of classes."""
-        weights = None if self.outline is None else self.outline.weights_of_classes
+        weights = None if self.outline is None else self.outline.class_weights
         if weights is not None:  # labels are classes, or -1 and +1
             weights = weights[np.maximum(data.labels, 0)]
         return LinearModel(
@@ -542,7 +544,7 @@ class LinearProblem(PartitionedProblem):
             columns=Features(dim=self.train.dim),
             classes=classes,
             target=Count(high=1.0) if self.loss == "poisson" else None,
-            several=self.loss == "multilabel",
+            multilabel=self.loss == "multilabel",
         )
 
     def _set_outline(self) -> None:
@@ -558,8 +560,8 @@ class LinearProblem(PartitionedProblem):
             fail("outline", expected, f"{outline.columns.dim} and {outline.outputs}")
         if (self.loss == "poisson") != isinstance(outline.target, Count):
             fail("loss", "'poisson' for a label {counts = ..}, and for no other", repr(self.loss))
-        if (self.loss == "multilabel") != outline.several:
-            labels_per_record = "several" if outline.several else "one"
+        if (self.loss == "multilabel") != outline.multilabel:
+            labels_per_record = "several" if outline.multilabel else "one"
             expected = "'multilabel' for several labels of a record, and for no other"
             fail("loss", expected, f"{self.loss!r} for {labels_per_record}")
         object.__setattr__(self, "outline", outline)

@@ -58,7 +58,7 @@ def jax_model(
     network = named(model)
     shape = (train.dim,) if record_shape is None else record_shape
     start, scores = functions(network, shape)
-    weights = None if outline is None else outline.weights_of_classes
+    weights = None if outline is None else outline.class_weights
     if outline is not None:
         x = jax.numpy.zeros(shape)
         shape_of_scores = jax.eval_shape(scores, jax.eval_shape(start, jax.random.key(0)), x).shape
@@ -124,7 +124,7 @@ def torch_model(
 
     from dpmesh.problems import TorchProblem
 
-    weights = None if outline is None else outline.weights_of_classes
+    weights = None if outline is None else outline.class_weights
     class_weights = None if weights is None else as_tensor(weights, dtype=float32)
     return TorchProblem(
         train,

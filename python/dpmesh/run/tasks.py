@@ -137,9 +137,9 @@ def trivial_measures(problem: LinearProblem) -> Measures:
 
 def _weighted_hits(model: Model, predicted: Cells, truth: Cells) -> Numbers:
     """Return 1 for each right class, or its weight where public shares of classes are stated."""
-    true_codes = model.listed.codes(np.asarray(truth))
-    hits = (true_codes == model.listed.codes(np.asarray(predicted))).astype(np.float64)
-    weights = model.weights_of_classes
+    true_codes = model.class_kind.codes(np.asarray(truth))
+    hits = (true_codes == model.class_kind.codes(np.asarray(predicted))).astype(np.float64)
+    weights = model.class_weights
     if weights is None:
         return np.asarray(hits)
     weights_of_records = weights[np.maximum(true_codes, 0)]

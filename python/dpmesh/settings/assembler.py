@@ -174,7 +174,7 @@ class _Assembly:
             if not self._lacks(name):
                 continue
             if name == "records" and name not in names_following(self.maker):
-                parameters[name] = self.sizes.of_data().smallest
+                parameters[name] = self.sizes.of_data().fewest_records
             else:
                 parameters |= self.sizes.parameters((name,))
         return parameters
@@ -224,7 +224,7 @@ class _Assembly:
             stage.before,
             algorithm=algorithm,
             sites=self.sizes.nodes,
-            records=data.together,
+            records=data.total_records,
             dim=data.features,
             budget=budget,
         )

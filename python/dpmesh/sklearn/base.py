@@ -1,4 +1,16 @@
-"""The base of both estimators: parameters, checks, the run, files."""
+"""Base class of `PrivateClassifier` and `PrivateRegressor`, with the steps that they share.
+
+A fit has four steps. `PrivateEstimator._encoded_problem` (of the subclass) checks and encodes the
+table: each record becomes a vector of norm 1, and `groups` splits the records into sites.
+`PrivateEstimator._choose_settings` chooses algorithm, network, rounds and noise from public sizes
+(`dpmesh.defaults`). `dpmesh.simulate` runs the algorithm with all sites in this process. The
+released weights, the public ranges and the report then form a `dpmesh.tables.models.Model`, which
+`save` writes to a file.
+
+Terms: an *outline* is a model without its weights; a *calibration* is a correction of a
+regression's predictions by noisy sums, released in the last round; a *first stage* is a private
+mean, and for images a second moment, released before learning.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +43,17 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
 from dpmesh.run.tasks import LearningTask
-from dpmesh.sklearn.repeated import EarlierFits, earlier_fits, same_history
+from dpmesh.sklearn.repeated import EarlierFits, earlier_fits, share_history
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Columns, Number, Ranges, Table, as_table
 from dpmesh.tables.calibration import MOMENTS, Calibration
 from dpmesh.tables.cells import Cells, TableError, is_missing, map_cells
-from dpmesh.tables.copies import copied, fingerprints
+from dpmesh.tables.copies import describe_copies, fingerprints
 from dpmesh.tables.features import COLUMNS, SCATTERING, FeatureMap
 from dpmesh.tables.labels import MOST_LABELS
 from dpmesh.tables.models import Model, Outline, as_json
 from dpmesh.tables.sites import site_of_each
-from dpmesh.tables.table import ColumnLike, TableLike, is_arrow, own_types, without_mask
+from dpmesh.tables.table import ColumnLike, TableLike, array_keeping_types, is_arrow, without_mask
 from dpmesh.topology import Topology
 
 if TYPE_CHECKING:
@@ -59,7 +71,7 @@ An example is ``lambda z: GradientDescent(.., noise_multiplier=z)``.
 """
 
 SHOWN_NOTICES = 3
-"""Most columns that a warning about clipped or missing values names."""
+"""Largest number of columns that a warning about clipped or missing values names."""
 
 ONE_SITE = (
     "all records are one site; give groups=, the site of each record (where scikit-learn calls "
@@ -83,11 +95,12 @@ class Encoded(NamedTuple):
     problem
         The problem to solve.
     columns
-        The columns of the table, with their ranges and features.
+        The columns of the table, with their ranges and feature map.
     named
         True if the columns have names.
     also_public
-        Facts that count as public beside the numbers of sites and records, in words; may be empty.
+        Facts that the guarantee assumes to be public, in words, in addition to the numbers of sites
+        and records; may be empty.
     outline
         The model without its weights.
     """
@@ -115,7 +128,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     topology: Topology | None
     random_state: RandomState
 
-    # What `fit` learns.
+    # Results of `fit`, see the docstrings of the subclasses.
     model_: Model
     report_: FitReport
     ledger_: Plan
@@ -123,13 +136,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     n_features_in_: int
 
     def _keep_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Keep a constructor's parameters as they are, which scikit-learn asks for."""
+        """Store a constructor's parameters unchanged, as scikit-learn requires."""
         for name in self._get_param_names():
             setattr(self, name, parameters[name])
 
     @property
     def _learning_task(self) -> LearningTask:
-        """The entry of `dpmesh.run.tasks.TASKS` by which it chooses settings and warns."""
+        """The entry of `dpmesh.run.tasks.TASKS` for the targets: classes, numbers or counts."""
         raise NotImplementedError
 
     @property
@@ -140,7 +153,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return self.colluding
 
     def _choose_settings(self, sizes: Sizes, epsilon: float | None = None) -> Choice:
-        """Return algorithm, network and rounds of a fit, chosen from public numbers alone.
+        """Return algorithm, network and rounds of a fit, chosen from public sizes alone.
 
         Parameters
         ----------
@@ -181,7 +194,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _choose_noise(
         self, make_algorithm: MakeAlgorithm, sizes: Sizes, epsilon: float | None
     ) -> Choice:
-        """Return the choice for a user's function, with the least noise that epsilon allows."""
+        """Return the choice for an `algorithm` function, with the least noise for epsilon."""
         if getattr(self, "calibrate", None):
             fail("calibrate", "None or False beside an algorithm that is a function", True)
         if self.noise is not None:
@@ -192,18 +205,34 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         noise_multiplier = budget.calibrate(make_algorithm, self.rounds)
         algorithm = make_algorithm(noise_multiplier)
         topology = None
-        if getattr(algorithm, "travels", None) == "gossip":
+        needs_network = getattr(algorithm, "travels", None) == "gossip"
+        if needs_network:
             topology = self.topology or network(sizes.nodes, key=self._key())
         return Choice(algorithm=algorithm, topology=topology, rounds=self.rounds)
 
     def _calibrates(self, sizes: Sizes, epsilon: float | None) -> bool:
-        """True if the last round calibrates predictions, as it may for a regression."""
+        """Return True if the last round calibrates predictions; False unless a subclass differs.
+
+        Parameters
+        ----------
+        sizes, epsilon
+            As for `_choose_settings`.
+        """
         return False
 
     def _split_off_calibration(
         self, released: npt.NDArray[np.float64], chosen: Choice
     ) -> tuple[npt.NDArray[np.float64], Calibration | None]:
-        """Return the released parameters of the model, and its calibration if it has one."""
+        """Return the weights of the model, and the calibration of its predictions if it has one.
+
+        Parameters
+        ----------
+        released
+            The released vector, shape (weights,). A calibrated algorithm appends its noisy moments,
+            shape (weights + MOMENTS,).
+        chosen
+            The settings of the fit.
+        """
         if not isinstance(chosen.algorithm, Calibrated):
             return released, None
         moments = chosen.algorithm.moments
@@ -213,13 +242,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return released[:-MOMENTS], calibration
 
     def _calibration_text(self, calibration: Calibration | None, target: Number | None) -> str:
-        """Return what the report says of the calibration; nothing of a classifier."""
+        """Return the report's text on calibration; empty for a classifier."""
         return ""
 
     def __sklearn_clone__(self: SelfT) -> SelfT:
-        """Return a clone as `sklearn.base.clone` does; its fits and this one's count together."""
+        """Return a clone as `sklearn.base.clone` does, with a fit history shared by both."""
         copy: SelfT = BaseEstimator.__sklearn_clone__(self)
-        same_history(copy, self)
+        share_history(copy, self)
         return copy
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -332,7 +361,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
                 fail("X", "at least 1 record", "Found array with 0 sample(s)")
             return table
         if isinstance(X, (list, tuple)):
-            X = np.array(X, dtype=object)  # a cell does not change the type of others
+            X = np.array(X, dtype=object)  # keeps the type of each cell
         X = without_mask(X)
         if getattr(X, "ndim", 2) > 2:
             X = X.reshape(len(X), -1)  # images, for instance: one row for each record
@@ -353,7 +382,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return as_table(checked)
 
     def _has_numbers_alone(self) -> bool:
-        """Return True if all columns of the model are numbers of which none may be missing."""
+        """Return True if all columns of the model hold numbers, and no cell may be missing."""
         kinds = self.model_.columns.kinds
         return all(isinstance(kind, Number) and not kind.missing for kind in kinds)
 
@@ -369,7 +398,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise ValueError(f"{name} requires y to be passed, but the target y is None")
         if isinstance(y, str):
             fail("y", "the label of each record, such as table['diagnosis']", repr(y))
-        labels = own_types(without_mask(y.toarray() if hasattr(y, "toarray") else y))
+        labels = array_keeping_types(without_mask(y.toarray() if hasattr(y, "toarray") else y))
         if labels.ndim == 2 and labels.shape[1] > 1 and is_classifier(self):
             check_consistent_length(X, labels)
             if not np.isin(labels, (0, 1)).all():
@@ -387,7 +416,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return np.asarray(targets)
 
     def _key(self) -> Key:
-        """Return the key of a fit's randomness: of the system, or seeded by `random_state`."""
+        """Return the key of a fit's noise: fresh, or seeded by `random_state`."""
         if self.random_state is None:
             return Key.generate()
         return Key.seeded(int(check_random_state(self.random_state).randint(2**31 - 1)))
@@ -443,7 +472,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             key=self._key(),
             delta=self.delta,
         )
-        released = np.asarray(run.released, np.float64).mean(axis=0)  # of all nodes' models
+        node_models = np.asarray(run.released, np.float64)  # shape (nodes, weights)
+        released = node_models.mean(axis=0)
         weights, calibration = self._split_off_calibration(released, chosen)
         self.report_ = report_of(
             type(self).__name__,
@@ -475,7 +505,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return self
 
     def _count_fits(self, earlier: EarlierFits) -> None:
-        """State in report and model how many fits of this estimator saw these records."""
+        """State earlier fits of the same records in report and model, and warn of their total."""
         if not earlier.count:
             return
         assert self.epsilon is not None
@@ -499,18 +529,19 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         *,
         selection: float | None = None,
     ) -> None:
-        """State an epsilon of more than this fit, in the report and in the saved model.
+        """State an epsilon and its scope in the report and in the saved model.
 
         Parameters
         ----------
         epsilon
-            Epsilon of all releases together.
+            The epsilon to state.
         why
-            The assumption that explains it, in words.
+            An assumption to add to the report, in words: the releases that `epsilon` covers, or
+            does not cover.
         earlier
             Ledgers of other releases of the same records that `epsilon` includes.
         selection
-            Epsilon of a choice among fits; None if there was none.
+            Epsilon of a private choice among fits; None without a choice.
         """
         privacy = self.report_.privacy
         privacy = replace(privacy, epsilon=epsilon, assumptions=(*privacy.assumptions, why))
@@ -535,19 +566,20 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         target: Number | None = None,
         network: MakeNetwork | None = None,
         shares: tuple[float, ...] | None = None,
-        several: bool = False,
+        multilabel: bool = False,
     ) -> Encoded:
-        """Return the problem of a table, and of labels that are encoded already.
+        """Encode a table, and return its problem with labels that are encoded already.
 
         Parameters
         ----------
         X, groups
             As for `fit`.
         labels
-            Encoded labels, shape (records,).
+            Encoded labels, shape (records,): indices of classes, targets scaled to their range, or
+            the labels of a record as the bits of an integer.
         also_public
             See `Encoded`.
-        classes, target, network, shares, several
+        classes, target, network, shares, multilabel
             See `Outline`.
         """
         table = self._table(X, reset=True)
@@ -557,7 +589,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             self.ranges, _keys(self.ranges, names, named), intercept=bool(self.fit_intercept)
         )
         self.sites_, partition = _sites(groups, table.records)
-        warning = copied(fingerprints(table), partition, self.sites_)
+        warning = describe_copies(fingerprints(table), partition, self.sites_)
         if warning is not None:
             warnings.warn(warning, UserWarning, stacklevel=4)
         columns = replace(columns, features=self._features(columns, partition, network))
@@ -574,15 +606,17 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             target=target,
             network=network,
             shares=shares,
-            several=several,
+            multilabel=multilabel,
         )
         train = dm.Dataset(encoded.features, labels)
         problem: LinearProblem | JaxProblem
         if network is not None:
             problem = jax_model(train, partition, model=network, outline=outline)
         else:
+            # A first stage centers the records in place, in this memory. Records with scattering
+            # features may be centered twice (for their second moment), and thus keep a copy.
             memory = encoded.memory
-            if columns.features == SCATTERING:  # has no first stage, which would centre in place
+            if columns.features == SCATTERING:
                 memory = None
             problem = linear_problem(outline, train, partition, memory=memory)
         return Encoded(problem, columns, named, also_public, outline)
@@ -590,16 +624,20 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _features(
         self, columns: Columns, partition: Partition, network: MakeNetwork | None
     ) -> FeatureMap:
-        """Return the map from columns to features: the parameter's, or by a rule over sizes.
+        """Return the feature map: the parameter `features`, or a default by public sizes.
 
-        The rule is for linear classifiers with an algorithm by the rule.
+        The default is by `features_for` for a linear classifier, unless `algorithm` is a function.
+        Any other estimator has the encoded columns alone.
         """
         if self.features is not None:
             return FeatureMap.of(self.features)
         if not is_classifier(self) or network is not None or callable(self.algorithm):
             return COLUMNS
         counts = [len(members) for members in partition]
-        sizes = Sizes(nodes=len(counts), smallest=min(counts), together=sum(counts), dim=1)
+        # `features_for` does not read `dim`, which depends on its result
+        sizes = Sizes(
+            nodes=len(counts), fewest_records=min(counts), total_records=sum(counts), dim=1
+        )
         algorithm = self.algorithm
         if self.noise is not None or self.topology is not None:
             algorithm = "gossip"
@@ -621,7 +659,7 @@ def _has_names(X: TableLike) -> bool:
 
 
 def _check_writable(outline: Outline) -> None:
-    """Fail before anything is released if a file could not hold the model."""
+    """Fail, before anything is released, if a model file could not hold classes or ranges."""
     try:
         as_json(outline.as_dict())
     except TypeError as error:
@@ -642,7 +680,19 @@ def linear_problem(
     test: dm.Dataset | None = None,
     memory: Cells | None = None,
 ) -> dm.LinearProblem:
-    """Return the linear problem of the estimators, with the loss that the outline implies."""
+    """Return the linear problem of encoded records, with the loss that the outline implies.
+
+    Parameters
+    ----------
+    outline
+        The model without its weights.
+    train, test
+        Encoded records, each of norm 1, with encoded labels.
+    partition
+        Indices of each site's training records.
+    memory
+        See `LinearProblem`; None to copy the features where they are centered.
+    """
     return dm.LinearProblem(
         train,
         partition,
@@ -650,16 +700,17 @@ def linear_problem(
         test=test,
         outline=outline,
         classes=None if outline.classes is None else len(outline.classes),
-        feature_norm=1.0,  # as columns are encoded
+        feature_norm=1.0,  # `Columns.encode` scales each record to norm 1
         memory=memory,
     )
 
 
 def _keys(ranges: Ranges, names: tuple[str, ...], named: bool) -> list[str | int]:
-    """Return the keys of columns in `ranges`: names, or numbers for columns of an array."""
+    """Return the key of each column in `ranges`: its name, or its position in an array."""
     if not isinstance(ranges, dict) or named:
         return [*names]
-    if {*map(str, ranges)} & {*names}:  # default names, such as x0
+    has_default_names = bool({*map(str, ranges)} & {*names})  # such as x0
+    if has_default_names:
         return [*names]
     return [*range(len(names))]
 
@@ -674,7 +725,9 @@ def _sites(groups: ColumnLike, records: int) -> tuple[Cells, tuple[npt.NDArray[n
 
 
 def warn(notices: list[str], assumption: str, change: str) -> None:
-    """Warn about values that are clipped or count as missing: only the data's owner learns it.
+    """Warn the caller about values that are clipped or count as missing.
+
+    The counts are exact and not released: only the caller, who holds the records, sees them.
 
     Parameters
     ----------

@@ -1,8 +1,12 @@
-"""A classifier and a regression, learned by sites that keep their records."""
+"""`PrivateClassifier` and `PrivateRegressor`: DP estimators trained across sites.
+
+Each class checks and encodes its targets (`_encoded_problem`). The base class
+`dpmesh.sklearn.base.PrivateEstimator` encodes the features, trains, reports and saves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -157,47 +161,61 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     @property
     def _learning_task(self) -> LearningTask:
-        """Classes; what is learned from y of several columns is told by the fitted model alone."""
+        """Classes, also for multi-label y, which is known only in `fit`."""
         return TASKS["classes"]
 
     def _encoded_problem(self, X: TableLike, y: ColumnLike, groups: ColumnLike) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
         labels = self._checked_targets(X, y)
-        public = ""
         if labels.ndim == 2:
-            return self._of_labels(X, labels, getattr(y, "columns", None), groups)
+            return self._encoded_multilabel_problem(X, labels, getattr(y, "columns", None), groups)
+        public = ""
         classes: Any = self.class_shares if self.classes is None else self.classes
         if isinstance(classes, str):
             fail("classes", "a list of all classes, such as ['no', 'yes']", classes)
         if classes is None:
-            if labels.dtype != object:
-                check_classification_targets(labels)
+            classes = _classes_of(labels)
             public = "which classes there are"
-            values = labels.tolist() if labels.dtype == object else np.unique(labels).tolist()
-            classes = {_class_of(label): label for label in reversed(values)}.values()
         self.classes_ = _sorted(Category(categories=tuple(classes)).categories)
         if len(self.classes_) < 2:
             fail("y", "at least 2 classes", f"1 class: {self.classes_.tolist()[0]!r}")
-        listed = Category(categories=tuple(self.classes_.tolist()), shares=self._shares())
-        codes = read_labels("y", listed, labels)
+        class_list = Category(categories=tuple(self.classes_.tolist()), shares=self._shares())
+        codes = read_labels("y", class_list, labels)
         network = None if self.network is None else named(self.network)
         return self._encode(
-            X, groups, codes, public, classes=self.classes_, network=network, shares=listed.shares
+            X,
+            groups,
+            codes,
+            public,
+            classes=self.classes_,
+            network=network,
+            shares=class_list.shares,
         )
 
-    def _of_labels(
+    def _encoded_multilabel_problem(
         self, X: TableLike, labels: npt.NDArray[np.int64], names: Any, groups: ColumnLike
     ) -> Encoded:
-        """Return the problem of records that may have several labels."""
+        """Return the problem of multi-label y.
+
+        Parameters
+        ----------
+        X, groups
+            As for `fit`.
+        labels
+            0 or 1 for each label, shape (records, labels).
+        names
+            Names of the columns of y; None if they have none.
+        """
         if self.class_shares is not None or self.network is not None:
             fail("y", "one class of each record, with class_shares or a network", "labels")
-        label_names = self.classes if self.classes is not None else names
-        self.classes_ = (
-            np.arange(labels.shape[1]) if label_names is None else np.asarray([*label_names])
-        )
+        label_names = names if self.classes is None else self.classes
+        if label_names is None:
+            self.classes_ = np.arange(labels.shape[1])
+        else:
+            self.classes_ = np.asarray([*label_names])
         if len({*self.classes_.tolist()}) != labels.shape[1] or self.classes_.ndim != 1:
             fail("classes", f"a name of each of {labels.shape[1]} labels", self.classes_.tolist())
-        return self._encode(X, groups, as_sets(labels), classes=self.classes_, several=True)
+        return self._encode(X, groups, as_sets(labels), classes=self.classes_, multilabel=True)
 
     def _shares(self) -> tuple[float, ...] | None:
         """Return the public shares in the order of the classes."""
@@ -206,12 +224,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             return None
         if not isinstance(shares, Mapping):
             fail("class_shares", "a share of each class, such as {'no': 0.97, 'yes': 0.03}", shares)
-        listed = Category(categories=tuple(self.classes_.tolist()))
-        places = listed.codes(cells_of([*shares])).tolist()
-        if sorted(places) != [*range(listed.width)]:
+        class_list = Category(categories=tuple(self.classes_.tolist()))
+        codes = class_list.codes(cells_of([*shares])).tolist()
+        if sorted(codes) != [*range(class_list.width)]:
             fail("class_shares", f"a share of each of {self.classes_.tolist()}", [*shares])
-        share_at = dict(zip(places, shares.values(), strict=True))
-        return tuple(share_at[place] for place in range(listed.width))
+        share_of_code = dict(zip(codes, shares.values(), strict=True))
+        return tuple(share_of_code[code] for code in range(class_list.width))
 
     def score(self, X: TableLike, y: ColumnLike, sample_weight: ColumnLike = None) -> float:
         """Return the accuracy on records with known classes.
@@ -226,14 +244,14 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         sample_weight
             Weight of each record in the mean, shape (records,); None for equal weights.
         """
-        return float(np.average(self._correct(X, y), weights=sample_weight))
+        return float(np.average(self._correctness(X, y), weights=sample_weight))
 
-    def _correct(self, X: TableLike, y: ColumnLike) -> Cells:
-        """Return whether each record's class is predicted, or which share of its labels."""
+    def _correctness(self, X: TableLike, y: ColumnLike) -> Cells:
+        """Return True for each record with a correct class, or its share of correct labels."""
         predicted = self.predict(X)
-        if self.model_.several:
+        if self.model_.multilabel:
             return np.asarray((predicted == self._checked_targets(X, y)).mean(axis=1))
-        codes = self.model_.listed.codes
+        codes = self.model_.class_kind.codes
         return np.asarray(codes(np.asarray(y)) == codes(predicted))
 
     def predict_proba(self, X: TableLike) -> npt.NDArray[np.float64]:
@@ -255,9 +273,22 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return self.model_.predict_proba(self._table(X, reset=False))
 
 
-def _class_of(label: object) -> str | None:
-    """Return the class that a label is, where none are listed: 1, True and "1" are one."""
-    return name_of(int(label) if isinstance(label, (bool, np.bool_)) else label)
+def _classes_of(labels: Cells) -> Iterable[Any]:
+    """Return the classes that occur, where no parameter states them: one label of each class."""
+    if labels.dtype == object:
+        values = labels.tolist()
+    else:
+        check_classification_targets(labels)
+        values = np.unique(labels).tolist()
+    by_name = {_class_name(label): label for label in reversed(values)}
+    return by_name.values()
+
+
+def _class_name(label: object) -> str | None:
+    """Return the name of a label's class: the same for 1, True and "1"."""
+    if isinstance(label, (bool, np.bool_)):
+        label = int(label)
+    return name_of(label)
 
 
 def _sorted(classes: Sequence[Any]) -> Cells:
@@ -341,13 +372,13 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return tags
 
     def _calibrates(self, sizes: Sizes, epsilon: float | None) -> bool:
-        """True if predictions are calibrated: on request, or by public numbers."""
+        """Return True if predictions are calibrated: by `calibrate`, or by public sizes."""
         if self.calibrate is not None:
             return self.calibrate
         if self.topology is not None or self.noise is not None:
             return False
-        gossips = self.algorithm == "gossip" or epsilon is None
-        if gossips and sizes.nodes > COMPLETE:
+        is_gossip = self.algorithm == "gossip" or epsilon is None
+        if is_gossip and sizes.nodes > COMPLETE:  # calibration needs all sites as neighbours
             return False
         method: Any = self.algorithm
         return calibration_pays(
@@ -355,7 +386,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         )
 
     def _calibration_text(self, calibration: Calibration | None, target: Number | None) -> str:
-        """Return the totals before and after; or why predictions are not calibrated."""
+        """Return the totals before and after calibration, or the reason for no calibration."""
         if calibration is not None:
             assert target is not None
             return totals_in_words(calibration, target)
@@ -381,13 +412,15 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         guessed = self.target_range is None and self.counts is None
         if self.counts is not None and self.target_range is not None:
             fail("counts", "None beside a target_range", self.counts)
-        form = {"target": [*bounds]} if self.counts is None else {"counts": self.counts}
-        target = as_label("y", form)
+        target_description: dict[str, Any] = {"target": [*bounds]}
+        if self.counts is not None:
+            target_description = {"counts": self.counts}
+        target = as_label("y", target_description)
         assert isinstance(target, Number)
         scaled, outside, _ = target.encode("y", self._checked_targets(X, y))
         assumption = "target_range= is missing, and [-1, 1] was taken. " if guessed else ""
-        beyond = clipped("y", outside, len(scaled))
-        warn(beyond, assumption, f"{self._learning_task.range_parameter}= to what may occur")
+        notices = clipped("y", outside, len(scaled))
+        warn(notices, assumption, f"{self._learning_task.range_parameter}= to what may occur")
         return self._encode(X, groups, scaled[:, 0], target=target)
 
 

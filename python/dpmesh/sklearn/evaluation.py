@@ -1,4 +1,11 @@
-"""An estimator fitted to a part of the records and tested on the rest, beside its baselines."""
+"""Evaluation of an estimator on held-out records, in comparison with its baselines.
+
+`evaluate` repeats random splits into training and held-out (test) records. On each split it fits a
+clone per epsilon (`_fit_split`), and encodes all records as each clone's feature map does
+(`_problems`). It then scores the clone and the baselines of `dpmesh.run.baselines` on the held-out
+records (`_compare_with_baselines`). `dpmesh.run.verdict.Verdict` compares the scores of all splits.
+The scores have no noise, so no epsilon covers them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +34,7 @@ from dpmesh.run.tasks import scores_of_test, task_of
 from dpmesh.run.verdict import FEW, Verdict
 from dpmesh.sklearn.base import RandomState, linear_problem
 from dpmesh.sklearn.estimators import Estimator, PrivateClassifier, PrivateRegressor
-from dpmesh.sklearn.repeated import apart
+from dpmesh.sklearn.repeated import with_new_history
 from dpmesh.tables import Columns, as_table, rows
 from dpmesh.tables import Table as DataTable
 from dpmesh.tables.cells import Cells
@@ -38,7 +45,8 @@ from dpmesh.tables.sites import site_of_each
 from dpmesh.tables.table import ColumnLike, TableLike
 
 SPLITS = FEW
-"""Of a linear model whose table has at most `baselines.LARGEST` numbers, over all classes."""
+"""Default number of splits for a linear model whose records, counted once for each class, hold at
+most `baselines.LARGEST` numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -101,11 +109,13 @@ class Evaluation(InNotebooks):
             if splits > 1:
                 ends = verdict.interval.low, verdict.interval.high
                 between = " to ".join(shown(verdict.metric, end) for end in ends)
-            few = f"{splits} split{'s' * (splits > 1)} give{'s' * (splits == 1)} no verdict"
+            no_verdict = f"{splits} splits give no verdict"
+            if splits == 1:
+                no_verdict = "1 split gives no verdict"
             score = shown(verdict.metric, verdict.score)
-            claim = verdict.claim or few
-            protected = [verdict.protects, verdict.adversary]
-            lines.append([as_given(epsilon), *protected, score, between, claim])
+            claim = verdict.claim or no_verdict
+            guarantee = [as_given(epsilon), verdict.protects, verdict.adversary]
+            lines.append([*guarantee, score, between, claim])
         return Table(heads, lines)
 
     @property
@@ -197,52 +207,55 @@ def evaluate(
     table = as_table(X)
     targets = estimator._checked_targets(X, y)
     if targets.ndim == 2 and hasattr(y, "columns") and getattr(estimator, "classes", 1) is None:
-        estimator = apart(clone(estimator)).set_params(classes=[*y.columns])  # names of labels
-    _say_if_two_values(estimator, targets)
+        label_names = [*y.columns]
+        estimator = with_new_history(clone(estimator)).set_params(classes=label_names)
+    _warn_of_binary_targets(estimator, targets)
     owners = site_of_each(groups, len(targets))
-    split_draw, noise_draw = _draws(estimator.random_state)
+    split_draw, noise_draw = _generators(estimator.random_state)
 
-    runs: dict[float | None, list[_Fitted]] = {epsilon: [] for epsilon in compared}
-    wanted_splits = splits or 1
-    done = 0
-    while done < wanted_splits:
-        tested = _held_out_of_all(estimator, targets, owners, test_size, split_draw)
-        if not tested.any():
+    runs: dict[float | None, list[_ScoredFit]] = {epsilon: [] for epsilon in compared}
+    total_splits = splits or 1
+    finished_splits = 0
+    while finished_splits < total_splits:
+        is_tested = _draw_test_records_of(estimator, targets, owners, test_size, split_draw)
+        if not is_tested.any():
             fail("test_size", "a share that holds out at least 1 record", test_size)
-        train = np.flatnonzero(~tested)
-        fitted: list[PrivateClassifier | PrivateRegressor] = []
-        for epsilon in compared:
-            fitting = _with_noise_of_its_own(estimator, epsilon, noise_draw)
-            with warnings.catch_warnings():
-                if done or fitted:
-                    warnings.simplefilter("ignore")  # the first fit warned
-                sites = None if groups is None else owners[train]
-                fitting.fit(rows(X, train), targets[train], sites)
-            fitted.append(fitting)
-        problems = _problems(fitted, table, targets, owners, tested)
+        train = np.flatnonzero(~is_tested)
+        unfitted = [_clone_with_seed(estimator, epsilon, noise_draw) for epsilon in compared]
+        fitted = _fit_split(
+            unfitted,
+            rows(X, train),
+            targets[train],
+            None if groups is None else owners[train],
+            quiet=finished_splits > 0,
+        )
+        problems = _problems(fitted, table, targets, owners, is_tested)
         for epsilon, fit in zip(compared, fitted, strict=True):
-            runs[epsilon].append(_beside(fit, problems, noise_draw, owners[tested]))
+            scored = _compare_with_baselines(fit, problems, noise_draw, owners[is_tested])
+            runs[epsilon].append(scored)
             if on_fit is not None:
                 on_fit()
-        done += 1
-        if splits is None and done == 1:
-            wanted_splits = _affordable(fitted[0], problems.of(fitted[0]))
+        finished_splits += 1
+        if splits is None and finished_splits == 1:
+            total_splits = _default_splits(fitted[0], problems.of(fitted[0]))
     verdicts = {epsilon: _verdict(epsilon, runs[epsilon]) for epsilon in compared}
     if epsilons is None:
-        return Evaluation(
-            estimator=runs[final_epsilon][0].estimator, verdict=verdicts[final_epsilon]
-        )
-    final = _with_noise_of_its_own(estimator, final_epsilon, noise_draw).fit(X, y, groups)
-    looked = ", ".join(as_given(epsilon) for epsilon in compared if epsilon is not None)
-    why = f"scores at epsilon {looked} were looked at: no epsilon covers them, nor a choice by them"
+        first_split = runs[final_epsilon][0]
+        return Evaluation(estimator=first_split.estimator, verdict=verdicts[final_epsilon])
+    final = _clone_with_seed(estimator, final_epsilon, noise_draw).fit(X, y, groups)
+    scored_epsilons = ", ".join(as_given(epsilon) for epsilon in compared if epsilon is not None)
+    caution = (
+        f"scores at epsilon {scored_epsilons} were looked at: no epsilon covers them, nor a choice "
+        "by them"
+    )
     assert final_epsilon is not None
-    final._restate_cost(final_epsilon, why)
+    final._restate_cost(final_epsilon, caution)
     by_epsilon = {epsilon: verdict for epsilon, verdict in verdicts.items() if epsilon is not None}
     return Evaluation(estimator=final, verdict=verdicts[final_epsilon], by_epsilon=by_epsilon)
 
 
-class _Fitted(NamedTuple):
-    """A fit of one split and epsilon, with what it is compared with."""
+class _ScoredFit(NamedTuple):
+    """A fit of one split at one epsilon, with its scores and the scores of its baselines."""
 
     estimator: PrivateClassifier | PrivateRegressor
     measured: Measures
@@ -251,17 +264,20 @@ class _Fitted(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Problems:
-    """The records of a split, as each map of features encodes them.
+class _SplitProblems:
+    """The records of a split, encoded by the feature map of each fit.
+
+    The fits at several epsilons may have different feature maps.
 
     Parameters
     ----------
     by_features
-        The problem of each map.
+        The problem of each feature map.
     widest
-        The map whose problem has the baselines without privacy, which thus depend on no epsilon.
+        The feature map with the most features. Its problem has the non-private baselines, which
+        are thus the same for all epsilons.
     columns
-        Encoded columns of training and test records, without further features.
+        Encoded columns of training and test records, without a feature map.
     """
 
     by_features: dict[FeatureMap, dm.LinearProblem]
@@ -291,8 +307,10 @@ def _checked_epsilons(
     return [*compared]
 
 
-def _draws(random_state: RandomState) -> tuple[np.random.RandomState, np.random.RandomState | None]:
-    """Return one generator for splits, which all epsilons share, and one for seeds of noise."""
+def _generators(
+    random_state: RandomState,
+) -> tuple[np.random.RandomState, np.random.RandomState | None]:
+    """Return a generator of splits and a generator of seeds of noise; None for secret noise."""
     if random_state is None:
         return np.random.RandomState(), None
     draw = check_random_state(random_state)
@@ -300,29 +318,65 @@ def _draws(random_state: RandomState) -> tuple[np.random.RandomState, np.random.
     return np.random.RandomState(seeds[0]), np.random.RandomState(seeds[1])
 
 
-def _with_noise_of_its_own(
+def _clone_with_seed(
     estimator: Estimator, epsilon: float | None, noise_draw: np.random.RandomState | None
 ) -> Estimator:
-    """Return a clone at this epsilon, with a seed that no other fit has."""
-    seed = None if noise_draw is None else int(noise_draw.randint(2**31))
-    copy: Estimator = apart(clone(estimator))
+    """Return a clone with this epsilon and its own seed of noise; None for secret noise."""
+    seed = None
+    if noise_draw is not None:
+        seed = int(noise_draw.randint(2**31))
+    copy: Estimator = with_new_history(clone(estimator))
     copy.set_params(epsilon=epsilon, random_state=seed)
     return copy
 
 
-def _beside(
+def _fit_split(
+    estimators: Sequence[Estimator],
+    train: TableLike,
+    targets: Cells,
+    sites: Cells | None,
+    *,
+    quiet: bool,
+) -> list[Estimator]:
+    """Fit each estimator to the training records of a split, and return them.
+
+    Only the first estimator warns of the data, and none if `quiet` is True.
+    """
+    for place, estimator in enumerate(estimators):
+        with warnings.catch_warnings():
+            if quiet or place > 0:
+                warnings.simplefilter("ignore")
+            estimator.fit(train, targets, sites)
+    return [*estimators]
+
+
+def _compare_with_baselines(
     fitted: Estimator,
-    problems: _Problems,
+    problems: _SplitProblems,
     noise_draw: np.random.RandomState | None,
     test_owners: Cells,
-) -> _Fitted:
-    """Measure a fit beside the baselines of its split."""
+) -> _ScoredFit:
+    """Score a fit and its baselines on the held-out records of its split.
+
+    Parameters
+    ----------
+    fitted
+        The fitted estimator.
+    problems
+        The records of the split.
+    noise_draw
+        Generator of the seed of private single-site baselines; None for secret noise.
+    test_owners
+        Site of each held-out record, shape (test records,).
+    """
     problem = problems.of(fitted)
     shared = problems.by_features[problems.widest]
     is_large = shared.train.records > MOST_RECORDS
     without_privacy = baselines.compute(shared, columns=problems.columns, quick=is_large)
     if fitted.epsilon is not None:
-        key = None if noise_draw is None else Key.seeded(int(noise_draw.randint(2**31)))
+        key = None
+        if noise_draw is not None:
+            key = Key.seeded(int(noise_draw.randint(2**31)))
         shown_nodes = baselines.SHOWN_OF_MANY if is_large else baselines.SHOWN
         private = baselines.alone_private_measures(
             problem, fitted.epsilon, fitted.delta, key=key, most=shown_nodes
@@ -330,7 +384,7 @@ def _beside(
         without_privacy = without_privacy.beside(private, fitted.epsilon, fitted.delta)
     scores = _scores(fitted, problem)
     sites = np.unique(test_owners, return_inverse=True)[1]
-    return _Fitted(
+    return _ScoredFit(
         estimator=fitted,
         measured=_measured(fitted, problem, scores),
         baselines=without_privacy,
@@ -338,7 +392,8 @@ def _beside(
     )
 
 
-def _verdict(epsilon: float | None, runs: Sequence[_Fitted]) -> Verdict:
+def _verdict(epsilon: float | None, runs: Sequence[_ScoredFit]) -> Verdict:
+    """Return the comparison of the fits of all splits at one epsilon with their baselines."""
     privacy = runs[0].estimator.report_.privacy
     return Verdict(
         protects=privacy.unit if privacy.is_finite else "",
@@ -350,8 +405,8 @@ def _verdict(epsilon: float | None, runs: Sequence[_Fitted]) -> Verdict:
     )
 
 
-def _say_if_two_values(estimator: Estimator, targets: Cells) -> None:
-    """Warn before anything is learned that a regression has the targets of a classifier."""
+def _warn_of_binary_targets(estimator: Estimator, targets: Cells) -> None:
+    """Warn that the targets of a regressor have two values only, as the classes of a classifier."""
     if not isinstance(estimator, PrivateRegressor):
         return
     values = np.unique(targets)
@@ -365,54 +420,66 @@ def _say_if_two_values(estimator: Estimator, targets: Cells) -> None:
         )
 
 
-def _affordable(fitted: Estimator, problem: dm.LinearProblem) -> int:
-    """Return how many splits take a few seconds, by public sizes."""
+def _default_splits(fitted: Estimator, problem: dm.LinearProblem) -> int:
+    """Return the default number of splits: several if their fits and baselines take seconds."""
     numbers = problem.train.features.size * (problem.classes or 1)
     if fitted.model_.network is None and numbers <= baselines.LARGEST:
         return SPLITS
     return 1
 
 
-def _held_out_of_all(
+def _draw_test_records_of(
     estimator: Estimator, targets: Cells, owners: Cells, share: float, draw: np.random.RandomState
 ) -> npt.NDArray[np.bool_]:
-    """Return which records are held out, but for one of a class that only they would have."""
-    one_class_each = isinstance(estimator, PrivateClassifier) and targets.ndim == 1
-    out = held_out(owners, share, draw, classes=targets if one_class_each else None)
-    if one_class_each and estimator.classes is None:
-        for label in {*targets[out].tolist()} - {*targets[~out].tolist()}:
-            out[np.flatnonzero(targets == label)[0]] = False
-    return out
+    """Return a mask of held-out records, stratified by class for a classifier, shape (records,).
+
+    If the estimator reads its classes from the training records, each class keeps at least one
+    training record.
+    """
+    is_stratified = isinstance(estimator, PrivateClassifier) and targets.ndim == 1
+    strata = targets if is_stratified else None
+    is_tested = draw_test_records(owners, share, draw, classes=strata)
+    if is_stratified and estimator.classes is None:
+        untrained = {*targets[is_tested].tolist()} - {*targets[~is_tested].tolist()}
+        for label in untrained:
+            first_record = np.flatnonzero(targets == label)[0]
+            is_tested[first_record] = False
+    return is_tested
 
 
-def held_out(
+def draw_test_records(
     owners: Cells, share: float, draw: np.random.RandomState, *, classes: Cells | None = None
 ) -> npt.NDArray[np.bool_]:
-    """Return which records are held out at random: the same share of every site.
+    """Return a random mask of held-out records, shape (records,), with the same share of each site.
+
+    At least one record of each site is not held out.
 
     Parameters
     ----------
     owners
         Site of each record, shape (records,).
     share
-        Share of each site's records, rounded.
+        Share of each site's records to hold out; the number of records is rounded.
     draw
-        A `numpy.random.RandomState`.
+        Random generator.
     classes
-        Class of each record: the share of each class at each site is then kept, up to one record.
-        None does not stratify.
+        Class of each record. The held-out records of a site then have each class in proportion, up
+        to one record. None does not stratify.
     """
-    chosen = np.zeros(len(owners), dtype=bool)
-    codes = None if classes is None else np.unique(classes.astype(str), return_inverse=True)[1]
+    is_tested = np.zeros(len(owners), dtype=bool)
+    codes = None
+    if classes is not None:
+        codes = np.unique(classes.astype(str), return_inverse=True)[1]
     for site in np.unique(owners):
         members = draw.permutation(np.flatnonzero(owners == site))
         count = min(round(share * len(members)), len(members) - 1)
         if codes is not None and count > 0:
+            # systematic sampling: equally spaced places among the members sorted by class
             members = members[np.argsort(codes[members], kind="stable")]
             places = (np.arange(count) + draw.random_sample()) * len(members) / count
             members = members[places.astype(np.int64)]
-        chosen[members[:count]] = True
-    return chosen
+        is_tested[members[:count]] = True
+    return is_tested
 
 
 def _problems(
@@ -420,36 +487,58 @@ def _problems(
     table: DataTable,
     y: Cells,
     owners: Cells,
-    out: npt.NDArray[np.bool_],
-) -> _Problems:
-    """Return the records of a split, for each map of features that a fit has."""
+    is_tested: npt.NDArray[np.bool_],
+) -> _SplitProblems:
+    """Encode the records of a split by each feature map of the fits.
+
+    Parameters
+    ----------
+    fits
+        The fitted estimators, one per epsilon.
+    table, y, owners
+        Columns, targets and sites of all records.
+    is_tested
+        Mask of the held-out records, shape (records,).
+    """
     model = fits[0].model_
     assert isinstance(model.columns, Columns)
     plain = replace(model.columns, centre=None, features=COLUMNS, intercept=True)
     encoded = plain.encode(table.select(plain.names).columns).features
+    # a record (1, columns) was scaled to norm 1: division by its constant undoes the scaling
     columns = encoded[:, 1:] / encoded[:, :1]
-    if model.target is None and not model.several:
-        y = read_labels("y", model.listed, y)
-    labels = model.learned(y)
+    if model.target is None and not model.multilabel:
+        y = read_labels("y", model.class_kind, y)
+    labels = model.encode_labels(y)
     by_features: dict[FeatureMap, dm.LinearProblem] = {}
     for fitted in fits:
         columns_of_fit = fitted.model_.columns
         assert isinstance(columns_of_fit, Columns)
         if columns_of_fit.features not in by_features:
-            by_features[columns_of_fit.features] = _problem(fitted, table, labels, owners, out)
+            problem = _problem(fitted, table, labels, owners, is_tested)
+            by_features[columns_of_fit.features] = problem
     widest = max(by_features, key=lambda features: by_features[features].dim)
-    return _Problems(by_features=by_features, widest=widest, columns=(columns[~out], columns[out]))
+    return _SplitProblems(
+        by_features=by_features, widest=widest, columns=(columns[~is_tested], columns[is_tested])
+    )
 
 
 def _problem(
-    fitted: Estimator, table: DataTable, labels: Cells, owners: Cells, out: npt.NDArray[np.bool_]
+    fitted: Estimator,
+    table: DataTable,
+    labels: Cells,
+    owners: Cells,
+    is_tested: npt.NDArray[np.bool_],
 ) -> dm.LinearProblem:
-    """Return the records as the fitted model encodes them, those that are held out for testing."""
+    """Return a linear problem of all records, encoded by the feature map of a fitted model.
+
+    Parameters are as of `_problems`; `labels` are the encoded targets.
+    """
     model = fitted.model_
     assert isinstance(model.columns, Columns)
     columns = replace(model.columns, centre=None)
     values = table.select(columns.names).columns
-    trained, tested = np.flatnonzero(~out), np.flatnonzero(out)
+    trained = np.flatnonzero(~is_tested)
+    tested = np.flatnonzero(is_tested)
     dtype = stored_type(len(trained), columns.dim)
 
     def encoded(records: npt.NDArray[np.int64]) -> dm.Dataset:
@@ -463,7 +552,7 @@ def _problem(
         classes=model.classes,
         target=model.target,
         shares=model.shares,
-        several=model.several,
+        multilabel=model.multilabel,
     )
     return linear_problem(outline, encoded(trained), parts, encoded(tested))
 
@@ -478,7 +567,7 @@ def _scores(fitted: Estimator, problem: dm.LinearProblem) -> Cells:
 
 
 def _measured(fitted: Estimator, problem: dm.LinearProblem, scores: Cells) -> Measures:
-    """Return what the released model reaches on the held-out records."""
+    """Return the performance measures of the released model on the held-out records."""
     model = fitted.model_
     assert problem.test is not None
     return task_of(model).measures(model, scores, problem.test.labels)

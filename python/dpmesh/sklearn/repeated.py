@@ -1,8 +1,11 @@
 """Repeated fits of the same records by one estimator and its clones in this process.
 
-A host library, such as scikit-learn's calibration, bagging, one-vs-rest or cross-validation, clones
-an estimator and fits every clone at the whole epsilon. Clones share one history here, so that each
-fit knows how many earlier ones saw some of its records.
+scikit-learn's calibration, bagging, one-vs-rest and cross-validation clone an estimator, and fit
+each clone with the whole epsilon. By sequential composition the epsilons add up. `_histories`
+holds one history of fits for an estimator and all its clones: per fit, the *fingerprints* of its
+records and its epsilon. `PrivateEstimator.fit` asks `earlier_fits` for the fits that shared a
+record, and states the total in its report. `evaluate` and `tune` count their fits themselves, and
+give each clone a new history (`with_new_history`).
 """
 
 from __future__ import annotations
@@ -17,18 +20,19 @@ from sklearn.base import BaseEstimator
 
 from dpmesh.tables.cells import Cells
 
-__all__ = ["EarlierFits", "apart", "earlier_fits", "same_history"]
+__all__ = ["EarlierFits", "earlier_fits", "share_history", "with_new_history"]
 
 _DIGITS = 9
-"""Decimal digits of a record's mark: what matrix products of other sizes round alike."""
+"""Decimal digits of a fingerprint. Matrix products of different sizes round further digits
+differently for the same record."""
 
 _BLOCK = 4096
-"""Records that are read at once."""
+"""Number of records that are multiplied at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierFits:
-    """Earlier fits that saw records of this one.
+    """Earlier fits that used at least one record of this fit.
 
     Parameters
     ----------
@@ -47,49 +51,50 @@ EstimatorT = TypeVar("EstimatorT", bound=BaseEstimator)
 
 @dataclass
 class _History:
-    """Marks of the records and the epsilon of each fit."""
+    """Fingerprints of the records, and the epsilon, of each fit."""
 
     fits: list[tuple[npt.NDArray[np.float64], float]] = field(default_factory=list)
 
 
 _histories: WeakKeyDictionary[BaseEstimator, _History] = WeakKeyDictionary()
-"""By estimator. It is not part of estimators, so that no pickle holds marks of records."""
+"""By estimator. No attribute of an estimator: a pickle must not hold fingerprints of records."""
 
 
-def same_history(clone: BaseEstimator, original: BaseEstimator) -> None:
+def share_history(clone: BaseEstimator, original: BaseEstimator) -> None:
     """Let a clone share the history of its original."""
     _histories[clone] = _histories.setdefault(original, _History())
 
 
-def apart(clone: EstimatorT) -> EstimatorT:
-    """Return a clone with a new history, whose caller counts its fits itself."""
+def with_new_history(clone: EstimatorT) -> EstimatorT:
+    """Give a clone a new, empty history and return the clone; the caller counts its fits."""
     _histories[clone] = _History()
     return clone
 
 
 def earlier_fits(estimator: BaseEstimator, features: Cells, epsilon: float) -> EarlierFits:
-    """Record a fit, and return the earlier ones that saw some of its records.
+    """Add a fit to the history, and return the earlier fits that shared a record with it.
 
     Parameters
     ----------
     estimator
-        The estimator that fits.
+        The estimator that is fitted.
     features
         Encoded records, shape (records, features).
     epsilon
         Epsilon of this fit.
     """
     history = _histories.setdefault(estimator, _History())
-    marks = _marks(features)
-    overlapping = [
-        spent for earlier_marks, spent in history.fits if np.isin(marks, earlier_marks).any()
-    ]
-    history.fits.append((marks, epsilon))
-    return EarlierFits(count=len(overlapping), epsilon=float(sum(overlapping)))
+    fingerprints = _fingerprints(features)
+    overlapping_epsilons = []
+    for earlier_fingerprints, earlier_epsilon in history.fits:
+        if np.isin(fingerprints, earlier_fingerprints).any():
+            overlapping_epsilons.append(earlier_epsilon)
+    history.fits.append((fingerprints, epsilon))
+    return EarlierFits(count=len(overlapping_epsilons), epsilon=float(sum(overlapping_epsilons)))
 
 
-def _marks(features: Cells) -> npt.NDArray[np.float64]:
-    """Return one number for each distinct record, sorted: a product with a fixed direction."""
+def _fingerprints(features: Cells) -> npt.NDArray[np.float64]:
+    """Return one number for each distinct record, sorted: its product with a fixed direction."""
     direction = np.random.Philox(key=0).random_raw(features.shape[1]) / 2.0**64 - 0.5
     products = np.empty(len(features))
     for first in range(0, len(features), _BLOCK):

@@ -1,4 +1,7 @@
-"""Reports of fits: settings, guarantee and epsilon."""
+"""Reports of fits: the settings, the guarantee and its epsilon, as `report_` of an estimator.
+
+`PrivateEstimator.fit` calls `report_of`. Model files hold `FitReport.as_dict`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ from dpmesh.tables import Columns, Number
 from dpmesh.tables.calibration import Calibration
 
 _FILE_KEYS = {"counts_all_sites": "together", "threat_model": "against"}
-"""Keys of model files that have another name than the report's field."""
+"""Keys of model files, by the field of the report, where the two names differ."""
+
+NORMAL_95 = 1.96
+"""Half width of a 95% interval of a normal variable, in standard deviations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,21 +93,23 @@ class FitReport(InNotebooks):
         records = f"at least {self.records} records each"
         if self.counts_all_sites:
             records = f"{self.records} records together"
-        return "\n".join(
-            [
-                f"{self.estimator} of {sites} with {records}",
-                *(["sites       all records are one site"] if self.sites == 1 else []),
-                f"adversary   {self.threat_model}",
-                *([f"features    {self.features}"] if self.features else []),
-                *(in_lines("calibration", self.calibration) if self.calibration else []),
-                *in_lines("algorithm", self.algorithm),
-                *([] if self.topology == "None" else [f"topology    {self.topology}"]),
-                f"rounds      {self.rounds}",
-                f"traffic     {self.megabytes:.4g} MB",
-                *([f"fits        {self.fits} of these records"] if self.fits > 1 else []),
-                str(self.privacy),
-            ]
-        )
+        lines = [f"{self.estimator} of {sites} with {records}"]
+        if self.sites == 1:
+            lines.append("sites       all records are one site")
+        lines.append(f"adversary   {self.threat_model}")
+        if self.features:
+            lines.append(f"features    {self.features}")
+        if self.calibration:
+            lines.extend(in_lines("calibration", self.calibration))
+        lines.extend(in_lines("algorithm", self.algorithm))
+        if self.topology != "None":
+            lines.append(f"topology    {self.topology}")
+        lines.append(f"rounds      {self.rounds}")
+        lines.append(f"traffic     {self.megabytes:.4g} MB")
+        if self.fits > 1:
+            lines.append(f"fits        {self.fits} of these records")
+        lines.append(str(self.privacy))
+        return "\n".join(lines)
 
     @property
     def plain_words(self) -> str:
@@ -133,18 +141,39 @@ def report_of(
     also_public: str,
     calibration: str = "",
 ) -> FitReport:
-    """Return the report of a run; `also_public` states what is, beside the numbers of records."""
-    privacy = run.privacy if chosen.view is None else _against_view(run, chosen.view)
+    """Return the report of a fit.
+
+    Parameters
+    ----------
+    estimator
+        Name of the estimator's class.
+    run, chosen, problem, columns
+        The finished run, its settings, its problem and the columns of the table.
+    also_public
+        Facts that the guarantee assumes to be public, in words, in addition to the numbers of sites
+        and records; may be empty.
+    calibration
+        See `FitReport`.
+    """
+    privacy = run.privacy
+    if chosen.view is not None:
+        privacy = _against_view(run, chosen.view)
     secure = getattr(chosen.algorithm, "secure_sum", None) is not None
     algorithm = chosen.algorithm
     if isinstance(algorithm, Calibrated):
         algorithm = algorithm.algorithm
-    stage = algorithm if isinstance(algorithm, FirstStage) else None
+    stage = None
+    if isinstance(algorithm, FirstStage):
+        stage = algorithm
     if privacy.is_finite:
-        counted = "of all records together" if secure else "of records of the smallest site"
-        counted += " and of all sites together" * (stage is not None and not secure)
-        public = f"the number of sites and {counted} are public"
-        public += f", and so is {also_public}" if also_public else ""
+        public_counts = "of records of the smallest site"
+        if secure:
+            public_counts = "of all records together"
+        elif stage is not None:  # its sums are over the records of all sites
+            public_counts += " and of all sites together"
+        public = f"the number of sites and {public_counts} are public"
+        if also_public:
+            public += f", and so is {also_public}"
         privacy = replace(privacy, assumptions=(*privacy.assumptions, public))
     return FitReport(
         estimator=estimator,
@@ -157,29 +186,30 @@ def report_of(
         privacy=privacy,
         threat_model=threat_model_of(chosen.algorithm, chosen.view),
         counts_all_sites=secure,
-        features=_features(columns, stage),
+        features=_features_in_words(columns, stage),
         calibration=calibration,
     )
 
 
 def totals_in_words(calibration: Calibration, target: Number) -> str:
-    """Return the total of predictions before and after calibration, beside that of the targets.
+    """Return the totals of the predictions before and after calibration, as text.
 
     Parameters
     ----------
     calibration
-        Of the model.
+        The calibration of the model, in units of targets scaled to [-1, 1].
     target
         The public range of the targets.
     """
     middle = (target.low + target.high) / 2
-    half = (target.high - target.low) / 2
+    half_width = (target.high - target.low) / 2
     records = calibration.records
 
     def total(mean: float) -> str:
-        return f"{records * (middle + half * mean):,.6g}"
+        """Return the total of all records in the units of y, from a mean in scaled units."""
+        return f"{records * (middle + half_width * mean):,.6g}"
 
-    noise = f"{1.96 * records * half * calibration.noise:,.3g}"
+    noise = f"{NORMAL_95 * records * half_width * calibration.noise:,.3g}"
     return (
         f"predictions of {records:,} records added up to {total(calibration.mean_prediction)}, and "
         f"now to {total(calibration.mean_target)}, the noisy total of the targets (95%: "
@@ -189,10 +219,15 @@ def totals_in_words(calibration: Calibration, target: Number) -> str:
 
 
 def _against_view(run: dm.Run, view: EverybodyButPartners) -> Report:
-    """Return the report of a run whose budget is kept against a view."""
-    all_others = rounded_up(run.privacy.epsilon)
-    beside = "against all other sites together, who know each secret, this fit alone costs epsilon"
-    beside = f"{beside} = {all_others}"
+    """Return the privacy report of a run under a weaker threat model than all other sites.
+
+    The report's epsilon is under `view`. An assumption states the epsilon against all other sites.
+    """
+    worst_epsilon = rounded_up(run.privacy.epsilon)
+    worst_case = (
+        "against all other sites together, who know each secret, this fit alone costs epsilon"
+        f" = {worst_epsilon}"
+    )
     cost = run.ledger.cost(run.privacy.delta, view=view)
     return replace(
         run.privacy,
@@ -200,12 +235,12 @@ def _against_view(run: dm.Run, view: EverybodyButPartners) -> Report:
         accountant=cost.accountant,
         view=None,
         view_proof=None,
-        assumptions=(*run.privacy.assumptions, beside),
+        assumptions=(*run.privacy.assumptions, worst_case),
     )
 
 
-def _features(columns: Columns, stage: FirstStage | None) -> str:
-    """Return what is made of a record, and what it loses by a first stage before learning."""
+def _features_in_words(columns: Columns, stage: FirstStage | None) -> str:
+    """Return the feature map and the effect of the first stage, if there is one, as text."""
     numbers = f"{columns.features.name}: {columns.dim} numbers"
     if stage is None:
         return numbers

@@ -1,4 +1,10 @@
-"""Tuning under one budget: what is tried counts, and so does the choice."""
+"""Choice of hyperparameters with DP: all fits and the choice have one privacy budget.
+
+`tune` splits the records at random. The candidates are fitted to the training records and divide
+the budget among them (sequential composition). The exponential mechanism chooses one by its scores
+on the held-out records. A record is in one of the two parts, so fits and choice compose in
+parallel.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +28,8 @@ from dpmesh.defaults import Sizes
 from dpmesh.privacy.plan import total_cost
 from dpmesh.run.tasks import task_of
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
-from dpmesh.sklearn.evaluation import held_out
-from dpmesh.sklearn.repeated import apart
+from dpmesh.sklearn.evaluation import draw_test_records
+from dpmesh.sklearn.repeated import with_new_history
 from dpmesh.tables import rows
 from dpmesh.tables.cells import Cells
 from dpmesh.tables.sites import site_of_each
@@ -32,7 +38,7 @@ from dpmesh.tables.table import ColumnLike, TableLike
 _WANTED = "a PrivateClassifier or PrivateRegressor"
 
 _LARGEST_SEED = 2**31 - 1
-"""Bound of the seeds of fits, below it."""
+"""Exclusive upper bound of the seeds of fits."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -130,34 +136,37 @@ def tune(
     instance("estimator", estimator, _WANTED, PrivateClassifier, PrivateRegressor)
     if epsilon is None:
         epsilon = estimator.epsilon
-    total = positive("epsilon", epsilon or 0.0)
+    total = positive("epsilon", epsilon or 0.0)  # None fails like 0
     probability("test_size", test_size, zero=False, one=False)
     _check_candidates(candidates)
     targets = estimator._checked_targets(X, y)
     owners = site_of_each(groups, len(targets))
     is_seeded = estimator.random_state is not None
     draw = check_random_state(estimator.random_state)
-    is_tested = held_out(owners, test_size, draw)  # shape (records,)
-    trained = np.flatnonzero(~is_tested)
-    train = (rows(X, trained), targets[trained], owners[trained])
-    estimators = [apart(clone(estimator)).set_params(**params) for params in candidates]
+    is_tested = draw_test_records(owners, test_size, draw)  # shape (records,)
+    train_indices = np.flatnonzero(~is_tested)
+    train = (rows(X, train_indices), targets[train_indices], owners[train_indices])
+    estimators = [with_new_history(clone(estimator)).set_params(**params) for params in candidates]
     shares = [positive("epsilon", unfitted.epsilon or 0.0) for unfitted in estimators]
-    scale = _scale(estimators, train, shares, total)
+    divisor = _divisor(estimators, train, shares, total)
     fitted = []
     for unfitted, share in zip(estimators, shares, strict=True):
-        seed = int(draw.randint(_LARGEST_SEED)) if is_seeded else None
-        unfitted.set_params(epsilon=share / scale, random_state=seed)
+        seed = None
+        if is_seeded:
+            seed = int(draw.randint(_LARGEST_SEED))
+        unfitted.set_params(epsilon=share / divisor, random_state=seed)
         fitted.append(unfitted.fit(*train))
     held_out_table = rows(X, np.flatnonzero(is_tested))
     held_out_targets = targets[is_tested]
     utility = np.array([_utility(model, held_out_table, held_out_targets) for model in fitted])
-    best = _exponential(utility, total, draw if is_seeded else None)
+    best = _draw_candidate(utility, total, draw if is_seeded else None)
     ledgers = [model.ledger_ for model in fitted]
     delta = estimator.delta
     fit_epsilon = max(model.report_.privacy.epsilon for model in fitted)
     partners = estimator._colluding_partners
     epsilon_of_fits = total_cost(ledgers, delta, colluding=partners).epsilon
-    spent = max(epsilon_of_fits, total)  # a record is in the fits, or in the choice
+    # parallel composition: a record is either in the fits or in the choice
+    spent = max(epsilon_of_fits, total)
     chosen = fitted[best]
     other_ledgers = [ledger for place, ledger in enumerate(ledgers) if place != best]
     reason = f"chosen among {len(fitted)} fits, whose cost is counted"
@@ -182,13 +191,13 @@ def _check_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
         fail("candidates", expected, name)
 
 
-def _scale(
+def _divisor(
     estimators: Sequence[PrivateClassifier | PrivateRegressor],
     train: tuple[TableLike, Cells, Cells],
     shares: Sequence[float],
     total: float,
 ) -> float:
-    """Return the divisor of all shares by which all fits together have the epsilon `total`.
+    """Return the divisor of all epsilons with which the fits together have the epsilon `total`.
 
     Parameters
     ----------
@@ -197,7 +206,7 @@ def _scale(
     train
         Table, targets and sites of the training records.
     shares
-        The epsilon that each candidate asks for.
+        The epsilon parameter of each candidate.
     total
         The epsilon of all fits together.
     """
@@ -208,33 +217,43 @@ def _scale(
         encoded = [clone(estimator)._encoded_problem(*train) for estimator in estimators]
     sizes = [Sizes.of(training_data.problem) for training_data in encoded]
 
-    def epsilon_of_all(scale: float) -> float:
-        """Return the epsilon of all fits, each with its share divided by `scale`."""
+    def epsilon_of_all(divisor: float) -> float:
+        """Return the epsilon of all fits, each with its share divided by `divisor`."""
         plans = []
         for estimator, estimator_sizes, share in zip(estimators, sizes, shares, strict=True):
-            choice = estimator._choose_settings(estimator_sizes, share / scale)
+            choice = estimator._choose_settings(estimator_sizes, share / divisor)
             plans.append(choice.algorithm.plan(choice.rounds))
         partners = estimators[0]._colluding_partners
         return total_cost(plans, estimators[0].delta, colluding=partners).epsilon
 
-    # a larger divisor is a smaller epsilon, as with noise
+    # `calibrate_noise` finds the least argument with an epsilon of at most `total`. A larger
+    # divisor gives a smaller epsilon, as more noise does.
     guess = sqrt(len(estimators)) * max(shares) / total
     return calibrate_noise(epsilon_of_all, target_epsilon=total, guess=guess)
 
 
 def _utility(estimator: PrivateClassifier | PrivateRegressor, X: TableLike, y: Cells) -> float:
-    """Return the utility of a fit on held-out records; one record moves it by at most 1."""
+    """Return the utility of a fit on held-out records; replacing one changes it by at most 1."""
     task = task_of(estimator.model_)
     return float(task.utility(estimator.model_, estimator.predict(X), y).sum())
 
 
-def _exponential(
+def _draw_candidate(
     utility: npt.NDArray[np.float64], epsilon: float, draw: np.random.RandomState | None
 ) -> int:
-    """Draw the index of a utility, with probability proportional to ``exp(epsilon utility / 2)``.
+    """Draw the index of a candidate by the exponential mechanism (McSherry and Talwar 2007).
 
-    This is the exponential mechanism for utilities that one record moves by at most 1 (McSherry and
-    Talwar, 2007). Without `draw` the coin is the operating system's.
+    The probability of index i is proportional to ``exp(epsilon * utility[i] / 2)``. That is
+    epsilon-DP for replacing one record if one record changes each utility by at most 1.
+
+    Parameters
+    ----------
+    utility
+        Utility of each candidate, shape (candidates,).
+    epsilon
+        Epsilon of the choice.
+    draw
+        Generator of a seeded choice, which is not private; None for the operating system's.
     """
     weights = np.exp(epsilon / 2 * (utility - utility.max()))
     cumulative = np.cumsum(weights) / weights.sum()

@@ -33,7 +33,7 @@ from dpmesh.statistics.synthetic import Synthetic, synthesize
 from dpmesh.tables import as_table
 from dpmesh.tables.cells import Problems
 from dpmesh.tables.columns import clipped, unlisted
-from dpmesh.tables.copies import copied, fingerprints
+from dpmesh.tables.copies import describe_copies, fingerprints
 from dpmesh.tables.kinds import Kind
 from dpmesh.tables.ranges import as_range, read_ranges
 from dpmesh.tables.sites import site_of_each
@@ -564,7 +564,7 @@ def ask(
     shares = () if weights is None else tuple(weights)
     settled, sums = spending.settle(questions, ranges, shares)
     columns, notices = read_columns(settled, table)
-    copies = copied(fingerprints(table), parts, np.unique(owners))
+    copies = describe_copies(fingerprints(table), parts, np.unique(owners))
     if copies is not None:
         warnings.warn(copies, UserWarning, stacklevel=2)
     problem: Any = Asked(questions=settled, columns=columns, parts=parts, on_site=on_site)

@@ -129,7 +129,7 @@ class Logistic(Family):
         """Fail unless the target is a flag."""
         if not isinstance(kind, Flag):
             expected = "a flag for a logistic regression (declare {flag = true})"
-            fail(target, expected, f"{{{kind.form}}}")
+            fail(target, expected, f"{{{kind.toml}}}")
 
     def bound(self, kind: Kind) -> float:
         """Return 1."""
@@ -163,7 +163,7 @@ class Poisson(Family):
         if not isinstance(kind, Number) or ends(kind)[0] != 0:
             example = "such as [0, 10]"
             expected = f"counts in a range that begins at 0, {example}, for a Poisson regression"
-            fail(target, expected, f"{{{kind.form}}}")
+            fail(target, expected, f"{{{kind.toml}}}")
 
     def bound(self, kind: Kind) -> float:
         """Return the top of the range."""
@@ -188,7 +188,7 @@ def family_of(target: str, kind: Kind) -> str:
     """Return the family that fits the kind of a target: flags logistic, numbers linear."""
     if isinstance(kind, (Category, Dates)):
         expected = "a flag or a number as the target of a regression"
-        fail(target, expected, f"{{{kind.form}}}")
+        fail(target, expected, f"{{{kind.toml}}}")
     if isinstance(kind, Flag):
         return Logistic.name
     return LINEAR

@@ -93,7 +93,7 @@ class Column(NamedTuple):
             places = np.where(present, features.argmax(axis=1), kind.width)
             no_numbers = np.zeros(len(places))
             return cls(kind, no_numbers, no_numbers, present, places), clipped, unread
-        numbers = kind.required(name, values)
+        numbers = kind.checked_numbers(name, values)
         read = kind.encode_numbers(numbers, values)
         return cls.of_numbers(kind, numbers), read.clipped, read.unread
 
@@ -163,7 +163,7 @@ def kind_of(
     """
     kind = kinds[name]
     if not isinstance(kind, types):
-        fail(name, noun, f"{{{kind.form}}}")
+        fail(name, noun, f"{{{kind.toml}}}")
     return kind
 
 

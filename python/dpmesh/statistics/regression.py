@@ -157,7 +157,7 @@ class Regression(Question):
             kind_of(kinds, name, (Number, Flag, Category), "a number, a flag or a category")
             term = kinds[name]
             if isinstance(term, Category) and len(term.categories) < 2:
-                fail(name, "at least 2 categories", term.form)
+                fail(name, "at least 2 categories", term.toml)
         if design.width > MOST_WIDE:
             expected = f"at most {MOST_WIDE} coefficients, those of levels included"
             fail("terms", expected, design.width)

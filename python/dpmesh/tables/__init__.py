@@ -1,10 +1,11 @@
 """Tables of records, public ranges of their columns, and their encoding as features.
 
-Tables are those of pandas or pyarrow, arrays, and files.
+A table is a pandas, polars or pyarrow table, an array, or a file.
 
-The values that a column may have are public knowledge, stated by the user and never taken from the
-data: the smallest and largest number or date, a flag, or the list of categories. Each cell is then
-encoded by itself, with public numbers alone, which costs no privacy:
+The user states the values that each column may have, from public knowledge and never from the data:
+the smallest and largest number or date, a flag, or the list of categories. Each record is then
+encoded by itself, from these public ranges alone. So two datasets that differ in one record still
+differ in one record once encoded, and the encoding needs no epsilon:
 
 - a number or a date is clipped to its range and mapped linearly onto [-1, 1];
 - a flag is 0 or 1;

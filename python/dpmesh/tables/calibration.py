@@ -1,4 +1,11 @@
-"""Calibration of a regression: a linear map that corrects the mean and slope of predictions."""
+"""Calibration of a regression: a linear map that corrects the mean and slope of predictions.
+
+DP training clips gradients, so that predictions of skewed targets are too low in total.
+`dpmesh.algorithms.Calibrated` releases the noisy sum of `moments_of` over all records in its last
+round, and `Calibration.of` computes the map from this sum. In this module, predictions p and
+targets y are in units in which the public range of the target is [-1, 1]. A *score* is the output
+of the linear model: p itself, or for counts the logarithm of the expected share of their bound.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +25,13 @@ __all__ = ["MOMENTS", "Calibration", "moments_of", "predictions_of", "scores_of_
 Floats = npt.NDArray[np.float64]
 
 MOMENTS = 5
-"""Number of second moments of (1, prediction, target), without the constant's."""
+"""Number of second moments of the vector (1, p, y), without the moment 1 * 1."""
 
 STEEPEST = 3.0
 """Largest slope of a calibration."""
 
 LEAST_SHARE = 1e-12
-"""Smallest expected count over its bound; scores are logarithms of this share."""
+"""Smallest expected count as a share of its bound, so that its logarithm is finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +80,21 @@ class Calibration:
     def of(cls, total: FloatArray, *, noise: float, records: int) -> Calibration:
         """Compute the map from noisy moments.
 
-        The slope is the covariance of prediction and target over the variance of predictions,
-        shrunk towards 1, the slope without calibration, where the noise is large beside that
-        variance: ``1 + (covariance - variance) variance / (variance^2 + (4 noise)^2)``.
+        The least-squares slope is covariance(p, y) / variance(p). Large noise shrinks the slope
+        towards 1, the slope without calibration:
+        ``1 + (covariance - variance) variance / (variance^2 + (4 noise / records)^2)``.
 
         Parameters
         ----------
         total
             Noisy sum of `moments_of` over all records, shape (5,).
         noise
-            Standard deviation of the noise in each number.
+            Standard deviation of the noise in each of the five sums.
         records
             Number of records of all sites.
         """
         means = np.asarray(total, np.float64) / records
+        # `moments_of` multiplies p, y and p y by sqrt(2)
         scaled_prediction, scaled_target, mean_square, scaled_product, _ = means
         mean_prediction = scaled_prediction / sqrt(2)
         mean_target = scaled_target / sqrt(2)
@@ -110,9 +118,14 @@ class Calibration:
         return np.asarray(np.clip(mapped, -1, 1))
 
     def of_scores(self, scores: FloatArray, target: Number | None) -> Floats:
-        """Return calibrated scores of a regression, of the shape of `scores`.
+        """Return calibrated scores of a regression, in the shape of `scores`.
 
-        `target` is the public range of the target.
+        Parameters
+        ----------
+        scores
+            Scores of the model without calibration.
+        target
+            The public range of the target.
         """
         predictions = predictions_of(scores, target)
         return scores_of_predictions(self.of_predictions(predictions), target)
@@ -139,9 +152,9 @@ def scores_of_predictions(predictions: FloatArray, target: Number | None) -> Flo
 def moments_of(predictions: Floats, targets: Floats) -> Floats:
     """Return the second moments of (1, p, y) of each record, shape (records, 5).
 
-    They are p, y, p^2, p y and y^2. Products of two different numbers are multiplied by sqrt 2, so
-    that the L2 norm of a row is the Frobenius norm of the matrix of second moments without its
-    constant entry.
+    The moments of a record are sqrt(2) p, sqrt(2) y, p^2, sqrt(2) p y and y^2. With the factor
+    sqrt(2), the L2 norm of these five numbers is the Frobenius norm of the 3 x 3 matrix of second
+    moments without its entry 1 * 1.
 
     Parameters
     ----------

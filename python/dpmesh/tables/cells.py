@@ -1,4 +1,12 @@
-"""One cell of a table: as a number, as a day, as a category. A function of this cell alone."""
+"""Reading of single cells: as a number, a date, a name of a category or site, or a missing value.
+
+Each function reads a cell by itself, so that one record cannot change how another record is read.
+`dpmesh.tables.kinds` reads whole columns with them.
+
+A *name* (`name_of`) is the text by which categories and sites are compared. A *value* (`value_of`)
+is an exact number, by which a category is found that a file writes differently. A *day* (`day_of`)
+is a date as a number of days.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 Cells: TypeAlias = npt.NDArray[Any]
-"""The cells of a column as they came, shape (records,)."""
+"""The cells of a column, unconverted, shape (records,); or any other array of values."""
 
 FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
 """Numbers in float32 or float64."""
@@ -30,13 +38,13 @@ MISSING = frozenset(
         *("?", ".", "-", "--", "missing"),
     }
 )
-"""Words for a missing value, in any case, where the public range does not list them."""
+"""Lower-case words that stand for a missing value unless the public range lists them."""
 
 UNDECODED = "\ufffd"
-"""The character in the place of bytes that cannot be decoded."""
+"""Character that replaces bytes that cannot be decoded."""
 
 _PLAIN = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-"""A number without leading zeros, which would be those of a code."""
+"""A number without leading zeros: a text such as 0123 is a code, not a number."""
 
 _WITH_COMMA = re.compile(
     r"\s*[+-]?(?:\d*|[1-9]\d{0,2}(?:\.\d{3})+),\d+(?:[eE][+-]?\d+)?\s*", re.ASCII
@@ -57,7 +65,7 @@ _MISSING_TYPES = ("NAType", "NaTType")
 """Names of the classes of pandas' missing values."""
 
 _INEXACT_FROM = 2**53
-"""From here on a float stands for several whole numbers."""
+"""Smallest float that may be the rounded value of another whole number."""
 
 
 class CommaNumber(str):
@@ -73,14 +81,19 @@ class AmbiguousNumber(str):
 
 
 def with_decimal_comma(cell: str, *, stated: bool) -> str:
-    """Mark a text as a number with a decimal comma, or as ambiguous; its characters stay.
+    """Mark a text that writes a number with a decimal comma, or an ambiguous number.
 
     Parameters
     ----------
     cell
         The text.
     stated
-        True if the user stated decimal commas. If they are a default, 1,234 is ambiguous.
+        True if the user stated decimal commas; False if they are a default, with which a text such
+        as 1,234 is ambiguous.
+
+    Returns
+    -------
+    The same characters as a `CommaNumber`, an `AmbiguousNumber`, or unmarked.
     """
     if "," not in cell and "." not in cell:
         return cell
@@ -99,14 +112,14 @@ def may_group_digits(cell: object) -> bool:
 
 
 class TableError(ValueError):
-    """A table that does not fit its public ranges.
+    """Error of a table that does not fit its public ranges.
 
     Parameters
     ----------
     index
-        The record that is wrong, from 0 on; None if the whole table is.
+        Index of the faulty record; None if the fault is in the whole table.
     description
-        Description of the problem, and of its remedy.
+        The problem and its remedy, as a sentence.
 
     Attributes
     ----------
@@ -121,7 +134,7 @@ class TableError(ValueError):
 
 
 class Problems:
-    """Collector of what is wrong with the columns of a table, for one error about all of them.
+    """Collector of the errors of several columns, raised as one error.
 
     Examples
     --------
@@ -145,12 +158,12 @@ class Problems:
             self.errors.append(error)
 
     def check(self) -> None:
-        """Raise one error for all that were collected, if there are any.
+        """Raise one error with all collected problems, if there are any.
 
         Raises
         ------
         TableError
-            If any were collected.
+            If at least one error was collected.
         """
         if not self.errors:
             return
@@ -177,11 +190,11 @@ def errors_naming_file(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def name_of(cell: object) -> str | None:
-    """Return the name that a cell stands for; None if it holds no value.
+    """Return the name of the category or site in a cell; None if the cell holds no value.
 
-    Two cells are the same name, or the same site, if and only if this gives the same text. A text
-    is its own name: "1.1" and "1.10" are two. A number has the name by which it is written
-    shortest: 1 and 1.0 are "1", and whole numbers of any size are exact.
+    Two cells hold the same category, or the same site, if and only if their names are equal. The
+    name of a text is the text: "1.1" and "1.10" are two names. The name of a number is its shortest
+    text: 1 and 1.0 have the name "1". Whole numbers of any size are exact.
     """
     if isinstance(cell, str):
         return str(cell)
@@ -220,9 +233,10 @@ def _name_of_real(number: float) -> str | None:
 
 
 def value_of(cell: object) -> int | float | None:
-    """Return the number that a cell is or writes, whole numbers exactly; None if it is none.
+    """Return the number in a cell, whole numbers exactly; None if the cell holds no number.
 
-    True is 1, and so is the text "true". A text of digits with leading zeros is a code.
+    The cell may be a number or a text that writes a number. True and the text "true" are 1. A text
+    of digits with leading zeros is a code, not a number.
     """
     if isinstance(cell, AmbiguousNumber):
         return None
@@ -246,12 +260,12 @@ def value_of(cell: object) -> int | float | None:
 
 
 def is_rounded(cell: object) -> bool:
-    """Return True for a float so large that it stands for several whole numbers."""
+    """Return True for a float so large that it may be rounded from another whole number."""
     return isinstance(cell, (float, np.floating)) and abs(cell) >= _INEXACT_FROM
 
 
 def _with_decimal_point(text: str) -> str:
-    """Write a number with a decimal comma as one with a decimal point."""
+    """Convert the text of a number from a decimal comma to a decimal point."""
     without_groups = text.strip().replace(".", "")
     return without_groups.replace(",", ".")
 
@@ -262,7 +276,7 @@ def is_missing(cell: object) -> bool:
 
 
 def usually_missing(cell: object) -> bool:
-    """Return True if a cell has no value, or a word for a missing value."""
+    """Return True if a cell has no value, or one of the words in `MISSING`."""
     if isinstance(cell, (int, np.integer)):
         return False
     name = name_of(cell)
@@ -270,7 +284,7 @@ def usually_missing(cell: object) -> bool:
 
 
 def number_of(cell: Any) -> float:
-    """Return a cell as a finite number; NaN if it is none."""
+    """Return the finite number in a cell, as a float; NaN if the cell holds none."""
     if isinstance(cell, str):
         return _number_in_text(cell)
     if isinstance(cell, _NUMPY_TIMES):
@@ -299,20 +313,23 @@ def _number_in_text(text: str) -> float:
     return math.nan
 
 
-def day_of(cell: object, form: str | None = None, zone: tzinfo = UTC) -> float:
-    """Return a date or a time as days, with the second as a fraction; NaN if it is none.
+def day_of(cell: object, date_format: str | None = None, zone: tzinfo = UTC) -> float:
+    """Return a date or a time as a number of days, with the time of day as a fraction.
+
+    The result is NaN if the cell holds no date. Days are counted as by `date.toordinal`.
 
     Parameters
     ----------
     cell
         A date, a time, or a text: ``2024-12-31``, perhaps with a time as in ``2024-12-31 23:59``.
-    form
-        Format of other texts, as for `datetime.strptime`, such as ``%d.%m.%Y``. If it begins with
-        the year, no text is read in another way.
+    date_format
+        Format of other texts, as for `datetime.strptime`, such as ``%d.%m.%Y``. With a format that
+        begins with the year, all texts must have this format.
     zone
-        Time zone in which an instant is a day; a time that states no zone is one of it already.
+        Time zone of the result. A time with a time zone is converted to `zone`; a time without one
+        is taken as local time in `zone`.
     """
-    moment = _moment_of(cell, form)
+    moment = _moment_of(cell, date_format)
     if moment is None:
         return math.nan
     if not isinstance(moment, datetime):
@@ -331,17 +348,17 @@ def _in_zone(moment: datetime, zone: tzinfo) -> datetime:
         return moment
 
 
-def states_zone(cell: object, form: str | None = None) -> bool:
-    """Return True if a date or a time states a time zone, so that it is an instant."""
-    moment = _moment_of(cell, form)
+def states_zone(cell: object, date_format: str | None = None) -> bool:
+    """Return True if a cell holds a time with a time zone."""
+    moment = _moment_of(cell, date_format)
     return isinstance(moment, datetime) and moment.tzinfo is not None
 
 
-def _moment_of(cell: object, form: str | None) -> date | None:
-    """Return a date or a time; None if a cell is none."""
+def _moment_of(cell: object, date_format: str | None) -> date | None:
+    """Return the date or the time in a cell; None if it holds neither."""
     try:
         if isinstance(cell, str):
-            return _moment_in_text(cell.strip(), form)
+            return _moment_in_text(cell.strip(), date_format)
         if isinstance(cell, np.datetime64):
             cell = cell.astype("datetime64[s]").item()
     except (ValueError, OverflowError):
@@ -351,21 +368,21 @@ def _moment_of(cell: object, form: str | None) -> date | None:
     return cell
 
 
-def _moment_in_text(text: str, form: str | None) -> date | None:
+def _moment_in_text(text: str, date_format: str | None) -> date | None:
     """Return the time that a text writes; None if it writes none.
 
     Raises
     ------
     ValueError
-        If the text does not have the form, or names no day of the calendar.
+        If the text does not have the format, or names no day of the calendar.
     """
-    if form is None or not form.startswith("%Y"):
+    if date_format is None or not date_format.startswith("%Y"):
         iso_date = _DATE.fullmatch(text)
         if iso_date is not None:
             return _with_offset(datetime.fromisoformat(iso_date[1]), iso_date[2])
-    if form is None:
+    if date_format is None:
         return None
-    return datetime.strptime(text, form)
+    return datetime.strptime(text, date_format)
 
 
 def _with_offset(moment: datetime, offset: str | None) -> datetime:
@@ -378,9 +395,18 @@ def _with_offset(moment: datetime, offset: str | None) -> datetime:
 
 
 def map_cells(parse: Callable[[Any], Any], cells: Cells, dtype: npt.DTypeLike) -> Cells:
-    """Apply a function to each cell by itself; return an array of this type, shape (records,).
+    """Apply a function to each cell by itself; return the results, shape (records,).
 
-    A text or a whole number that occurs several times is parsed once.
+    Equal texts, and equal whole numbers, are parsed once.
+
+    Parameters
+    ----------
+    parse
+        Function of a cell.
+    cells
+        Cells of a column, shape (records,).
+    dtype
+        Type of the resulting array.
     """
     parsed: dict[str | int, Any] = {}
 
@@ -411,7 +437,7 @@ def numbers_of(cells: Cells) -> npt.NDArray[np.float64]:
 
 
 def shown(cell: object) -> str:
-    """Return a cell as errors quote it, shortened."""
+    """Return the text of a cell for an error message, shortened."""
     if isinstance(cell, np.generic):
         cell = cell.item()
     if isinstance(cell, str):

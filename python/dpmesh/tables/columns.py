@@ -1,4 +1,10 @@
-"""The columns that a model reads, and their encoding as features."""
+"""The columns that a model reads, and their encoding as features.
+
+`Columns.of` combines public ranges with the names of a table's columns. `Columns.encode` turns each
+cell into numbers (`dpmesh.tables.kinds`), applies the feature map (`dpmesh.tables.features`),
+appends the intercept, and scales each record to norm 1. `Features` stands in for `Columns` in a
+model of numeric features that need no encoding.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +41,23 @@ Ranges: TypeAlias = Mapping[Any, Any] | Sequence[Any] | str | os.PathLike[str] |
 class Encoded(NamedTuple):
     """Encoded records: features of a model, with notices for the owner of the data.
 
-    Nothing in this object is private in the sense of DP: all of it is computed from the data
-    without noise, for the owner of the data alone.
+    No epsilon covers this object: it is computed from the data without noise, for the owner of the
+    data alone.
 
     Attributes
     ----------
     features
         Features in [-1, 1], shape (records, dim), rows of norm 1.
     outside
-        Number of clipped values of each column, which were outside of its public range.
+        Number of values outside of the public range, which were clipped, by column. A column
+        without clipped values has no entry.
     unread
-        Values of each column that cannot be read or are not listed, and count as missing.
+        Values that cannot be read or are not listed, and count as missing, by column.
     absent
-        Columns that the table does not have; all their values are missing.
+        Names of columns that the table does not have; all their values are missing.
     memory
-        Flat array that begins with the features and has room for one more feature of each record;
-        None if there is no room.
+        Flat array that begins with `features` and has room for one more feature of each record, for
+        `dpmesh.tables.features.centred_in_place`; None without such room.
 
     Examples
     --------
@@ -68,7 +75,7 @@ class Encoded(NamedTuple):
     memory: FloatArray | None = None
 
     def notices(self) -> list[str]:
-        """Describe clipped, unreadable and absent values, a sentence for each column.
+        """Describe clipped, unreadable and absent values, in a sentence for each column.
 
         The sentences are for the owner of the data alone: no epsilon covers them.
         """
@@ -82,14 +89,32 @@ class Encoded(NamedTuple):
 
 
 def clipped(name: str, count: int, records: int) -> list[str]:
-    """Return the notice about numbers that are clipped, if there are any."""
+    """Return a list with the notice about clipped values; empty if `count` is 0.
+
+    Parameters
+    ----------
+    name
+        Name of the column.
+    count, records
+        Number of clipped values, and of all records.
+    """
     if not count:
         return []
     return [f"{name}: {count} of {records} values are outside of its range, and are clipped"]
 
 
 def unlisted(name: str, values: Sequence[object], records: int) -> list[str]:
-    """Return the notice about values that count as missing, with the most frequent one."""
+    """Return a list with the notice about values that count as missing; empty if there are none.
+
+    Parameters
+    ----------
+    name
+        Name of the column.
+    values
+        The values; the notice quotes the most frequent value.
+    records
+        Number of records.
+    """
     if not values:
         return []
     ((most_frequent, _),) = Counter(map(shown, values)).most_common(1)
@@ -167,16 +192,16 @@ class Columns:
         Raises
         ------
         ValueError
-            If a column has no range, a range has no column, or a range has another form; or if the
+            If a column has no range, a range has no column, or a range is none of these; or if the
             name of the features is unknown, or the features do not suit the columns.
         OSError
             If the file cannot be read.
         """
         column_names = [*names]
-        forms = _forms_by_name(ranges, column_names)
+        descriptions = _descriptions_by_name(ranges, column_names)
         return cls(
             names=tuple(map(str, column_names)),
-            kinds=tuple(as_range(str(name), form) for name, form in forms.items()),
+            kinds=tuple(as_range(str(name), content) for name, content in descriptions.items()),
             intercept=intercept,
             features=FeatureMap.of(features),
         )
@@ -205,8 +230,8 @@ class Columns:
         """Number of features of an encoded record."""
         return self.intercept + self.features.width(self.layout) + (self.centre is not None)
 
-    def less(self, centre: FloatArray) -> Columns:
-        """Return the columns with a released mean subtracted: see `centre`."""
+    def with_centre(self, centre: FloatArray) -> Columns:
+        """Return the columns with a released mean to subtract: the parameter `centre`."""
         return replace(self, centre=tuple(centre.ravel().tolist()))
 
     def encode(
@@ -223,19 +248,21 @@ class Columns:
         columns
             Values of each column, shape (records,) each, in the order of `names`.
         compact
-            True to store features of a large table in float32, with room for one more. No stored
+            True to store the features of a large table in float32, see `stored_type`. No stored
             norm is above 1.
         dtype
-            Type of the stored features at any size; None for the type by `compact`.
+            Type of the stored features, for tables of any size; None for float64, or the type by
+            `compact`.
 
         Raises
         ------
         ValueError
-            If the number of columns differs, or one does not hold what its range allows.
+            If the number of columns differs, or a cell does not hold what its range allows. One
+            error describes all columns.
         """
         if len(columns) != len(self.names):
             fail("X", f"{len(self.names)} features (columns)", len(columns))
-        parts = []
+        parts = []  # shape (records, width) of each column
         outside: dict[str, int] = {}
         unread: dict[str, list[object]] = {}
         problems = Problems()
@@ -256,6 +283,7 @@ class Columns:
                 dtype = stored_type(records, self.dim)
         if dtype == np.float64 and records <= BLOCK:
             return Encoded(self._features_of(encoded), outside, unread)
+        # room for one more feature of each record, see `Encoded.memory`
         memory = np.empty(records * (self.dim + 1), dtype)
         features = memory[: records * self.dim].reshape(records, self.dim)
         for first in range(0, records, BLOCK):
@@ -279,18 +307,17 @@ class Columns:
     def encode_table(self, table: TableLike) -> Encoded:
         """Encode the records of a table as features.
 
-        The table need not have a column whose values may be missing.
-
         Parameters
         ----------
         table
-            Table in any form that `dpmesh.tables.as_table` accepts, with these columns in any
-            order and among others; or an array of shape (records, columns).
+            Table in any form that `dpmesh.tables.as_table` accepts, or an array of shape (records,
+            columns). A table has the columns by name, in any order, and may have others. It may
+            lack columns whose values may be missing.
 
         Raises
         ------
         ValueError
-            As `encode`, or if a column is absent that may not be missing.
+            As `encode`, or if the table lacks a column whose values may not be missing.
         """
         records = as_table(table)
         absent = self._absent_from(records)
@@ -307,14 +334,14 @@ class Columns:
         return self.encode(columns)._replace(absent=absent)
 
     def _absent_from(self, table: Table) -> tuple[str, ...]:
-        """Return the columns that a table does not have and whose values may be missing."""
+        """Return the names of columns that a table lacks and whose values may be missing."""
         if table.names is None:
             return ()
-        return tuple(
-            name
-            for name, kind in zip(self.names, self.kinds, strict=True)
-            if kind.may_be_missing and name not in table.names
-        )
+        absent = []
+        for name, kind in zip(self.names, self.kinds, strict=True):
+            if kind.may_be_missing and name not in table.names:
+                absent.append(name)
+        return tuple(absent)
 
     def as_dict(self) -> JsonObject:
         """Return the columns in plain types that JSON can hold."""
@@ -339,7 +366,7 @@ class Columns:
             features=FeatureMap.from_dict(saved["features"]),
         )
         if "centre" in saved:
-            return columns.less(np.array(saved["centre"]))
+            return columns.with_centre(np.array(saved["centre"]))
         return columns
 
 
@@ -350,9 +377,9 @@ class Features:
     Parameters
     ----------
     dim
-        Number of features of a record.
+        Number of features of a record, with the constant that centering appends.
     centre
-        As for `Columns`; the last feature is then a constant.
+        As for `Columns`. With a centre the last feature is a constant.
 
     Examples
     --------
@@ -369,32 +396,43 @@ class Features:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the features: x0, x1, and so on."""
-        return tuple(f"x{place}" for place in range(self._received))
+        return tuple(f"x{place}" for place in range(self._input_dim))
 
     @property
-    def _received(self) -> int:
+    def _input_dim(self) -> int:
         """Number of features of a record before a constant is appended."""
-        return self.dim - (self.centre is not None)
+        if self.centre is None:
+            return self.dim
+        return self.dim - 1
 
-    def less(self, centre: FloatArray) -> Features:
-        """Return the features with a released mean subtracted: see `Columns.less`."""
+    def with_centre(self, centre: FloatArray) -> Features:
+        """Return the features with a released mean subtracted: see `Columns.with_centre`."""
         return Features(dim=self.dim + 1, centre=tuple(centre.ravel().tolist()))
 
     def encode(self, records: Any) -> Any:
-        """Return the features, shape (records, dim): an array, or a sparse matrix as it is.
+        """Check features, subtract the centre if there is one, and return them.
+
+        Parameters
+        ----------
+        records
+            Array, or scipy sparse matrix, of finite numbers, shape (records, features).
+
+        Returns
+        -------
+        Shape (records, dim). A sparse matrix stays sparse unless it is centered.
 
         Raises
         ------
         ValueError
-            If the shape differs, or they are no finite numbers.
+            If the shape differs, or a number is not finite.
         """
-        expected = f"shape (records, {self._received})"
+        expected = f"shape (records, {self._input_dim})"
         is_sparse = hasattr(records, "tocsr")
         try:
             features: Any = records if is_sparse else np.asarray(records, np.float64)
         except (TypeError, ValueError):
             fail("X", f"numbers, {expected}", "something else")
-        if len(features.shape) != 2 or features.shape[1] != self._received:
+        if len(features.shape) != 2 or features.shape[1] != self._input_dim:
             fail("X", f"{expected}, features as in training", features.shape)
         numbers = features.data if is_sparse else features
         if not np.isfinite(numbers).all():
@@ -407,7 +445,7 @@ class Features:
 
     def as_dict(self) -> JsonObject:
         """Return the features in plain types that JSON can hold."""
-        content: JsonObject = {"features": self._received}
+        content: JsonObject = {"features": self._input_dim}
         if self.centre is not None:
             content["centre"] = list(self.centre)
         return content
@@ -417,12 +455,20 @@ class Features:
         """Return the features from a dictionary that `as_dict` returned."""
         features = cls(dim=saved["features"])
         if "centre" in saved:
-            return features.less(np.array(saved["centre"]))
+            return features.with_centre(np.array(saved["centre"]))
         return features
 
 
-def _forms_by_name(ranges: Any, names: Sequence[object]) -> dict[object, object]:
-    """Return the form of the range of each column; fail unless each column has one."""
+def _descriptions_by_name(ranges: Any, names: Sequence[object]) -> dict[object, object]:
+    """Return the description of the range of each column; fail unless each column has one.
+
+    Parameters
+    ----------
+    ranges
+        As for `Columns.of`.
+    names
+        Names of the table's columns.
+    """
     if ranges is None:
         ranges = (-1.0, 1.0)
     if isinstance(ranges, (str, os.PathLike)):
@@ -430,7 +476,7 @@ def _forms_by_name(ranges: Any, names: Sequence[object]) -> dict[object, object]
     if hasattr(ranges, "tolist"):
         ranges = ranges.tolist()
     if isinstance(ranges, Mapping):
-        return _matched(ranges, names)
+        return _match_by_name(ranges, names)
     if are_ends(ranges):
         return dict.fromkeys(names, ranges)
     if not isinstance(ranges, Sequence):
@@ -441,22 +487,22 @@ def _forms_by_name(ranges: Any, names: Sequence[object]) -> dict[object, object]
     return dict(zip(names, ranges, strict=True))
 
 
-def _matched(ranges: Mapping[Any, object], names: Sequence[object]) -> dict[object, object]:
+def _match_by_name(ranges: Mapping[Any, object], names: Sequence[object]) -> dict[object, object]:
     """Return the ranges of a mapping by column; fail if a column or a range has no partner.
 
-    Names that are no texts, such as those of pandas, may be written as texts in the mapping.
+    A column name that is not a text, such as a number in pandas, may be a text in the mapping.
     """
     if not set(names) & set(ranges):
-        ranges = {str(name): form for name, form in ranges.items()}
-    forms = {name: ranges.get(name, ranges.get(str(name))) for name in names}
+        ranges = {str(name): description for name, description in ranges.items()}
+    descriptions = {name: ranges.get(name, ranges.get(str(name))) for name in names}
     texts = [str(name) for name in names]
-    strange = [str(name) for name in ranges if str(name) not in texts]
-    if strange:
+    unknown = [str(name) for name in ranges if str(name) not in texts]
+    if unknown:
         expected = "names of columns of the table (the label's go to classes= or target_range=)"
-        fail("ranges", expected, f"{strange[0]!r}{nearest(strange[0], texts)}")
-    without_range = [str(name) for name, form in forms.items() if form is None]
+        fail("ranges", expected, f"{unknown[0]!r}{nearest(unknown[0], texts)}")
+    without_range = [str(name) for name, content in descriptions.items() if content is None]
     if without_range:
         expected = f"a public range for each column to use, such as {without_range[0]} = [0, 100]"
         columns = ", ".join(without_range)
         fail("ranges", expected, f"none for {columns}; leave out columns not to use")
-    return forms
+    return descriptions

@@ -1,8 +1,10 @@
-"""Find the records of one site at another: each record may be at one site alone.
+"""Search for records of one site that are also at another site.
 
-A guarantee about one record of one site says less about a person whose record is at three. The
-search sees private values, so only the data's owner learns what it finds, before anything is
-released.
+The guarantees protect one record of one site. A person whose record is at three sites is protected
+less. The search compares fingerprints (64-bit hashes) of the records, and reads private values: its
+finding is a warning to the owner of the data, before anything is released, and is not covered by
+epsilon. `PrivateEstimator.fit`, `dpmesh.statistics.ask` and the command line call
+`describe_copies`.
 """
 
 from __future__ import annotations
@@ -20,19 +22,20 @@ from dpmesh.tables.cells import Cells
 from dpmesh.tables.table import Table
 
 Fingerprints: TypeAlias = npt.NDArray[np.uint64]
-"""A number for each record, equal for equal records, shape (records,)."""
+"""A 64-bit hash of each record, equal for equal records, shape (records,)."""
 
 _DISTINCT = 0.9
-"""Share of distinct records from which on two equal ones are hardly an accident."""
+"""Smallest share of distinct records at a site for which equal records of two sites are copies. At
+sites with many equal records, equal records of two sites are an accident."""
 
 _SHARED = 0.5
-"""Share of a site's records at another site that is found."""
+"""Smallest share of a site's records at another site that is reported."""
 
 _FEWEST = 5
-"""Distinct records of a site that are compared."""
+"""Smallest number of distinct records of a site that is compared."""
 
-_LONGEST = 20
-"""Records whose whole sequence is compared, where many are alike."""
+_SHORTEST_SEQUENCE = 20
+"""Smallest number of records of two sites whose whole sequences are compared."""
 
 _MIXING_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 """2^64 over the golden ratio, an odd number: multiplying with it spreads low bits to high ones."""
@@ -42,17 +45,17 @@ _MASK = 2**64 - 1
 
 
 def fingerprints(table: Table, without: str | None = None) -> Fingerprints:
-    """Return a number for each record, equal for equal records, shape (records,).
+    """Return a hash of each record, equal for equal records, shape (records,).
 
-    It is the sum, modulo 2^64, of a hash of each cell with the name of its column: the order of
-    columns does not count. Different records may have the same number by accident.
+    It is the sum, modulo 2^64, of a hash of each cell with the name of its column, for any order of
+    the columns. Different records may have the same hash by accident.
 
     Parameters
     ----------
     table
         The records.
     without
-        A column that does not count, such as that of the site.
+        Name of a column to leave out, such as the column of the site.
     """
     names = table.names or tuple(f"x{place}" for place in range(len(table.columns)))
     total = np.zeros(table.records, np.uint64)
@@ -66,7 +69,7 @@ def fingerprints(table: Table, without: str | None = None) -> Fingerprints:
 
 
 def _cell_hashes(column: Cells) -> npt.NDArray[np.uint64]:
-    """Return a number for each cell, shape (records,)."""
+    """Return a hash of each cell, shape (records,)."""
     if column.dtype.kind in "biuf":
         numbers = column.astype(np.float64)
         numbers[np.isnan(numbers)] = 0
@@ -74,12 +77,12 @@ def _cell_hashes(column: Cells) -> npt.NDArray[np.uint64]:
     cells = column.tolist()
     hash_cell: Callable[[object], int] = _hash
     if set(map(type, cells)) == {str}:
-        hash_cell = hash  # the same for texts, in a third of the time
+        hash_cell = hash  # `_hash` of a text, in a third of the time
     return np.fromiter(map(hash_cell, cells), np.int64, len(cells)).view(np.uint64)
 
 
 def _hash(cell: object) -> int:
-    """Return the number of one cell; a number has the one it has in an array of numbers."""
+    """Return the hash of one cell: of a number, the bits of its float64, as in `_cell_hashes`."""
     if isinstance(cell, (Real, np.bool_)):
         number = float(cell)
         if math.isnan(number):
@@ -109,35 +112,37 @@ class _Site(NamedTuple):
     distinct: Fingerprints
 
 
-def copied(
+def describe_copies(
     records: Fingerprints, partition: Sequence[npt.NDArray[np.int64]], names: Cells
 ) -> str | None:
-    """Describe which site has the records of another one; None if no copies are found.
+    """Describe two sites that share records; return None if no copies are found.
 
-    Records of which many are alike, such as those of a few flags, are found as a whole sequence
-    alone.
+    A site with many equal records, such as a table of a few flags, is only compared as a whole: its
+    records in their order are the records of another site.
 
     Parameters
     ----------
     records
-        A fingerprint of each record, shape (records,).
+        Fingerprint of each record, shape (records,).
     partition
-        The records of each site, as places.
+        Indices of the records of each site.
     names
-        The names of the sites.
+        Names of the sites, in the order of `partition`.
     """
     if len(partition) < 2:
         return None
     sites = []
-    for name, places in zip(names, partition, strict=True):
-        fingerprints_there = records[places]
-        sites.append(_Site(name, fingerprints_there, np.unique(fingerprints_there)))
+    for name, members in zip(names, partition, strict=True):
+        fingerprints_of_site = records[members]
+        sites.append(_Site(name, fingerprints_of_site, np.unique(fingerprints_of_site)))
     same_sequence = _same_sequence(sites)
     if same_sequence is not None:
         return same_sequence
-    comparable = [
-        site for site in sites if len(site.distinct) >= max(_FEWEST, _DISTINCT * len(site.records))
-    ]
+    comparable = []
+    for site in sites:
+        fewest_distinct = max(_FEWEST, _DISTINCT * len(site.records))
+        if len(site.distinct) >= fewest_distinct:
+            comparable.append(site)
     return _overlap(comparable)
 
 
@@ -146,7 +151,7 @@ def _same_sequence(sites: Sequence[_Site]) -> str | None:
     sites_by_sequence: dict[bytes, _Site] = {}
     for site in sites:
         count = len(site.records)
-        if count < _LONGEST or len(site.distinct) < _FEWEST:
+        if count < _SHORTEST_SEQUENCE or len(site.distinct) < _FEWEST:
             continue
         first = sites_by_sequence.setdefault(site.records.tobytes(), site)
         if first is not site:
@@ -155,29 +160,29 @@ def _same_sequence(sites: Sequence[_Site]) -> str | None:
 
 
 def _overlap(sites: Sequence[_Site]) -> str | None:
-    """Describe a site that has at least half of its records at another one."""
+    """Describe a site of which at least half of the records are also at another site."""
     if len(sites) < 2:
         return None
     all_records = np.concatenate([site.distinct for site in sites])
-    fingerprints_found, counts = np.unique(all_records, return_counts=True)
-    at_several_sites = fingerprints_found[counts > 1]
+    distinct_records, counts = np.unique(all_records, return_counts=True)
+    at_several_sites = distinct_records[counts > 1]
     for site in sites:
-        least = _SHARED * len(site.distinct)
-        if _common(site.distinct, at_several_sites) < least:
-            continue
+        fewest_shared = _SHARED * len(site.distinct)
+        if _common(site.distinct, at_several_sites) < fewest_shared:
+            continue  # spares the comparison with each other site
         partners = [partner for partner in sites if partner is not site]
         shared = [_common(site.distinct, partner.distinct) for partner in partners]
-        most = max(shared)
-        if most >= least:
-            last_partner = max(place for place, count in enumerate(shared) if count == most)
+        most_shared = max(shared)
+        if most_shared >= fewest_shared:
+            last = max(place for place, count in enumerate(shared) if count == most_shared)
             return _description(
-                partners[last_partner], site, shared=most, records=len(site.distinct)
+                partners[last], site, shared=most_shared, records=len(site.distinct)
             )
     return None
 
 
 def _common(first: Fingerprints, second: Fingerprints) -> int:
-    """Return how many fingerprints of the first set are in the second one."""
+    """Return the number of fingerprints of the first set that are in the second set."""
     return int(np.isin(first, second, assume_unique=True).sum())
 
 

@@ -1,18 +1,22 @@
-"""Features of a record: functions of it and of public numbers, so that they cost no privacy.
+"""Feature maps: fixed functions of the encoded columns of a record, as inputs of a linear model.
 
-A column of numbers has one weight in a linear model, so that what it learns of the column is a
-straight line. These features let it learn more, and read no data:
+Each map is a function of one record and of public numbers, so it needs no epsilon. In a linear
+model of the encoded columns, the score is a linear function of each number. The other maps let a
+linear model learn nonlinear functions:
 
-- ``"columns"``: the encoded columns as they are;
-- ``"hats"``: of each number 16 piecewise linear functions, of which at most two are not 0, so that
-  their weighted sum is any line with 16 knots; flags and categories as they are;
+- ``"columns"``: the encoded columns, unchanged;
+- ``"hats"``: piecewise-linear splines, 16 hat functions of each number; flags and categories
+  unchanged;
 - ``"cosines"``: random Fourier features (Rahimi and Recht, "Random Features for Large-Scale Kernel
-  Machines", 2007): cosines of the columns along 1,000 directions that everybody knows;
-- ``"scattering"``: of square images, row by row, fixed wavelets (`dpmesh.tables.wavelets`) along
-  800 such directions.
+  Machines", 2007): cosines of the columns along 1,000 public random directions;
+- ``"scattering"``: for square images, pixel by pixel in rows, the scattering coefficients of fixed
+  wavelets (`dpmesh.tables.wavelets`), projected on 800 public random directions.
 
-``"columns+hats"`` and other unions have the features of each. All but columns by themselves are
-divided by their norm: each part then counts as much as another.
+A union such as ``"columns+hats"`` concatenates the features of its parts. Each part is first
+divided by its L2 norm, so that all parts have the same weight.
+
+This module also has the steps after a map: division by the norm (`unit`), and centering by a
+privately released mean (`centred`).
 """
 
 from __future__ import annotations
@@ -36,16 +40,17 @@ Records: TypeAlias = npt.NDArray[np.float64]
 """Shape (records, features)."""
 
 CONSTANT = 0.3
-"""Intercept of a centred record, beside other features of norm 1."""
+"""Constant feature (intercept) of a centered record, whose other features have norm 1."""
 
 AXES = 16
-"""Number of axes along which a private second moment shortens records; axes of noise are 0."""
+"""Number of principal axes of a private second moment along which records are shortened. An axis
+that the noise hides is a zero vector."""
 
 MOST_NUMBERS = 10
-"""Number of columns beyond which the frequencies of cosines do not fall further."""
+"""Number of columns of numbers beyond which the frequencies of cosines do not fall further."""
 
 _IMAGES = 1 << 10
-"""Number of images whose wavelet coefficients are in memory at once."""
+"""Number of images whose scattering coefficients are in memory at once."""
 
 BLOCK = 1 << 12
 """Number of records whose features are computed at once."""
@@ -56,16 +61,17 @@ SINGLE_FROM = 1 << 28
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Layout of the encoded columns: the places of numbers and of flags for missing numbers.
+    """Layout of an encoded record: the positions of numbers, and of flags for missing numbers.
 
     Parameters
     ----------
     width
-        Number of encoded columns.
+        Number of elements of an encoded record.
     numbers
-        Indices of the columns that are numbers in [-1, 1].
+        Positions of numbers in [-1, 1], without flags and categories.
     absent
-        For each of `numbers`, the index of the column that is 1 if the number is missing, or -1.
+        For each of `numbers`, the position of the flag that is 1 if the number is missing; -1 if
+        the number cannot be missing.
     """
 
     width: int
@@ -75,7 +81,7 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Plain:
-    """The encoded columns as they are."""
+    """The encoded columns, unchanged."""
 
     name: ClassVar[str] = "columns"
 
@@ -90,14 +96,15 @@ class Plain:
 
 @dataclass(frozen=True, kw_only=True)
 class Hats:
-    """Piecewise-linear splines (hat functions) of each number; other columns as they are.
+    """Piecewise-linear splines of each number; flags and categories unchanged.
 
-    The functions of a missing number are 0.
+    The hat function of knot k is ``max(0, 1 - |x - k| / distance)``, where `distance` separates
+    neighbouring knots. All hat functions of a missing number are 0.
 
     Parameters
     ----------
     knots
-        Number of functions of a number, evenly spaced over its range.
+        Number of knots, and of hat functions, of a number, evenly spaced over its range.
     """
 
     name: ClassVar[str] = "hats"
@@ -132,13 +139,15 @@ class Hats:
 class Cosines:
     """Random Fourier features: cosines of the encoded columns along random directions.
 
+    A feature is ``cos(<w, x> + 2 pi u)`` with normal frequencies w and a uniform phase u.
+
     Parameters
     ----------
     count
         Number of directions.
     turns
-        Scale of the frequencies: their standard deviation is ``turns / sqrt(numbers)``, and for
-        more than 10 numbers ``turns / sqrt(10)``.
+        Scale of the frequencies. With n columns of numbers, their standard deviation is
+        ``turns / sqrt(n)``, and for n > 10 ``turns / sqrt(10)``.
     seed
         Public seed that determines the directions.
     """
@@ -171,14 +180,17 @@ class Cosines:
 
 @dataclass(frozen=True, kw_only=True)
 class Scattering:
-    """Scattering coefficients of square images of numbers, along random directions.
+    """Scattering coefficients of square images, projected on random directions.
+
+    The encoded columns are the pixels of an image, row by row, all of them numbers.
 
     Parameters
     ----------
     scales, angles
-        Octaves and directions of the wavelets; the images' side is a multiple of ``2 ** scales``.
+        Number of octaves and of orientations of the wavelets. The side of an image, in pixels, is a
+        multiple of ``2 ** scales``.
     count
-        Number of random directions.
+        Number of random directions to project on.
     seed
         Public seed that determines the random directions.
     """
@@ -199,7 +211,7 @@ class Scattering:
         Raises
         ------
         ValueError
-            If the columns are no square image.
+            If the columns are not the pixels of a square image of a suitable size.
         """
         side = isqrt(layout.width)
         window = 2**self.scales
@@ -220,7 +232,7 @@ class Scattering:
         coefficients_of_image = channels_of(self.scales, self.angles) * windows
         normal, _ = _random_directions(self.seed, coefficients_of_image, width)
         features = np.empty((len(records), width))
-        for first in range(0, len(records), _IMAGES):  # images have far more coefficients
+        for first in range(0, len(records), _IMAGES):
             block = slice(first, first + _IMAGES)
             pixels = (records[block] + 1) / 2
             images = pixels.reshape(-1, side, side)
@@ -237,7 +249,7 @@ KINDS: dict[str, type[Part]] = {part.name: part for part in (Plain, Hats, Cosine
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """Map from encoded columns to the features of a model, each record by itself.
+    """Map from the encoded columns of a record to the features of a model.
 
     Parameters
     ----------
@@ -249,12 +261,12 @@ class FeatureMap:
 
     @classmethod
     def of(cls, name: str) -> FeatureMap:
-        """Return the features of a name such as ``"columns"`` or ``"hats+cosines"``.
+        """Return the feature map of a name such as ``"columns"`` or ``"hats+cosines"``.
 
         Raises
         ------
         ValueError
-            If the name is not made of known parts, each once.
+            If a part of the name is unknown, or occurs twice.
         """
         expected = f"{', '.join(KINDS)}, or some of them with + between them, each once"
         if not isinstance(name, str):
@@ -267,7 +279,7 @@ class FeatureMap:
 
     @property
     def name(self) -> str:
-        """Name of the parts, such as ``"hats+cosines"``."""
+        """Name of the map, such as ``"hats+cosines"``."""
         return "+".join(part.name for part in self.parts)
 
     def width(self, layout: Layout) -> int:
@@ -281,9 +293,16 @@ class FeatureMap:
         return sum(part.width(layout) for part in self.parts)
 
     def encode(self, records: Records, layout: Layout) -> Records:
-        """Return the features of encoded records, shape (records, width).
+        """Return the features of encoded records, shape (records, features).
 
-        Each part is scaled to norm 1. `COLUMNS`, the map of plain columns alone, changes nothing.
+        The features of each part are scaled to norm 1. `COLUMNS` returns the records unchanged.
+
+        Parameters
+        ----------
+        records
+            Encoded records, shape (records, ``layout.width``).
+        layout
+            Layout of an encoded record.
         """
         if self == COLUMNS:
             return records
@@ -291,7 +310,7 @@ class FeatureMap:
         return np.concatenate(parts, axis=1)
 
     def as_dict(self) -> JsonObject:
-        """Return the map in plain types that JSON can hold: all numbers of each part."""
+        """Return the map in plain types that JSON can hold: the parameters of each part."""
         return {part.name: dict(vars(part)) for part in self.parts}
 
     @classmethod
@@ -314,12 +333,12 @@ def unit(records: Records) -> Records:
 
 
 def stored_type(records: int, dim: int) -> type[np.floating[Any]]:
-    """Return the type in which features are stored, by public sizes alone.
+    """Return float64, or float32 for features that take `SINGLE_FROM` bytes or more in float64.
 
     Parameters
     ----------
     records, dim
-        Number of records and of features of each.
+        Number of records, and of features of a record.
     """
     bytes_in_float64 = 8 * records * dim
     if bytes_in_float64 >= SINGLE_FROM:
@@ -328,15 +347,15 @@ def stored_type(records: int, dim: int) -> type[np.floating[Any]]:
 
 
 def within_unit(records: FloatArray) -> None:
-    """Shrink rows in place until no norm, computed exactly, is above 1.
+    """Shrink records in place until no exact norm is above 1.
 
-    A row of norm 1 may have a slightly larger norm once its numbers are rounded to float32. Each
-    step moves all numbers of such a row towards 0 by one unit in the last place.
+    A record of norm 1 may have a slightly larger norm after rounding to float32. Each step
+    multiplies such a record by the largest float32 number below 1.
 
     Parameters
     ----------
     records
-        Shape (records, features), rows of norm 1 before they were rounded.
+        Float32 array of shape (records, features). Each record had norm 1 before it was rounded.
     """
     shrink = np.nextafter(np.float32(1), np.float32(0))
     largest_norm = 1 - 1e-12  # leaves room for the rounding of the sums below
@@ -349,18 +368,19 @@ def within_unit(records: FloatArray) -> None:
 
 
 def centred(records: npt.NDArray[FloatT], centre: FloatArray) -> npt.NDArray[FloatT]:
-    """Subtract a public centre from records, normalize them, and append a constant.
+    """Subtract a released centre from records, normalize them, and append a constant.
 
-    A difference is divided by its norm, the constant `CONSTANT` is appended, and the result is
-    divided by its norm again. Each record is a function of itself and of the centre alone.
+    The difference of a record and the centre is divided by its norm, `CONSTANT` is appended, and
+    the result is divided by its norm again. The result depends on this record and the centre alone.
 
     Parameters
     ----------
     records
         Shape (records, features).
     centre
-        Centre, shape (features,). Axes a_1, a_2, .. of the same length may follow it in the same
-        array: a difference v is then shortened along them, to ``v - sum_i a_i <a_i, v>``.
+        Centre, shape (features,). Axes a_1, a_2, .. of shape (features,) may follow the centre in
+        the same array. The difference v is then shortened along the axes, to
+        ``v - sum_i a_i <a_i, v>``.
 
     Returns
     -------
@@ -383,13 +403,13 @@ def centred(records: npt.NDArray[FloatT], centre: FloatArray) -> npt.NDArray[Flo
 
 
 def centred_in_place(memory: FloatArray, records: int, centre: FloatArray) -> FloatArray:
-    """Centre records as `centred` does, in their own memory, which overwrites them.
+    """Center records as `centred` does, in place: the result overwrites the records.
 
     Parameters
     ----------
     memory
-        Flat array that begins with the records, row by row, and has room for one more feature of
-        each: shape (records * (features + 1),).
+        Flat array, shape (records * (features + 1),). It begins with the features, record by
+        record; the rest is room for one more feature of each record.
     records
         Number of records.
     centre
@@ -410,13 +430,13 @@ def centred_in_place(memory: FloatArray, records: int, centre: FloatArray) -> Fl
 
 @lru_cache(maxsize=2)
 def _random_directions(seed: int, rows: int, columns: int) -> tuple[Records, Records]:
-    """Return standard normal numbers, shape (rows, columns), and uniform ones, shape (columns,).
+    """Return normal numbers, shape (rows, columns), and uniform ones in (0, 1), shape (columns,).
 
-    They are the same on all machines and with all versions of numpy, up to rounding.
+    The numbers are the same on all machines and with all versions of numpy, up to rounding.
     """
-    from scipy.special import ndtri  # which models of columns alone do not need
+    from scipy.special import ndtri  # imported late: the map of columns alone needs no scipy
 
     raw = np.random.Philox(key=seed).random_raw((rows + 1) * columns)
-    uniform = ((raw >> np.uint64(11)) + 0.5) * 2.0**-53
+    uniform = ((raw >> np.uint64(11)) + 0.5) * 2.0**-53  # the upper 53 bits
     normal = ndtri(uniform[columns:]).reshape(rows, columns)
     return normal, uniform[:columns]

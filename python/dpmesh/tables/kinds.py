@@ -1,4 +1,10 @@
-"""Kinds of columns: their public ranges, and the features that each cell becomes by itself."""
+"""Kinds of columns, each with its public range: `Number`, `Count`, `Flag`, `Dates`, `Category`.
+
+A kind reads the cells of a column and encodes each cell as one or more numbers, by itself. The
+property `toml` is the range as a file of ranges states it (`dpmesh.tables.ranges` reads such
+files). `Number`, `Flag` and `Dates` map a number linearly to one feature, with a second feature if
+values may be missing; `Category` is one-hot encoding.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +38,21 @@ from dpmesh.tables.cells import (
     value_of,
 )
 
+_NEAR_LARGEST_FLOAT32 = 1e38
+"""Magnitude from which on a number is not converted to float32, where it might be infinite."""
+
 
 class EncodedColumn(NamedTuple):
-    """The cells of a column as features.
+    """A column encoded as features.
 
     Attributes
     ----------
     features
-        Shape (records, width).
+        Features, shape (records, width).
     clipped
-        Number of values outside of their range.
+        Number of values outside of the public range, which were clipped.
     unread
-        The values that cannot be read, or are not listed, and count as missing.
+        Values that cannot be read, or are not listed, and count as missing.
     """
 
     features: npt.NDArray[np.float64]
@@ -53,27 +62,33 @@ class EncodedColumn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _NumericColumn:
-    """A column of values in a public range, each encoded as one number."""
+    """A column of numbers or dates in a public range, each encoded as one feature.
+
+    Parameters
+    ----------
+    missing
+        True if values may be missing; a second feature is then 1 for a missing value.
+    """
 
     missing: bool = False
     noun: ClassVar[str]
-    """Words of errors for a cell without such a value."""
+    """Words of an error about a cell that holds no such value."""
 
     start: ClassVar[float] = -1.0
-    """The feature of the low end; that of the high end is 1."""
+    """Feature of a value at the low bound; a value at the high bound has the feature 1."""
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The public bounds as numbers."""
+        """The public bounds (low, high) as numbers."""
         raise NotImplementedError
 
     @property
-    def form(self) -> str:
-        """The range as a file of ranges has it, without what follows its first key."""
+    def toml(self) -> str:
+        """The range as TOML, such as ``range = [0, 100]``, without the key ``missing``."""
         raise NotImplementedError
 
     def numbers(self, cells: Cells) -> npt.NDArray[np.float64]:
-        """Return the number in each cell, NaN where there is none."""
+        """Return the number in each cell, shape (records,); NaN for a cell without one."""
         raise NotImplementedError
 
     @property
@@ -86,8 +101,17 @@ class _NumericColumn:
         """True if a record may have no value."""
         return self.missing
 
-    def required(self, name: str, cells: Cells) -> npt.NDArray[np.float64]:
-        """Return the number in each cell, NaN where there is none.
+    def checked_numbers(self, name: str, cells: Cells) -> npt.NDArray[np.float64]:
+        """Return the number in each cell, shape (records,); fail if one is missing unexpectedly.
+
+        With `missing`, the number of a missing value is NaN.
+
+        Parameters
+        ----------
+        name
+            Name of the column, for errors.
+        cells
+            Cells of the column, shape (records,).
 
         Raises
         ------
@@ -104,12 +128,20 @@ class _NumericColumn:
                 problem = f"{name} is missing"
             else:
                 problem = f"{name} is {shown(cell)}, which is {self.noun}"
-            allow = f"{name} = {{{self.form}, missing = true}}"
+            allow = f"{name} = {{{self.toml}, missing = true}}"
             raise TableError(record, f"{problem}; correct it, or allow missing values: {allow}")
         return numbers
 
     def _check_unread(self, name: str, cells: Cells, absent: npt.NDArray[np.bool_]) -> None:
-        """Fail if a value may not count as missing, since it could be read in two ways."""
+        """Fail if a cell could be read in two ways, so that it may not count as missing.
+
+        Parameters
+        ----------
+        name, cells
+            As for `checked_numbers`.
+        absent
+            Mask of the cells without a number, shape (records,).
+        """
 
     def encode(self, name: str, cells: Cells) -> EncodedColumn:
         """Return the features of a column, shape (records, width).
@@ -119,12 +151,17 @@ class _NumericColumn:
         TableError
             If a value is missing or cannot be read, and the range does not allow that.
         """
-        return self.encode_numbers(self.required(name, cells), cells)
+        return self.encode_numbers(self.checked_numbers(name, cells), cells)
 
     def encode_numbers(self, numbers: npt.NDArray[np.float64], cells: Cells) -> EncodedColumn:
-        """Encode a column from its numbers, which were read from `cells`.
+        """Encode a column whose numbers were read already.
 
-        `numbers` has the shape (records,), with NaN for a missing value.
+        Parameters
+        ----------
+        numbers
+            The number in each cell, shape (records,); NaN for a missing value.
+        cells
+            Cells of the column, shape (records,).
         """
         absent = np.isnan(numbers)
         unread = [cell for cell in cells[absent] if not usually_missing(cell)]
@@ -137,7 +174,7 @@ class _NumericColumn:
         return EncodedColumn(np.stack(features, axis=1), int(outside.sum()), unread)
 
     def scaled(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Clip numbers to the range and map them linearly to features; NaN becomes 0."""
+        """Clip numbers to the range and map them linearly to [start, 1]; NaN becomes 0."""
         low, high = self.ends
         with np.errstate(invalid="ignore"):
             fractions = (np.clip(numbers, low, high) - low) / (high - low)
@@ -164,7 +201,7 @@ class Number(_NumericColumn):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.tables.Number(low=0, high=100).form
+    >>> dm.tables.Number(low=0, high=100).toml
     'range = [0, 100]'
     """
 
@@ -184,16 +221,16 @@ class Number(_NumericColumn):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The bounds."""
+        """The public bounds (low, high)."""
         return self.low, self.high
 
     @property
-    def form(self) -> str:
-        """The range as a file has it."""
+    def toml(self) -> str:
+        """The range as TOML, such as ``range = [0, 100]``."""
         return f"range = [{self.low:.15g}, {self.high:.15g}]"
 
     def numbers(self, cells: Cells) -> npt.NDArray[np.float64]:
-        """Return the number in each cell, NaN where there is none."""
+        """Return the number in each cell, shape (records,); NaN for a cell without one."""
         return numbers_of(cells)
 
     def _check_unread(self, name: str, cells: Cells, absent: npt.NDArray[np.bool_]) -> None:
@@ -204,18 +241,18 @@ class Number(_NumericColumn):
                 raise TableError(int(record), f"{problem}; {remedy}")
 
     def as_dict(self) -> JsonObject:
-        """Return the range as a file of ranges has it."""
+        """Return the range as the content of a file of ranges."""
         return {"range": [self.low, self.high], "missing": self.missing}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Count(Number):
-    """A label that counts something, encoded as a share of its bound.
+    """A label that counts events, encoded as its share of a public bound, in [0, 1].
 
     Parameters
     ----------
     high
-        Public bound; counts beyond it are clipped.
+        Public bound; larger counts are clipped.
     """
 
     low: float = field(default=0.0, init=False)
@@ -223,16 +260,16 @@ class Count(Number):
     start: ClassVar[float] = 0.0
 
     @property
-    def form(self) -> str:
-        """The range as a file has it."""
+    def toml(self) -> str:
+        """The range as TOML, such as ``counts = 50``."""
         return f"counts = {self.high:.15g}"
 
     def as_dict(self) -> JsonObject:
-        """Return the range as a file of ranges has it."""
+        """Return the range as the content of a file of ranges."""
         return {"counts": self.high}
 
     def expected(self, scores: FloatArray) -> npt.NDArray[np.float64]:
-        """Return the expected counts of scores, which are logarithms of their shares."""
+        """Return the expected counts ``high * exp(score)``, at most `high`, shape of `scores`."""
         shares = np.exp(np.minimum(scores, 0))
         return np.asarray(self.high * shares)
 
@@ -244,19 +281,20 @@ class Flag(_NumericColumn):
     Parameters
     ----------
     missing
-        True if values may be missing; every other value then counts as missing.
+        True if values may be missing; a cell that is not 0, 1, true or false then counts as
+        missing.
 
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.tables.Flag().form
+    >>> dm.tables.Flag().toml
     'flag = true'
     """
 
     noun: ClassVar[str] = "neither true nor false, 1 nor 0 (list other words as categories)"
     start: ClassVar[float] = 0.0
     ends: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    form: ClassVar[str] = "flag = true"
+    toml: ClassVar[str] = "flag = true"
 
     def numbers(self, cells: Cells) -> npt.NDArray[np.float64]:
         """Return 0, 1 or NaN for each cell."""
@@ -264,7 +302,7 @@ class Flag(_NumericColumn):
         return np.where((numbers == 0) | (numbers == 1), numbers, np.nan)
 
     def as_dict(self) -> JsonObject:
-        """Return the flag as a file of ranges has it."""
+        """Return the range as the content of a file of ranges."""
         return {"flag": True, "missing": self.missing}
 
 
@@ -277,8 +315,8 @@ class Dates(_NumericColumn):
     dates
         Public first and last date, as dates or as texts. Dates outside are clipped.
     format
-        Format of dates in texts, as for `datetime.strptime`, such as ``%d.%m.%Y``. None stands for
-        ``2024-12-31``, perhaps with a time as in ``2024-12-31 23:59:59``.
+        Format of dates in texts, as for `datetime.strptime`, such as ``%d.%m.%Y``. None reads
+        ``2024-12-31``, also with a time as in ``2024-12-31 23:59:59``.
     missing
         True if dates may be missing.
     zone
@@ -294,7 +332,7 @@ class Dates(_NumericColumn):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.tables.Dates(dates=("2020-01-01", "2021-01-01")).form
+    >>> dm.tables.Dates(dates=("2020-01-01", "2021-01-01")).toml
     'dates = ["2020-01-01", "2021-01-01"]'
     """
 
@@ -307,12 +345,12 @@ class Dates(_NumericColumn):
         dates = self.dates
         if not isinstance(dates, (list, tuple)) or len(dates) != 2:
             fail("dates", 'the first and the last, such as ["2019-01-01", "2024-12-31"]', dates)
-        zone = self._time_zone  # fails if there is no such zone
+        zone = self._time_zone  # fails if the zone is unknown
         if self.zone is None and any(states_zone(moment, self.format) for moment in dates):
             fail("dates", 'zone = "UTC", or another, beside times that state a zone', dates)
         low, high = (day_of(moment, self.format, zone) for moment in dates)
         if not low < high:
-            expected = f"two dates{self._expected_form}, the first before the last"
+            expected = f"two dates{self._expected_format}, the first before the last"
             fail("dates", expected, f"[{', '.join(map(str, dates))}]")
         texts = tuple(
             str(moment) if isinstance(moment, datetime.date) else moment for moment in dates
@@ -320,19 +358,21 @@ class Dates(_NumericColumn):
         object.__setattr__(self, "dates", texts)
 
     @property
-    def _expected_form(self) -> str:
+    def _expected_format(self) -> str:
+        """The format of dates, as the end of an error text."""
         if self.format is None:
             return ' such as "2024-12-31"'
         return f" of the form {self.format}"
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The bounds in days."""
+        """The public bounds (first, last) in days, as of `dpmesh.tables.cells.day_of`."""
         first, last = (day_of(moment, self.format, self._time_zone) for moment in self.dates)
         return first, last
 
     @property
     def _time_zone(self) -> datetime.tzinfo:
+        """The time zone of the dates; UTC if none is stated."""
         if self.zone in (None, "UTC"):
             return UTC
         try:
@@ -341,36 +381,49 @@ class Dates(_NumericColumn):
             fail("zone", 'the name of a time zone, such as "Europe/Berlin"', repr(self.zone))
 
     @property
-    def form(self) -> str:
-        """The range as a file has it."""
-        form = "" if self.format is None else f', format = "{self.format}"'
-        zone = "" if self.zone is None else f', zone = "{self.zone}"'
-        return f'dates = ["{self.dates[0]}", "{self.dates[1]}"]{form}{zone}'
+    def toml(self) -> str:
+        """The range as TOML, such as ``dates = ["2020-01-01", "2021-01-01"]``."""
+        text = f'dates = ["{self.dates[0]}", "{self.dates[1]}"]'
+        if self.format is not None:
+            text += f', format = "{self.format}"'
+        if self.zone is not None:
+            text += f', zone = "{self.zone}"'
+        return text
 
     def numbers(self, cells: Cells) -> npt.NDArray[np.float64]:
-        """Return each cell in days, NaN where there is no date."""
+        """Return each date in days, shape (records,); NaN for a cell without a date."""
         zone = self._time_zone
         return map_cells(lambda cell: day_of(cell, self.format, zone), cells, np.float64)
 
-    def required(self, name: str, cells: Cells) -> npt.NDArray[np.float64]:
-        """Return each cell in days, NaN where there is no date.
+    def checked_numbers(self, name: str, cells: Cells) -> npt.NDArray[np.float64]:
+        """Return each date in days, shape (records,); fail if one is missing unexpectedly.
+
+        With `missing`, the number of a missing date is NaN.
+
+        Parameters
+        ----------
+        name
+            Name of the column, for errors.
+        cells
+            Cells of the column, shape (records,).
 
         Raises
         ------
         TableError
-            As for any range, or if a cell states a time zone and this range does not.
+            If a date is missing or cannot be read, and the range does not allow that; or if a cell
+            states a time zone and this range does not.
         """
         if self.zone is None and cells.dtype.kind != "M":
-            instants = map_cells(lambda cell: states_zone(cell, self.format), cells, bool)
-            if instants.any():
-                record = int(instants.argmax())
+            has_zone = map_cells(lambda cell: states_zone(cell, self.format), cells, bool)
+            if has_zone.any():
+                record = int(has_zone.argmax())
                 problem = f"{name} is {shown(cells[record])}, which states a time zone"
-                remedy = f'state the zone whose days count: {{{self.form}, zone = "UTC"}}'
+                remedy = f'state the zone whose days count: {{{self.toml}, zone = "UTC"}}'
                 raise TableError(record, f"{problem}; {remedy}")
-        return super().required(name, cells)
+        return super().checked_numbers(name, cells)
 
     def as_dict(self) -> JsonObject:
-        """Return the range as a file of ranges has it."""
+        """Return the range as the content of a file of ranges."""
         content: JsonObject = {"dates": list(self.dates)}
         if self.format is not None:
             content["format"] = self.format
@@ -388,14 +441,14 @@ class Category:
     ----------
     categories
         All categories, from public knowledge: texts, numbers or booleans. A cell belongs to the
-        category with the same name, see `dpmesh.tables.cells.name_of`. The numbers 1 and 1.0 have
-        the same name, and the texts "250.0" and "250.00" have different names. A cell without such
-        a category belongs to the category with the same numeric value, if there is exactly one: a
-        cell "1.0" or true to a category 1, and a cell 1 to a category "01". A listed category never
-        counts as a missing value.
+        category with the same name, see `dpmesh.tables.cells.name_of`: the numbers 1 and 1.0 have
+        the same name, the texts "250.0" and "250.00" have different names. If no category has the
+        name of the cell, the cell belongs to the category with the same numeric value, if there is
+        exactly one: a cell "1.0" or true to a category 1, and a cell 1 to a category "01". A listed
+        category never counts as a missing value.
     shares
         For a label: the public share of each class among all records, as for
-        `dpmesh.tables.models.Outline`.
+        `dpmesh.tables.models.Outline`. None if not stated.
 
     Raises
     ------
@@ -406,7 +459,7 @@ class Category:
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.tables.Category(categories=("red", "green")).form
+    >>> dm.tables.Category(categories=("red", "green")).toml
     "categories = ['red', 'green']"
     """
 
@@ -419,8 +472,8 @@ class Category:
     def __post_init__(self) -> None:
         categories = _python_categories(self.categories)
         object.__setattr__(self, "categories", categories)
-        object.__setattr__(self, "_by_name", _places_by_name(categories))
-        object.__setattr__(self, "_by_number", _places_by_number(categories))
+        object.__setattr__(self, "_by_name", _codes_by_name(categories))
+        object.__setattr__(self, "_by_number", _codes_by_number(categories))
         if self.shares is not None:
             shares = _checked_shares(self.shares, len(categories))
             object.__setattr__(self, "shares", shares)
@@ -431,22 +484,23 @@ class Category:
         return len(self.categories)
 
     @property
-    def form(self) -> str:
-        """The range as a file of ranges has it."""
+    def toml(self) -> str:
+        """The range as text, such as ``categories = ['red', 'green']``."""
         return f"categories = {[*self.categories]}"
 
     def codes(self, cells: Cells) -> npt.NDArray[np.int64]:
-        """Return the index of each cell's category, shape (records,); -1 if it has none."""
-        return map_cells(self._place, cells, np.int64)
+        """Return the index of each cell's category, shape (records,); -1 for a cell without one."""
+        return map_cells(self._code, cells, np.int64)
 
-    def _place(self, cell: object) -> int:
-        place = self._by_name.get(name_of(cell))
-        if place is None:
+    def _code(self, cell: object) -> int:
+        """Return the index of a cell's category: by name, or else by numeric value; -1 if none."""
+        code = self._by_name.get(name_of(cell))
+        if code is None:
             return self._by_number.get(value_of(cell), -1)
-        return place
+        return code
 
     def encode(self, name: str, cells: Cells) -> EncodedColumn:
-        """Return the features of a column, shape (records, width)."""
+        """Return the one-hot encoding of a column; `name` is not read."""
         codes = self.codes(cells)
         features = np.zeros((len(codes), self.width))
         rows = np.flatnonzero(codes >= 0)
@@ -456,22 +510,23 @@ class Category:
         return EncodedColumn(features, 0, unread)
 
     def hint(self, cell: object) -> str:
-        """Return the end of an error text: the category that was perhaps meant."""
+        """Return the end of an error text: the listed category most similar to a cell, if any."""
         texts = [str(category) for category in self.categories]
         if isinstance(cell, str) and cell.strip() in texts:
             return " (remove the space?)"
         return nearest(str(cell), texts)
 
     def as_dict(self) -> JsonObject:
-        """Return the category as a file of ranges has it."""
+        """Return the range as the content of a file of ranges."""
         return {"categories": list(self.categories)}
 
 
 Kind: TypeAlias = Number | Flag | Dates | Category
+"""Public range of a column."""
 
 
 def _checked_shares(shares: object, classes: int) -> tuple[float, ...]:
-    """Return public shares of classes as a tuple; fail if they are not positive or not whole."""
+    """Return public shares of classes as a tuple; fail unless they are positive and add up to 1."""
     expected = f"{classes} positive numbers that add up to 1, the public share of each class"
     if not isinstance(shares, (list, tuple)) or len(shares) != classes:
         fail("shares", expected, repr(shares))
@@ -483,7 +538,7 @@ def _checked_shares(shares: object, classes: int) -> tuple[float, ...]:
 
 
 def _python_categories(categories: Any) -> tuple[Any, ...]:
-    """Return categories as a file can hold them: texts, whole numbers, floats and booleans."""
+    """Convert categories to types that a file can hold: texts, integers, floats and booleans."""
     is_listing = hasattr(categories, "__len__") and not isinstance(
         categories, (str, bytes, Mapping)
     )
@@ -495,7 +550,7 @@ def _python_categories(categories: Any) -> tuple[Any, ...]:
 
 
 def _python_category(category: object) -> str | bool | int | float | None:
-    """Return one category as a file can hold it."""
+    """Convert one category to a type that a file can hold."""
     if isinstance(category, str):
         return str(category)
     if isinstance(category, (bool, np.bool_)):
@@ -512,58 +567,57 @@ def _python_category(category: object) -> str | bool | int | float | None:
     return fail("categories", expected, repr(category))
 
 
-def _places_by_name(categories: Sequence[object]) -> dict[str | None, int]:
-    """Return the place of each category by its name; fail if two are one."""
-    places: dict[str | None, int] = {}
-    places_of_numbers: dict[int | float | None, int] = {}
-    for place, category in enumerate(categories):
-        first = places.setdefault(name_of(category), place)
-        if first == place and not isinstance(category, str):
-            first = places_of_numbers.setdefault(value_of(category), place)
-        if first != place:
+def _codes_by_name(categories: Sequence[object]) -> dict[str | None, int]:
+    """Return the index of each category by its name; fail if two categories are the same."""
+    codes: dict[str | None, int] = {}
+    codes_of_numbers: dict[int | float | None, int] = {}
+    for code, category in enumerate(categories):
+        first = codes.setdefault(name_of(category), code)
+        if first == code and not isinstance(category, str):
+            first = codes_of_numbers.setdefault(value_of(category), code)
+        if first != code:
             same = f"{categories[first]!r} and {category!r}, which are one"
             fail("categories", "each category once", same)
-    return places
+    return codes
 
 
-def _places_by_number(categories: Sequence[object]) -> dict[int | float | None, int]:
-    """Return the place of each category by its number, where it alone has this number.
+def _codes_by_number(categories: Sequence[object]) -> dict[int | float | None, int]:
+    """Return the index of each category by the numbers that a cell of the category may hold.
 
-    A number that two categories claim has the place -1. What a category is comes before other
-    ways in which a file may write it.
+    The exact numbers of all categories come first. Numbers in other notations of a category follow,
+    if they are not among the exact ones. A number that belongs to two categories has the code -1.
     """
-    places: dict[int | float | None, int] = {}
-    for numbers_written_by in (_numbers, _other_numbers):
-        claims = [
-            (number, place)
-            for place, category in enumerate(categories)
-            for number in numbers_written_by(category)
-        ]
-        claimants = Counter(number for number, _ in claims)
-        contested = {number for number, count in claimants.items() if count > 1}
-        earlier = set(places)
-        for claimed, place in claims:
-            if claimed not in earlier:
-                places[claimed] = -1 if claimed in contested else place
-    return places
+    codes: dict[int | float | None, int] = {}
+    for numbers_of_category in (_exact_numbers, _numbers_in_other_notations):
+        claims: list[tuple[int | float, int]] = []
+        for code, category in enumerate(categories):
+            claims += [(number, code) for number in numbers_of_category(category)]
+        claim_counts = Counter(number for number, _ in claims)
+        earlier_numbers = set(codes)
+        for claimed, code in claims:
+            if claimed in earlier_numbers:
+                continue
+            is_unique = claim_counts[claimed] == 1
+            codes[claimed] = code if is_unique else -1
+    return codes
 
 
-def _numbers(category: object) -> list[int | float]:
-    """Return the number that a category is or writes, if there is one."""
+def _exact_numbers(category: object) -> list[int | float]:
+    """Return the number of a category in a list; empty if the category is not a number."""
     number = value_of(category)
     if number is None:
         return []
     return [number]
 
 
-def _other_numbers(category: object) -> list[int | float]:
-    """Return other numbers by which a file may have a category."""
+def _numbers_in_other_notations(category: object) -> list[int | float]:
+    """Return numbers that a cell of this category may hold after a conversion by a program."""
     if isinstance(category, str):
-        without_zeros = category.lstrip("0") or "0"  # as a reader of numbers has it
-        with_point = category.replace(",", ".")  # as a file with decimal points has it
+        without_zeros = category.lstrip("0") or "0"  # a code read as a number
+        with_point = category.replace(",", ".")  # a decimal comma
         texts = {without_zeros, with_point} - {category}
-        return [number for text in texts for number in _numbers(text)]
+        return [number for text in texts for number in _exact_numbers(text)]
     number = value_of(category)
-    if not isinstance(number, float) or abs(number) >= 1e38:
+    if not isinstance(number, float) or abs(number) >= _NEAR_LARGEST_FLOAT32:
         return []
-    return [float(np.float32(number))]  # as a column of float32 has it
+    return [float(np.float32(number))]  # a column stored in float32

@@ -1,4 +1,8 @@
-"""Labels of records, read by their public ranges."""
+"""Reading of the labels (targets) of records by their public ranges.
+
+A label is a class, a number, or for multi-label learning 0 or 1 in each of several columns. Missing
+labels are an error, or their records are left out (`drop`).
+"""
 
 from __future__ import annotations
 
@@ -14,26 +18,28 @@ from dpmesh.tables.kinds import Category, Flag, Number
 from dpmesh.tables.table import Table
 
 REMEDY = "fill it in, or leave such records out (dpmesh fit: --drop-missing-labels)"
+"""Remedy of a missing label or site, for error messages."""
 
 MOST_LABELS = 63
-"""Most labels of a record, so that their set fits into an int64."""
+"""Largest number of labels of a record: an int64 holds them as bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Several labels of a record, each in a separate column.
+    """Labels of multi-label learning, each in a separate column of binary values.
 
     Parameters
     ----------
     names
-        Columns of the labels.
+        Names of the columns.
     kinds
-        Public range of each: a flag, or two categories, of which the second means the label.
+        Public range of each column: a flag, or two categories, the second for a record that has the
+        label.
 
     Raises
     ------
     ValueError
-        If a column may be missing, or hold something else.
+        If a column has another range, or may have missing values.
     """
 
     names: tuple[str, ...]
@@ -43,7 +49,7 @@ class Labels:
         for name, kind in zip(self.names, self.kinds, strict=True):
             if not _has_two_values(kind):
                 expected = '{flag = true}, or {classes = ["no", "yes"]}, as one of several labels'
-                form = getattr(kind, "form", kind)
+                form = getattr(kind, "toml", kind)
                 fail(f"ranges of {name}", expected, f"{{{form}}}")
 
 
@@ -55,13 +61,13 @@ def _has_two_values(kind: Flag | Category) -> bool:
 
 
 Label: TypeAlias = Number | Category | Labels
-"""Public range of the label of a record, or of several."""
+"""Public range of a label: numbers, classes, or several binary labels."""
 
 
 def read_labels(
     name: str, kind: Number | Flag | Category, cells: Cells, *, drop: bool = False
 ) -> Cells:
-    """Return labels as places among the classes, or as numbers, shape (records,).
+    """Return labels as indices of classes, or as numbers, shape (records,).
 
     Parameters
     ----------
@@ -72,12 +78,12 @@ def read_labels(
     cells
         Cells of the column, shape (records,).
     drop
-        True to accept missing labels, as -1 or NaN.
+        True to return a missing label as -1 (a class) or NaN (a number).
 
     Raises
     ------
     TableError
-        If a label cannot be read or is not listed; if one is missing, unless `drop` is true.
+        If a label cannot be read or is not listed, or if a label is missing and `drop` is False.
     """
     labels: Cells
     if isinstance(kind, Category):
@@ -97,24 +103,25 @@ def read_labels(
 
 
 def _unread_label(kind: Number | Flag | Category, cell: object) -> str:
-    """Describe why a cell is no label of this kind."""
+    """Describe why a cell is not a label of this range."""
     if not isinstance(kind, Category):
         return kind.noun
     classes = ", ".join(map(repr, kind.categories))
     return f"not one of {classes}{kind.hint(cell)}"
 
 
-def labelled(
+def labels_and_records(
     names: Sequence[str], kind: Label | None, table: Table, *, drop: bool
 ) -> tuple[Cells, Table]:
-    """Return the labels of a table, and its records that have them.
+    """Return the labels of a table, and the records that have a label.
 
     Parameters
     ----------
     names
-        The columns of the label, or of several labels.
+        Name of the label's column, or names of the columns of several labels.
     kind
-        Public range of the label, or of the labels; None for no label, where all are 0.
+        Public range of the label or labels. None for a table without labels, where all labels are
+        0.
     table
         The records.
     drop
@@ -122,8 +129,8 @@ def labelled(
 
     Returns
     -------
-    The labels as `read_labels` returns them, shape (records,), or 0 and 1 for several labels, shape
-    (records, labels); and the records that have them.
+    The labels: as of `read_labels`, shape (records,), or for several labels 0 and 1, shape
+    (records, labels). And the table of the records that have a label.
 
     Raises
     ------

@@ -1,4 +1,10 @@
-"""Released models: prediction, saving and loading, and conversion to scikit-learn or numpy."""
+"""Released models: prediction, saving and loading.
+
+An `Outline` is the public part of a model: columns with their ranges, and classes or target range.
+A `Model` adds the released weights. `Outline.model` makes a model from the vector that a run
+released. Estimators, ``dpmesh fit`` and parties of a contract save a model as one npz file. To load
+and apply a model of columns needs no part of the simulator.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +43,17 @@ Facts: TypeAlias = Mapping[str, Any]
 """Further facts about a model in plain types, such as its privacy report."""
 
 _FORMAT = 1
+"""Format of a model file without a calibration."""
+
+_CALIBRATED_FORMAT = 2
+"""Format of a model file with a calibration, which a reader of format 1 would ignore."""
+
 _DAMAGED = (
     *(ValueError, KeyError, TypeError, EOFError, AttributeError, IndexError, OverflowError),
     *(MemoryError, RecursionError, NotImplementedError),
     *(zipfile.BadZipFile, zlib.error, struct.error, io.UnsupportedOperation),
 )
-"""Errors of a file without a model: its headers may be false, and its text deeply nested."""
-
-_CALIBRATED_FORMAT = 2
-"""Format of a model with a calibration, which readers of format 1 would leave out."""
+"""Errors from reading a damaged or forged file, such as false headers or deeply nested JSON."""
 
 
 def as_json(content: JsonObject) -> str:
@@ -67,33 +75,36 @@ def _python_scalar(value: object) -> object:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outline:
-    """The public facts about a model: what its numbers stand for.
+    """The public facts about a model: its inputs, its outputs and its loss, without weights.
 
     Parameters
     ----------
     columns
-        The columns that it reads, with their public ranges; or features that come as numbers.
+        The columns that the model reads, with their public ranges; or `Features`, numbers that need
+        no encoding.
     classes
-        The classes of a classifier, shape (outputs,): texts, numbers or booleans; or the names of
-        labels. None for a regression.
+        The classes of a classifier, shape (outputs,): texts, numbers or booleans. With `multilabel`
+        the names of the labels. None for a regression.
     target
-        The public range of what a regression predicts, which stands for [-1, 1]; a `Count` of one
-        whose scores are logarithms of shares of its bound; None for a classifier, and for a
-        regression that predicts its scores.
+        The public range of the target of a regression, mapped linearly to scores in [-1, 1]. A
+        `Count` for a Poisson regression, whose scores are logarithms of shares of its bound. None
+        for a classifier, and for a regression whose predictions are its scores.
     network
-        Makes the network of a classifier, see `dpmesh.sklearn.PrivateClassifier`; None for a linear
-        model.
+        Function that returns the network of a classifier, see `dpmesh.sklearn.PrivateClassifier`;
+        None for a linear model.
     shares
-        The share of all records that each class has, from public knowledge and never from labels.
-        The loss of a record then has the weight ``min(shares) / share`` of its class, so that all
-        classes weigh the same. It is at most 1: what one record contributes stays bounded as it is.
-    several
-        True if a record may have several of the `classes`, or none: they are then labels.
+        Share of each class among all records, in the order of `classes`, from public knowledge and
+        never from labels. The loss of a record then has the weight ``min(shares) / share`` of its
+        class, so that all classes have the same total weight. Weights are at most 1, so that the
+        sensitivity does not grow. None for equal weights.
+    multilabel
+        True for multi-label classification: a record has any number of the labels `classes`.
 
     Raises
     ------
     ValueError
-        If `classes` and `target` are both given.
+        If `classes` and `target` are both set, or `multilabel` is set without `classes`, with
+        `shares` or with a network.
 
     Examples
     --------
@@ -109,24 +120,34 @@ class Outline:
     target: Number | None = None
     network: MakeNetwork | None = None
     shares: tuple[float, ...] | None = None
-    several: bool = False
+    multilabel: bool = False
 
     def __post_init__(self) -> None:
         if self.classes is not None and self.target is not None:
             fail("classes", "classes of a classifier or the target range of a regression", "both")
-        if not self.several:
+        if not self.multilabel:
             return
         if self.classes is None or self.shares or self.network is not None:
-            fail("several", "labels of a linear model, without shares of classes", "others")
+            fail("multilabel", "labels of a linear model, without shares of classes", "others")
 
     @classmethod
     def of(
         cls, columns: Columns | Features, label: Label, network: MakeNetwork | None = None
     ) -> Outline:
-        """Return the outline of a model that learns this label, or these labels, of columns."""
+        """Return the outline of a model for a label.
+
+        Parameters
+        ----------
+        columns
+            The columns or features that the model reads.
+        label
+            Public range of the label, or of several labels.
+        network
+            As for `Outline`.
+        """
         if isinstance(label, Labels):
             names = np.array(label.names)
-            return Outline(columns=columns, classes=names, network=network, several=True)
+            return Outline(columns=columns, classes=names, network=network, multilabel=True)
         if isinstance(label, Number):
             return Outline(columns=columns, target=label)
         classes = np.array(label.categories)
@@ -141,8 +162,8 @@ class Outline:
 
     @property
     def loss(self) -> Literal["softmax", "multilabel", "squared", "poisson"]:
-        """The loss of a linear model for it: softmax, of labels, least squares or of counts."""
-        if self.several:
+        """Loss of a linear model, as for `dpmesh.LinearProblem`."""
+        if self.multilabel:
             return "multilabel"
         if self.classes is not None:
             return "softmax"
@@ -151,45 +172,52 @@ class Outline:
         return "squared"
 
     @property
-    def listed(self) -> Category:
-        """The classes of a classifier, as labels of any type are compared with them."""
+    def class_kind(self) -> Category:
+        """The classes as a `Category`, whose `codes` finds the class of a label of any type."""
         assert self.classes is not None
         return Category(categories=tuple(self.classes.tolist()), shares=self.shares)
 
-    def learned(self, labels: Cells) -> Cells:
-        """Return labels as models learn them, from numbers or places among classes.
+    def encode_labels(self, labels: Cells) -> Cells:
+        """Encode labels for training, shape (records,).
 
         Parameters
         ----------
         labels
-            Labels as `dpmesh.tables.labels.read_labels` returns them.
+            Indices of classes or numbers, shape (records,), as `dpmesh.tables.labels.read_labels`
+            returns them; 0 and 1 of several labels, shape (records, labels).
+
+        Returns
+        -------
+        Indices of classes unchanged, numbers scaled to [-1, 1] (counts to [0, 1]), or the labels of
+        a record as the bits of an integer.
         """
         if self.target is not None:
             return self.target.encode("label", labels).features[:, 0]
-        if not self.several:
+        if not self.multilabel:
             return labels
         from dpmesh.kernels.linear_model import as_sets  # a model is loaded without it
 
         return as_sets(labels)
 
     @property
-    def weights_of_classes(self) -> npt.NDArray[np.float64] | None:
-        """The weight of a record of each class, in (0, 1]; None if all weigh 1."""
+    def class_weights(self) -> npt.NDArray[np.float64] | None:
+        """Weight of the loss of a record, by class, in (0, 1]; None if all weights are 1."""
         if self.shares is None:
             return None
         return min(self.shares) / np.asarray(self.shares)
 
     def model(self, params: npt.ArrayLike, about: Facts | None = None) -> Model:
-        """Return the model with these parameters.
+        """Return the model with released parameters.
 
         Parameters
         ----------
         params
-            Parameters, shape (dim,), as a row of ``run.released``. A classifier of two classes may
-            have one vector, for the second class. Those of `FirstStage` are for one more feature,
-            and end with the centre.
+            Released vector, such as a row of ``run.released``: the weights of each output in turn.
+            A classifier of two classes may have the weights of the second class alone. After a
+            `FirstStage` each output has one more weight, for the constant, and the centre follows
+            the weights.
         about
-            Further facts for the model to keep, such as its privacy report.
+            Further facts for the model to store, such as its privacy report.
 
         Raises
         ------
@@ -199,16 +227,19 @@ class Outline:
         numbers = np.asarray(params, np.float64).reshape(-1)
         if self.network is not None:
             return self._with_weights(numbers.reshape(1, -1), about)
-        two_classes = self.outputs == 2 and not self.several
+        two_classes = self.outputs == 2 and not self.multilabel
         dim = self.columns.dim
         if self.columns.centre is None:
-            for vectors in (1, 2) if two_classes else (self.outputs,):
-                centre_size = len(numbers) - vectors * (dim + 1)
+            # with a first stage: weights of one more feature, then a centre, perhaps with axes
+            possible_weight_vectors = (1, 2) if two_classes else (self.outputs,)
+            for weight_vectors in possible_weight_vectors:
+                centre_size = len(numbers) - weight_vectors * (dim + 1)
                 if centre_size in (dim, (1 + AXES) * dim):
-                    columns = self.columns.less(numbers[-centre_size:])
+                    columns = self.columns.with_centre(numbers[-centre_size:])
                     centred = replace(self, columns=columns)
                     return centred.model(numbers[:-centre_size], about)
         if two_classes and len(numbers) == dim:
+            # scores -s/2 and s/2 have the difference s, the score of the second class
             numbers = np.concatenate([-numbers, numbers]) / 2
         if len(numbers) != self.outputs * dim:
             fail("params", f"{self.outputs} x {dim} numbers", len(numbers))
@@ -222,7 +253,7 @@ class Outline:
             target=self.target,
             network=self.network,
             shares=self.shares,
-            several=self.several,
+            multilabel=self.multilabel,
             weights=weights,
             about={} if about is None else about,
         )
@@ -235,17 +266,24 @@ class Outline:
             "target": None if self.target is None else self.target.as_dict(),
             "network": None if self.network is None else name_of(self.network),
             "shares": self.shares,
-            "several": self.several,
+            "several": self.multilabel,
         }
 
     @classmethod
     def from_dict(cls, saved: JsonObject, network: str | MakeNetwork | None = None) -> Outline:
-        """Return the outline that `as_dict` gave, which holds the name of its network alone.
+        """Return the outline from a dictionary that `as_dict` returned.
+
+        Parameters
+        ----------
+        saved
+            The dictionary; it holds the name of a network, not the network.
+        network
+            Function that returns the network, or its name "module:function".
 
         Raises
         ------
         ValueError
-            If it has a network that is not given.
+            If the outline has a network and `network` is None.
         """
         name = saved.get("network")
         make_network: MakeNetwork | None = None
@@ -269,34 +307,35 @@ class Outline:
             target=target,
             network=make_network,
             shares=tuple(shares) if shares else None,
-            several=bool(saved.get("several")),
+            multilabel=bool(saved.get("several")),
         )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Model(Outline):
-    """A model of public numbers and released weights.
+    """A trained model: public facts and released weights.
 
-    It holds nothing but what was released and what was public, so it may be published with the
-    epsilon of `privacy`.
+    The model holds only public facts and releases. It may be published under the guarantee in
+    ``about["privacy"]``.
 
     Parameters
     ----------
-    columns, classes, target, network, shares, several
+    columns, classes, target, network, shares, multilabel
         The public facts about the model, each as in `Outline`.
     weights
-        Shape (outputs, ``columns.dim``): one row for each class, or one for a regression. Of a
-        network, all its parameters: shape (1, parameters).
+        Weights of a linear model, shape (outputs, ``columns.dim``): one row for each class or
+        label, or one row for a regression. All parameters of a network, shape (1, parameters).
     about
-        Further facts in plain types, such as the privacy report (``privacy``).
+        Further facts in plain types, such as the privacy report (key ``privacy``).
     calibration
-        The map of the predictions of a regression, see `dpmesh.algorithms.Calibrated`; None if
-        they are as they were learned.
+        Correction of the predictions of a regression, see `dpmesh.algorithms.Calibrated`; None for
+        no correction.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, or `classes` and `target` are both given.
+        If shapes do not fit, `classes` and `target` are both set, or a classifier has a
+        calibration.
 
     Examples
     --------
@@ -326,7 +365,7 @@ class Model(Outline):
 
         if self.classes is None:
             kind = "regression"
-        elif self.several:
+        elif self.multilabel:
             kind = f"{len(self.classes)} labels"
         else:
             kind = f"{len(self.classes)} classes"
@@ -339,7 +378,7 @@ class Model(Outline):
 
     @property
     def params(self) -> npt.NDArray[np.float64]:
-        """All released parameters, as `Outline.model` takes them: shape (dim,)."""
+        """All released parameters in one vector, as `Outline.model` accepts it."""
         return np.concatenate([self.weights.reshape(-1), self.columns.centre or ()])
 
     def scores(self, table: TableLike) -> npt.NDArray[np.float64]:
@@ -348,20 +387,20 @@ class Model(Outline):
         Parameters
         ----------
         table
-            A pandas or pyarrow table with the model's columns, in any order and among others, or an
-            array of shape (records, columns). Where `columns` are `Features`: an array or a sparse
-            matrix, prepared as the training data were.
+            A table with the model's columns by name, as for `Columns.encode_table`, or an array of
+            shape (records, columns). If `columns` are `Features`: an array or a sparse matrix of
+            features, prepared like the training data.
 
         Raises
         ------
         ValueError
-            If a column is missing or holds something else.
+            If a column is missing, or holds values that its range does not allow.
 
         Warns
         -----
         UserWarning
-            If values cannot be read or are not listed, or a column that may be missing is absent:
-            they count as missing.
+            If values count as missing: they cannot be read or are not listed, or the table lacks
+            their column.
         """
         features: Any
         if isinstance(self.columns, Features):
@@ -376,18 +415,24 @@ class Model(Outline):
         return self.calibrated(np.asarray(features @ self.weights.T))
 
     def calibrated(self, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the scores of the weights as the calibration maps them, if there is one."""
+        """Return scores after the calibration; unchanged if the model has none."""
         if self.calibration is None:
             return scores
         return self.calibration.of_scores(scores, self.target)
 
     def predict(self, table: TableLike) -> Cells:
-        """Return the class of each record, or the predicted number, shape (records,).
+        """Return the predicted class or number of each record, shape (records,).
 
-        Of labels: 1 for those that a record has and 0 for others, shape (records, labels).
+        With `multilabel`: 1 for each label that is predicted and 0 for others, shape (records,
+        labels).
+
+        Parameters
+        ----------
+        table
+            As for `scores`.
         """
         scores = self.scores(table)
-        if self.several:
+        if self.multilabel:
             return (scores > 0).astype(np.int64)
         if self.classes is not None:
             return np.asarray(self.classes[scores.argmax(axis=1)])
@@ -400,17 +445,23 @@ class Model(Outline):
         return np.asarray(np.clip(predicted, low, high))
 
     def predict_proba(self, table: TableLike) -> npt.NDArray[np.float64]:
-        """Return the probability of each class, or each label, shape (records, classes).
+        """Return the probability of each class, or of each label, shape (records, classes).
+
+        Parameters
+        ----------
+        table
+            As for `scores`.
 
         Raises
         ------
         ValueError
-            If this is a regression, or as `scores`.
+            If the model is a regression, or as `scores`.
         """
         if self.classes is None:
             fail("model", "a classifier", "a regression, which has no probabilities")
         scores = self.scores(table)
-        if self.several:
+        if self.multilabel:
+            # the logistic function, whose exponential must not overflow
             return np.asarray(1 / (1 + np.exp(-np.clip(scores, -500, 500))))
         odds = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(odds / odds.sum(axis=1, keepdims=True))
@@ -424,7 +475,7 @@ class Model(Outline):
         Raises
         ------
         OSError
-            If it cannot be written; an older file is then unchanged.
+            If the file cannot be written; an older file of this name is then unchanged.
         """
         about = {
             "format": _FORMAT if self.calibration is None else _CALIBRATED_FORMAT,
@@ -442,26 +493,27 @@ class Model(Outline):
     def load(
         cls, path: str | os.PathLike[str], *, network: str | MakeNetwork | None = None
     ) -> Model:
-        """Return the model that `save` wrote; nothing of the simulator is imported.
+        """Return the model from a file that `save` wrote.
 
         Parameters
         ----------
         path
-            The file.
+            Path of the file.
         network
-            Of a network, the function that makes it, or "module:function": the file holds no code,
-            and what it names is not run unasked.
+            Function that returns the network, or its name "module:function", if the model is a
+            network. The file holds no code, and the name in the file is not imported.
 
         Raises
         ------
         ValueError
-            If the file holds no such model, or one of a network that is not given.
+            If the file holds no model, or the model is a network and `network` is None.
         OSError
-            If it cannot be read.
+            If the file cannot be read.
         """
         instance("path", path, "the path of a file that Model.save wrote", str, os.PathLike)
         try:
-            content = io.BytesIO(Path(path).read_bytes())  # where no offset is an error of the disk
+            # read whole first: a false offset in a file must not look like an error of the disk
+            content = io.BytesIO(Path(path).read_bytes())
             check_archive(content)
             with np.load(content, allow_pickle=False) as archive:
                 weights = archive["weights"]

@@ -1,4 +1,9 @@
-"""Public ranges of columns, read from TOML files and mappings."""
+"""Public ranges of columns and labels, read from TOML files and mappings.
+
+`as_range` and `as_label` convert the *description* of a range, such as ``[0, 100]`` or
+``{"flag": True}``, to an object of `dpmesh.tables.kinds`. Files of ranges and the parameter
+`ranges` of `Columns.of` consist of such descriptions.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ BLANK = "FILL IN"
 """Text in a draft of ranges that the user must replace by public knowledge."""
 
 RELEASED = "released by dpmesh"
-"""Key, in a file of ranges, of the private release that its bounds come from."""
+"""Key, in a file of ranges, of the description of the DP release that gave the bounds."""
 
 _KINDS_EXPECTED = (
     "[low, high] for numbers, a list of categories, {flag = true}, "
@@ -42,11 +47,11 @@ def read_ranges(
     path
         Path of the file.
     released
-        Bounds in a file may stem from a DP release of the data, which has an epsilon. The function
-        appends the description of this release to the list `released`, and the caller must count
-        its epsilon. With None a file with such bounds is an error.
+        The bounds in a file may come from a DP release of the data, which has an epsilon. The
+        function appends the description of this release to the list `released`, and the caller must
+        count its epsilon. With None a file with such bounds is an error.
     blanks
-        True if the file may have blanks: ranges that were not filled in yet.
+        True to accept a draft, in which some ranges are not filled in yet.
 
     Returns
     -------
@@ -89,26 +94,27 @@ def _has_blank(content: object) -> bool:
 
 
 def as_range(name: str, form: object) -> Kind:
-    """Return the range of one column from its form in a file or a mapping.
+    """Return the range of a column from its description in a file or a mapping.
 
     Parameters
     ----------
     name
         Name of the column, for errors.
     form
-        ``[low, high]``, a list of categories, a table such as ``{"flag": True}``, or a range.
+        Description of the range: ``[low, high]``, a list of categories, or a table such as
+        ``{"flag": True}``. An object of `dpmesh.tables.kinds` is returned unchanged.
 
     Raises
     ------
     ValueError
-        If it has another form.
+        If `form` is none of these, or its content is invalid.
     """
     if isinstance(form, (Number, Flag, Dates, Category)):
         return form
-    if hasattr(form, "tolist"):  # an array, or the index of a table
+    if hasattr(form, "tolist"):  # an array, or an index of pandas
         form = form.tolist()
     try:
-        kind = _kind_of_form(form)
+        kind = _kind_of_description(form)
     except (TypeError, ValueError) as error:
         raise ValueError(f"ranges of {name}: {error}") from error
     if kind is None:
@@ -116,25 +122,34 @@ def as_range(name: str, form: object) -> Kind:
     return kind
 
 
-def _kind_of_form(form: object) -> Kind | None:
-    """Return the kind that a table, two ends or a list of categories describes; None for others."""
-    if isinstance(form, Mapping):
-        return _kind_of_table(dict(form))
-    if are_ends(form):
-        low, high = form
+def _kind_of_description(description: object) -> Kind | None:
+    """Return the kind that a table, two numbers or a list of categories describes, or None."""
+    if isinstance(description, Mapping):
+        return _kind_of_table(dict(description))
+    if are_ends(description):
+        low, high = description
         return Number(low=low, high=high)
-    if isinstance(form, (list, tuple)):
-        return Category(categories=tuple(form))
+    if isinstance(description, (list, tuple)):
+        return Category(categories=tuple(description))
     return None
 
 
 def as_label(name: str, form: object) -> Number | Category:
-    """Return the range of a label: classes, or the range of a number.
+    """Return the range of a label from its description: classes, or the range of a number.
+
+    Parameters
+    ----------
+    name
+        Name of the label's column, for errors.
+    form
+        Description of the range, as for `as_range`, such as ``{"classes": ["no", "yes"]}``,
+        ``{"target": [0, 100]}`` or ``{"counts": 50}``.
 
     Raises
     ------
     ValueError
-        If it has another form, or is a bare list of two numbers, which could be either.
+        If `form` describes no label, or is a bare list of two numbers, which could be classes or
+        bounds.
     """
     if are_ends(form):
         ends = f"{form[0]:.15g}, {form[1]:.15g}"
@@ -150,17 +165,18 @@ def as_label(name: str, form: object) -> Number | Category:
 
 
 def as_labels(forms: Mapping[str, object]) -> Label:
-    """Return the range of a label, or of several labels of a record.
+    """Return the range of a label, or of the labels of multi-label learning.
 
     Parameters
     ----------
     forms
-        The form of the range of each label, by its column.
+        Description of the range of each label, as for `as_label`, by its column. Several columns
+        are binary labels, see `Labels`.
 
     Raises
     ------
     ValueError
-        If a range has another form.
+        If a description is invalid.
     """
     if len(forms) == 1:
         ((name, form),) = forms.items()
@@ -170,12 +186,12 @@ def as_labels(forms: Mapping[str, object]) -> Label:
 
 
 def columns_of(label: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns of one label, of several labels, or of none as a tuple.
+    """Return the names of the columns of one label, of several labels, or of none (empty).
 
     Raises
     ------
     ValueError
-        If one is named twice or has no name, or there are none in a list, or too many.
+        If a name is empty or occurs twice, a list is empty, or there are more than `MOST_LABELS`.
     """
     if label is None:
         return ()
@@ -191,7 +207,7 @@ def columns_of(label: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _kind_of_table(table: JsonObject) -> Kind | None:
-    """Return the kind that a table of a file describes; None if it has other keys."""
+    """Return the kind that a table of a file describes; None if its keys fit no kind."""
     missing = table.pop("missing", False)
     if not isinstance(missing, bool):
         fail("missing", "true or false", repr(missing))
@@ -204,7 +220,7 @@ def _kind_of_table(table: JsonObject) -> Kind | None:
         return Flag(missing=missing)
     if "dates" in keys and keys <= {"dates", "format", "zone"}:
         return Dates(**table, missing=missing)
-    if keys == {"categories"}:  # which may always be missing
+    if keys == {"categories"}:  # `missing` is ignored: categories may always be missing
         return Category(categories=table["categories"])
     if keys in ({"classes"}, {"classes", "shares"}):
         return Category(categories=table["classes"], shares=table.get("shares"))
@@ -212,7 +228,7 @@ def _kind_of_table(table: JsonObject) -> Kind | None:
 
 
 def _number_of_table(table: JsonObject, *, missing: bool) -> Number:
-    """Return the range of numbers whose ends stand under the table's one key."""
+    """Return the range of a table whose one key holds ``[low, high]``."""
     ((key, ends),) = table.items()
     if not isinstance(ends, (list, tuple)) or len(ends) != 2:
         fail(key, "[low, high]", repr(ends))

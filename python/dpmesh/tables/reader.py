@@ -1,4 +1,7 @@
-"""Files of records: text with a header, Parquet, Arrow or Feather, and numpy's archives."""
+"""Files of records: text with a header, Parquet, Arrow or Feather, and numpy's archives.
+
+`open_table` reads a file into a `Table` of this package; `read_table` reads it into pandas.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +24,39 @@ _TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _BINARY = (".parquet", ".arrow", ".feather")
 _PACKED = (".gz", ".bz2")
 _INDEX = "__index_level_"
-"""Prefix of the names of columns in which pandas writes its index."""
+"""Prefix of the names of the columns to which pandas writes its index."""
 
 
 def read_table(path: str | os.PathLike[str], text_format: TextFormat | None = None) -> TableLike:
     """Read a file into a pandas table: text with a header, Parquet, Arrow, Feather or npz.
 
-    Every value of a text file (``.csv``, ``.tsv``, ``.txt``, ``.dat``, ``.data``, also with ``.gz``
-    or ``.bz2``) stays the text that it is: public ranges say what it means, see `dpmesh.tables`. A
-    line is a record, and is read by itself. What `text_format` leaves open is taken from the header
+    Values of a text file (``.csv``, ``.tsv``, ``.txt``, ``.dat``, ``.data``, also with ``.gz`` or
+    ``.bz2``) stay texts: their public ranges decide on their type, see `dpmesh.tables`. Each line
+    is a record, read by itself. Settings that `text_format` does not state follow from the header
     line alone. Bytes that cannot be decoded become U+FFFD, so that their value cannot be read.
+
+    Parameters
+    ----------
+    path
+        Path of the file.
+    text_format
+        Format of a text file; None for the defaults of `TextFormat`.
 
     Raises
     ------
     ImportError
         If pandas is not installed, or a file needs pyarrow (extra ``pandas``).
     ValueError
-        If the file is none of these, or a line does not fit the header: the message names it.
+        If the file is of another kind, or a line does not fit the header. The message names the
+        line.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     with needed_by("reading a table"):
         import pandas
     table = open_table(path, text_format)
     columns = {
-        # A column of objects stays one: pandas may else decide on a type by all of its cells.
+        # a stated dtype keeps pandas from inferring a type from all cells of a column
         name: pandas.Series(column, dtype=column.dtype)
         for name, column in zip(table.names or (), table.columns, strict=True)
     }
@@ -53,18 +64,23 @@ def read_table(path: str | os.PathLike[str], text_format: TextFormat | None = No
 
 
 def open_table(path: str | os.PathLike[str], text_format: TextFormat | None = None) -> Table:
-    """Return the columns of a file, as `read_table` reads them.
+    """Read a file into a `Table`, as `read_table` does into pandas.
 
-    An array X of several columns in an npz file has X0, X1, and so on.
+    The columns of a two-dimensional array X in an npz file are named X0, X1, and so on.
+
+    Parameters
+    ----------
+    path, text_format
+        As for `read_table`.
 
     Raises
     ------
     ImportError
-        If pyarrow is not installed, which reads Parquet, Arrow and Feather.
+        If the file is Parquet, Arrow or Feather, and pyarrow is not installed.
     ValueError
-        If the file is of no known kind, or is damaged.
+        If the file is of an unknown kind, is damaged, or a line does not fit the header.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     instance("path", path, "the path of a file", str, os.PathLike)
     file = os.fspath(path)
@@ -87,7 +103,7 @@ def open_table(path: str | os.PathLike[str], text_format: TextFormat | None = No
 
 
 def _read_arrow(file: str, suffix: str) -> Table:
-    """Return the columns of a file that pyarrow reads."""
+    """Return the columns of a Parquet, Arrow or Feather file, without an index of pandas."""
     with needed_by("reading Parquet, Arrow or Feather"):
         import pyarrow as pa
         from pyarrow import feather, parquet

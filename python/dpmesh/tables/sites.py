@@ -1,4 +1,9 @@
-"""The records of several files, read by the same public ranges, and the site of each."""
+"""Reading of several files of records by the same public ranges, with the site of each record.
+
+Each file is a site, or a column names the site of each record. The command line and experiment
+files call `find_files`, `read_sites` and then `site_notices`, which warns of site names that may be
+the same site and of records that are at two sites. Estimators call `site_of_each` for `groups`.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +30,9 @@ from dpmesh.tables.cells import (
     value_of,
 )
 from dpmesh.tables.columns import Columns, Encoded
-from dpmesh.tables.copies import copied, fingerprints
-from dpmesh.tables.labels import REMEDY, Label, labelled
-from dpmesh.tables.table import ColumnLike, Table, own_types, without_mask
+from dpmesh.tables.copies import describe_copies, fingerprints
+from dpmesh.tables.labels import REMEDY, Label, labels_and_records
+from dpmesh.tables.table import ColumnLike, Table, array_keeping_types, without_mask
 
 
 class FileRecords(NamedTuple):
@@ -38,13 +43,13 @@ class FileRecords(NamedTuple):
     table
         All columns of the records that have a label.
     labels
-        Label of each record, as `dpmesh.tables.labels.labelled` returns them.
+        Label of each record, as `dpmesh.tables.labels.labels_and_records` returns it.
     encoded
         Features of the records.
     sites
         Name of each record's site, shape (records,).
     notices
-        Sentences for the file's owner, which name the file.
+        Sentences for the owner of the file, about clipped, unreadable and left out values.
     """
 
     table: Table
@@ -54,15 +59,15 @@ class FileRecords(NamedTuple):
     notices: list[str]
 
 
-def existing(patterns: Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Return the files of these names, or that match patterns such as ``sites/*.csv``.
+def find_files(patterns: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return the paths of files, by name or by a pattern such as ``sites/*.csv``.
 
     Raises
     ------
     FileNotFoundError
-        If a pattern matches none.
+        If a name or pattern matches no file.
     ValueError
-        If there is no pattern, or two files are the same.
+        If `patterns` is empty, or a file is listed twice.
     """
     if not patterns:
         fail("files", "at least 1 file", "none")
@@ -84,7 +89,7 @@ def existing(patterns: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 
 def names_of(paths: Sequence[str]) -> list[str]:
-    """Return the names of the sites that files are: without folders, if they differ so."""
+    """Return a site name for each file: its stem, or all paths if two stems are equal."""
     stems = [Path(path).stem for path in paths]
     if len(set(stems)) < len(stems):
         return [*paths]
@@ -92,12 +97,19 @@ def names_of(paths: Sequence[str]) -> list[str]:
 
 
 def sites_of(name: str, cells: Cells) -> Cells:
-    """Return the name of each record's site, see `dpmesh.tables.cells.name_of`.
+    """Return the name of each record's site, shape (records,).
+
+    Parameters
+    ----------
+    name
+        Name of the column of sites, for errors.
+    cells
+        Cells of the column, shape (records,), named by `dpmesh.tables.cells.name_of`.
 
     Raises
     ------
     TableError
-        If a record has none, or one that is not exact.
+        If a record has no site, or its site is a rounded float or an undecodable text.
     """
     sites = []
     for record, cell in enumerate(cells.tolist()):
@@ -116,13 +128,16 @@ def sites_of(name: str, cells: Cells) -> Cells:
 
 
 def has_no_site(cell: object) -> bool:
-    """Return True if a cell names no site. NA, the code of a country, is a name."""
+    """Return True if a cell names no site. The text NA, the code of a country, is a name."""
     name = name_of(cell)
     return name is None or not name.strip()
 
 
-def alike(sites: Iterable[str]) -> list[str]:
-    """Describe in sentences which names of sites may be meant to be one, if any."""
+def confusable_names(sites: Iterable[str]) -> list[str]:
+    """Describe site names that may be mistakes, in sentences for the owner of the data.
+
+    These are words for missing values, and names that differ in case, blanks or notation alone.
+    """
     names = sorted(set(sites))
     notices = [
         f"{shown(name)} is taken as the name of a site" for name in names if usually_missing(name)
@@ -132,23 +147,32 @@ def alike(sites: Iterable[str]) -> list[str]:
         number = value_of(name.strip())
         key = name.strip().casefold() if number is None else number
         spellings.setdefault(key, []).append(name)
-    groups = [", ".join(map(shown, group)) for group in spellings.values() if len(group) > 1]
-    return [*notices, *(f"{group} are different sites" for group in groups)]
+    similar = [", ".join(map(shown, group)) for group in spellings.values() if len(group) > 1]
+    return [*notices, *(f"{names_of_group} are different sites" for names_of_group in similar)]
 
 
 def site_of_each(groups: ColumnLike, records: int) -> Cells:
-    """Return the site of each record, shape (records,); zeros if all are at one.
+    """Return the site of each record from the parameter `groups`, shape (records,).
+
+    Sites are integers or texts; all are 0 if `groups` is None.
+
+    Parameters
+    ----------
+    groups
+        The site of each record, as for an estimator's `fit`.
+    records
+        Number of records.
 
     Raises
     ------
     ValueError
-        If `groups` has another length or shape, or misses sites.
+        If `groups` has another length or shape, or a record has no site.
     """
     if groups is None:
         return np.zeros(records, dtype=np.int64)
     if isinstance(groups, str):
         fail("groups", "the site of each record, such as table['site']", repr(groups))
-    owners = own_types(without_mask(groups))
+    owners = array_keeping_types(without_mask(groups))
     if owners.shape not in ((records,), (records, 1)):
         expected = f"the site of each of the {records} records"
         if owners.ndim == 1:
@@ -171,28 +195,29 @@ def read_sites(
     drop: bool = False,
     on_file: Callable[[], object] | None = None,
 ) -> list[FileRecords]:
-    """Return the records of each file.
+    """Encode the records of each file.
 
     Parameters
     ----------
     paths, tables
-        The files, and their tables.
+        The files, and the table of each file.
     columns
         The columns that a model reads.
     labels, target
-        The columns to predict, and what they may be; None: all labels are 0.
+        Names of the label's columns, and the public range of the label. With a range of None all
+        labels are 0.
     site
-        The column that names the site; by default each file is one.
+        Name of the column of sites; by default each file is a site.
     drop
         True to leave out records without a label or a site.
     on_file
-        Called after each file, to show progress.
+        Function without arguments, called after each file, for example to show progress.
 
     Raises
     ------
     ValueError
-        If a column is in none of the tables, or one holds what the ranges do not allow: the error
-        names file, record, column and value.
+        If a column is in none of the tables, or a cell holds a value that its range does not allow.
+        The error names file, record, column and value.
     """
     _require_columns("label", labels, tables)
     if site is not None:
@@ -210,7 +235,10 @@ def read_sites(
 
 
 def _require_columns(argument: str, names: Iterable[str], tables: Sequence[Table]) -> None:
-    """Fail unless each of the columns is in one of the tables."""
+    """Fail unless each of the columns is in at least one of the tables.
+
+    `argument` is the name of the parameter with the columns, for the error.
+    """
     existing_names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
     for name in names:
         if name not in existing_names:
@@ -228,7 +256,9 @@ def _read_file(
     *,
     drop: bool,
 ) -> FileRecords:
-    """Return the records of one table; one error reports all columns that do not fit.
+    """Encode the records of one table; one error reports all columns that do not fit.
+
+    Parameters are as of `read_sites`; `file_site` is the site of all records if `site` is None.
 
     Raises
     ------
@@ -243,7 +273,7 @@ def _read_file(
         records = table.take(~without_site)
     problems = Problems()
     with problems.collected():
-        labels, records = labelled(label_names, target, records, drop=drop)
+        labels, records = labels_and_records(label_names, target, records, drop=drop)
     with problems.collected():
         encoded = columns.encode_table(records)
     sites = np.full(records.records, file_site)
@@ -259,27 +289,27 @@ def _read_file(
 
 
 def _dropped_notice(dropped: int, names: Sequence[str]) -> str:
-    """Describe how many records are left out since they have no value in one of these columns."""
+    """Describe the number of records left out for a missing value in one of these columns."""
     records = "1 record is" if dropped == 1 else f"{dropped} records are"
     return f"{records} left out: no {' or no '.join(names)}"
 
 
-def doubts(files: Sequence[FileRecords], site: str | None) -> list[str]:
-    """Describe in sentences what is doubtful about the sites: names that are alike, and copies.
+def site_notices(files: Sequence[FileRecords], site: str | None) -> list[str]:
+    """Describe doubtful sites in sentences: names that may be the same site, and copied records.
 
     Parameters
     ----------
     files
         Records of each file, as `read_sites` returns them.
     site
-        The column that names the site, if there is one.
+        Name of the column of sites; None if each file is a site.
     """
     owners = np.concatenate([file.sites for file in files])
     names, codes = np.unique(owners, return_inverse=True)
     partition = [np.flatnonzero(codes == code) for code in range(len(names))]
     records = np.concatenate([fingerprints(file.table, without=site) for file in files])
-    notices = alike(names.tolist())
-    copies = copied(records, partition, names)
+    notices = confusable_names(names.tolist())
+    copies = describe_copies(records, partition, names)
     if copies is not None:
         notices.append(copies)
     return notices

@@ -1,4 +1,8 @@
-"""Tables of records: pandas, pyarrow, dictionaries of columns, arrays."""
+"""Conversion of tables of other libraries to a `Table`: pandas, polars, pyarrow, dicts, arrays.
+
+A cell keeps its type: a missing cell in a column of integers does not turn the others into floats.
+So no record changes how another record is read.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +24,12 @@ ColumnLike: TypeAlias = Any
 
 
 class Table(NamedTuple):
-    """A table: columns of equal length, with names or without.
+    """A table: columns of equal length, with or without names.
 
     Attributes
     ----------
     names
-        Names of the columns; None for an array, whose columns have none.
+        Names of the columns; None for the columns of an array.
     columns
         Cells of each column, shape (records,).
 
@@ -48,12 +52,12 @@ class Table(NamedTuple):
         return 0
 
     def select(self, names: Sequence[str]) -> Table:
-        """Return these columns, in this order.
+        """Return the named columns, in this order; all columns of a table without names.
 
         Raises
         ------
         ValueError
-            If one is not in the table; of an array, if the number of columns differs.
+            If the table lacks a column. Without names: if the number of columns differs.
         """
         if self.names is None:
             if len(self.columns) != len(names):
@@ -68,13 +72,13 @@ class Table(NamedTuple):
         return Table(tuple(names), tuple(columns[name] for name in names))
 
     def with_missing(self, names: Sequence[str]) -> Table:
-        """Return the table with columns of these names, which hold no value."""
+        """Return the table with additional columns of these names, whose cells are all None."""
         missing = np.full(self.records, None, dtype=object)
         all_names = (*(self.names or ()), *names)
         return Table(all_names, (*self.columns, *[missing] * len(names)))
 
     def take(self, records: Cells) -> Table:
-        """Return the records at these indices, or those that a mask selects."""
+        """Return a table of the records at these indices, or selected by a mask."""
         return Table(self.names, tuple(column[records] for column in self.columns))
 
 
@@ -84,16 +88,16 @@ def as_table(value: TableLike) -> Table:
     Parameters
     ----------
     value
-        A pandas, polars or pyarrow table, or any other with Arrow's interface
-        (``__arrow_c_stream__``); a pyarrow record batch; a mapping of names to columns; an array of
-        shape (records, columns), or a structured one, whose fields are columns.
+        A pandas, polars or pyarrow table, or any other table with Arrow's interface
+        (``__arrow_c_stream__``); a pyarrow record batch; a mapping from names to columns; an array
+        of shape (records, columns); or a structured array, whose fields are columns.
 
     Raises
     ------
     ImportError
-        If pyarrow is not installed, which reads polars' and other tables.
+        If the table needs pyarrow, as those of polars do, and pyarrow is not installed.
     ValueError
-        If it is none of them, or names two columns alike.
+        If `value` is none of these, two columns have the same name, or lengths differ.
     """
     if isinstance(value, Table):
         return value
@@ -133,12 +137,13 @@ def _table_of_array(array: Cells) -> Table:
 
 
 def rows(table: TableLike, chosen: npt.NDArray[np.int64]) -> TableLike:
-    """Return records of a table or of an array, by index, in the same type.
+    """Return some records of a table or of an array, by index, in the same type.
 
     Parameters
     ----------
     table
-        A table in any form that `as_table` accepts, or an array.
+        A pandas, polars or pyarrow table, a `Table`, or an array. A table of polars or pyarrow is
+        returned as a pyarrow table.
     chosen
         Indices of the records, in the order of the result.
     """
@@ -152,21 +157,27 @@ def rows(table: TableLike, chosen: npt.NDArray[np.int64]) -> TableLike:
 
 
 def is_arrow(value: TableLike) -> bool:
-    """Return True if a value has Arrow's interface for tables, as those of polars and pyarrow."""
+    """Return True for a table or record batch of pyarrow, or a table with Arrow's interface."""
     if isinstance(value, np.ndarray) or not hasattr(value, "columns"):
         return hasattr(value, "column_names") and hasattr(value, "to_pylist")
     return hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
 
 
 def cells_of(values: ColumnLike) -> Cells:
-    """Return an array; a list keeps each of its cells as it is, and masked ones are missing."""
+    """Convert values to an array of cells: a list becomes an array of objects, unconverted.
+
+    Masked elements of a numpy array become missing values.
+    """
     if isinstance(values, np.ndarray):
         return np.asarray(without_mask(values))
     return np.array(values, dtype=object)
 
 
-def own_types(values: ColumnLike) -> Cells:
-    """Return an array; cells of a list keep their types if these differ."""
+def array_keeping_types(values: ColumnLike) -> Cells:
+    """Convert values to an array; the cells of a list of several types stay objects, unconverted.
+
+    `numpy.asarray` would convert the list ``[1, "a"]`` to texts.
+    """
     array: Cells = np.asarray(values)
     if not isinstance(values, (list, tuple)) or array.ndim != 1:
         return array
@@ -177,7 +188,7 @@ def own_types(values: ColumnLike) -> Cells:
 
 
 def without_mask(values: ColumnLike) -> ColumnLike:
-    """Return an array with missing values (NaN, or None) in the place of masked ones."""
+    """Replace the masked elements of an array by NaN or None; return other values unchanged."""
     if not np.ma.isMaskedArray(values):
         return values
     mask = np.ma.getmaskarray(values)
@@ -192,15 +203,15 @@ def without_mask(values: ColumnLike) -> ColumnLike:
 
 
 def array_of(values: Sequence[object]) -> Cells:
-    """Return values of public knowledge, such as classes, as one array that keeps each exactly."""
+    """Convert public values, such as classes, to an array; objects if floats would round them."""
     array = np.array(values)
     if array.dtype.kind == "f" and array.tolist() != [*values]:
         return cells_of(values)
     return array
 
 
-def joined(parts: Sequence[Cells]) -> Cells:
-    """Return parts of a column as one; the type of one part does not change cells of another."""
+def concatenate_cells(parts: Sequence[Cells]) -> Cells:
+    """Concatenate parts of a column; parts of different types become objects, unconverted."""
     if len({part.dtype for part in parts}) > 1:
         parts = [part.astype(object) for part in parts]
     return np.concatenate(parts)
@@ -219,7 +230,7 @@ def _cells_of_mapping(name: str, values: ColumnLike) -> Cells:
 
 
 def _cells_of_pandas(column: ColumnLike) -> Cells:
-    """Return the cells of a column; a missing one does not change the type of others."""
+    """Return the cells of a pandas column; with missing cells, the others keep their type."""
     cells: Cells
     if isinstance(column.dtype, np.dtype):
         cells = column.to_numpy()
@@ -240,14 +251,14 @@ def _as_arrow(value: TableLike) -> Any:
 
 
 def _cells_of_arrow(column: ColumnLike) -> Cells:
-    """Return the cells of a column; a missing one does not change the type of others."""
+    """Return the cells of an Arrow column; with missing cells, the others keep their type."""
     import pyarrow as pa
 
     kind = column.type
     if pa.types.is_dictionary(kind):
         return cells_of(column.to_pylist())
     if pa.types.is_timestamp(kind) and kind.tz is not None:
-        # As datetimes: numpy's have no time zone.
+        # converted to objects of datetime, since numpy's times have no time zone
         column = column.cast(pa.timestamp("us", kind.tz), safe=False)
         return cells_of(column.to_pylist())
     if column.null_count and (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):

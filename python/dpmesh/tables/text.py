@@ -1,7 +1,11 @@
-"""Text files of records. A file is cut into lines first, and each line is read by itself.
+"""Reading of text files of records, such as CSV: `parse` cuts a file into lines and reads each.
 
-Encoding, separator and ends of lines follow from options and from the header line, never from
-records: so one record's bytes cannot decide how another record is read.
+Encoding, separator and line ends follow from the options (`TextFormat`) and from the header line,
+never from records. Each line is decoded and split by itself. So the bytes of one record cannot
+decide how another record is read, unless the option `multiline` is set.
+
+The steps of `parse`: `_encoding`, `_lines`, `_header`, `_cells`. Each raises a `_MisfitsError`,
+which lists faulty lines, numbered from 1.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from dpmesh.tables.cells import UNDECODED, Cells, number_of, with_decimal_comma
 from dpmesh.tables.table import Table
 
 SEPARATORS = (",", ";", "\t", "|")
-"""Separators that a header line shows by itself."""
+"""Separators that are recognized in a header line."""
 
 _MARKS = {
     codecs.BOM_UTF8: "utf-8",
@@ -32,55 +36,58 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
-"""Encodings by their byte-order mark; that of UTF-32 begins as that of UTF-16, so it is first."""
+"""Encodings by byte-order mark. UTF-32 comes before UTF-16, whose mark is a prefix of its mark."""
 
 _UNITS = {"utf-16-le": "<u2", "utf-16-be": ">u2", "utf-32-le": "<u4", "utf-32-be": ">u4"}
-"""Numpy's types for encodings whose characters are several bytes wide."""
+"""Numpy's types of the code units of encodings with several bytes each."""
 
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?')
+"""A first line such as ``sep=;``, with which a spreadsheet states the separator."""
+
 _AT_ONCE = 2**18
-"""Cells that are dealt to columns at once."""
+"""Number of cells that are distributed to columns at once."""
 
 _MOST_PROBLEMS = 5
-"""Lines that one error describes."""
+"""Largest number of faulty lines that one error describes."""
 
 _BACKSLASHED = '\\"'
+"""A quotation mark that is escaped by a backslash inside of a quoted value."""
+
 _SPANS = "state multiline=True if quoted values may span lines (--multiline)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextFormat:
-    """Public facts about how a text file writes a table.
+    """Format of a text file of records: public settings that no record decides on.
 
     Parameters
     ----------
     separator
-        Character between two values. A blank stands for one or more blanks. Default: of comma,
-        semicolon, tab and bar the most frequent one in the header line.
+        Character between two values. A blank stands for one or more blanks. Default: the most
+        frequent of comma, semicolon, tab and bar in the header line.
     decimal
         Decimal mark of numbers. Default: a comma if a semicolon separates values, else a point.
-        Beside decimal commas, ``1.5`` is a number, too; ``1.234`` is refused, since the point may
-        group digits. If the comma is a default, ``1,234`` is refused likewise.
+        With decimal commas, ``1.5`` is a number, too, but ``1.234`` is refused, since the point may
+        group digits. If the comma is a default, ``1,234`` is also refused.
     encoding
-        Text encoding of Python, such as ``latin-1``. Default: that of a byte-order mark; else
-        UTF-8, cp1252 if the header line is not UTF-8, or UTF-16 if it has zero bytes. Without
-        a header, name the byte order, such as ``utf-16-le``.
+        Text encoding of Python, such as ``latin-1``. Default: by the byte-order mark; without a
+        mark UTF-8, or cp1252 if the header line is not UTF-8, or UTF-16 if it has zero bytes. With
+        ``header=False``, name the byte order, such as ``utf-16-le``.
     header
-        Whether the first line names the columns. False names them x0, x1, and so on; then separator
-        and encoding have fixed defaults, comma and UTF-8. Default: True, and a first line of
-        numbers is refused.
+        True if the first line names the columns. False for a file without a header: the columns are
+        named x0, x1, and so on, and the default separator and encoding are comma and UTF-8.
+        Default: True, but a first line of numbers is refused.
     escape
-        Character that takes the meaning of the next one, such as a backslash before a quotation
-        mark. Default: none; a mark inside of a quoted value is doubled, or has a backslash before
-        it.
+        Escape character before a quotation mark, such as a backslash. Default: none. A quotation
+        mark inside of a quoted value is then doubled, or follows a backslash.
     multiline
-        Whether quoted values may span lines. By default a quotation mark that opens in a line must
-        close there. State it only for files that a program wrote: quotation marks then decide where
-        a record ends, so a stray one could join records, and so could an `escape` at the end of a
-        line. Most stray ones are refused.
+        True if quoted values may span lines. By default, a quotation mark must close in the line in
+        which it opens. Set it only for files that a program wrote: quotation marks then decide
+        where a record ends, so that a stray mark, or an `escape` at the end of a line, could join
+        two records. Most stray marks are refused.
     skip_empty
-        Whether empty lines are left out. By default one is a record if the table has one column,
-        and refused if it has several.
+        True to leave out empty lines. By default, an empty line is a record if the table has one
+        column, and is refused if the table has several.
     """
 
     separator: str | None = None
@@ -109,7 +116,7 @@ class TextFormat:
 
 
 def _is_known(encoding: str) -> bool:
-    """Return whether Python has a text encoding of this name, with line feeds of one character."""
+    """Return True for UTF-16, UTF-32, and text encodings with a line feed of one byte."""
     try:
         name = codecs.lookup(encoding).name.removesuffix("-sig")
         if name.startswith(("utf-16", "utf-32")):
@@ -120,20 +127,29 @@ def _is_known(encoding: str) -> bool:
 
 
 def _needs_mark(encoding: str) -> bool:
-    """Return whether a byte-order mark says how all lines are read."""
+    """Return True for an encoding whose byte order is stated by a byte-order mark."""
     return codecs.lookup(encoding).name in ("utf-16", "utf-32")
 
 
 def parse(content: bytes, text_format: TextFormat, path: str) -> Table:
-    """Return the table that a text file writes; each cell is a text.
+    """Parse a text file into a table of texts.
 
     Bytes that cannot be decoded become U+FFFD, with a warning, so that their value cannot be read.
-    A header of which some names are numbers is taken as it is, with a warning.
+    Column names that are numbers are accepted with a warning, unless all names are numbers.
+
+    Parameters
+    ----------
+    content
+        The bytes of the file.
+    text_format
+        Format of the file.
+    path
+        Path of the file, for messages.
 
     Raises
     ------
     ValueError
-        If the header does not name each column once, or lines do not fit the header: the message
+        If the header does not name each column once, or lines do not fit the header. The message
         names the file and the lines.
     """
     try:
@@ -162,12 +178,12 @@ def parse(content: bytes, text_format: TextFormat, path: str) -> Table:
 
 
 class _MisfitsError(ValueError):
-    """Lines that do not fit.
+    """Error of lines that do not fit the header or the format.
 
     Parameters
     ----------
     problems
-        One sentence for each line, which begins with its number.
+        One sentence for each faulty line, which begins with the number of the line.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -182,9 +198,9 @@ class _Lines:
     Parameters
     ----------
     raw
-        The bytes of each line, without its end.
+        The bytes of each line, without the line end.
     encoding
-        How each is decoded by itself, so that no state of a decoder lasts.
+        Encoding; each line is decoded by itself.
     end
         The character that ends a line.
     """
@@ -194,31 +210,31 @@ class _Lines:
     end: Literal["\n", "\r"]
 
     def text(self, place: int) -> str:
-        """Return a line, counted from 0."""
+        """Return the text of the line at this index, without the line end."""
         line = self.raw[place].decode(self.encoding, errors="replace")
         if self.end == "\n":
             return line.rstrip("\r")
         return line
 
     def texts(self, start: int) -> Iterator[str]:
-        """Yield the lines from `start` on."""
+        """Return an iterator over the texts of the lines from index `start` on."""
         return map(self.text, range(start, len(self.raw)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Header:
-    """Public facts about the lines of a file.
+    """Columns and separator of a file, from its header line or from the options.
 
     Parameters
     ----------
     names
-        Of the columns.
+        Names of the columns.
     separator
-        Between two values.
+        Character between two values.
     width
-        The most values of a line: those beyond `names` are empty.
+        Largest number of values of a line. Values beyond the named columns must be empty.
     records
-        The place of the first record among the lines.
+        Index of the line of the first record.
     """
 
     names: tuple[str, ...]
@@ -227,7 +243,7 @@ class _Header:
     records: int
 
     def misfit(self, values: Sequence[str]) -> str | None:
-        """Describe how the values of a record do not fit; None if they do."""
+        """Describe the problem of a record with these values; return None if they fit."""
         count = len(self.names)
         if len(values) == count:
             return None
@@ -244,9 +260,10 @@ class _Header:
 
 
 def _encoding(content: bytes, text_format: TextFormat) -> tuple[str, bytes]:
-    """Return the encoding, and the content without a byte-order mark.
+    """Return the encoding, and the content without its byte-order mark.
 
-    Both follow from options and the header line; without a header, from options alone.
+    The encoding follows from the options and the header line; without a header, from the options
+    alone.
     """
     if text_format.encoding is None and text_format.header is False:
         return "utf-8", content.removeprefix(codecs.BOM_UTF8)
@@ -265,7 +282,7 @@ def _encoding(content: bytes, text_format: TextFormat) -> tuple[str, bytes]:
 
 
 def _encoding_of_header(content: bytes) -> str:
-    """Return the encoding that the bytes of the first line show."""
+    """Guess the encoding from the bytes of the first line, without a byte-order mark."""
     header = re.split(b"[\r\n]", content, maxsplit=1)[0]
     if header.startswith(b"\0"):
         return "utf-16-be"
@@ -281,8 +298,8 @@ def _encoding_of_header(content: bytes) -> str:
 def _lines(content: bytes, encoding: str, *, has_header: bool) -> _Lines:
     """Cut a file into lines by its bytes.
 
-    A line ends with a line feed, perhaps after carriage returns; with a carriage return if the
-    header line does.
+    A line ends with a line feed, which may follow carriage returns. If the header line ends with a
+    carriage return alone, all lines do.
     """
     dtype = np.dtype(_UNITS.get(encoding, "u1"))
     if len(content) % dtype.itemsize:
@@ -305,7 +322,7 @@ def _lines(content: bytes, encoding: str, *, has_header: bool) -> _Lines:
 
 
 def _ends_by_return(characters: Cells, line_feed: object, carriage_return: object) -> bool:
-    """Return whether carriage returns that no line feed follows end the first line."""
+    """Return True if the first line ends with carriage returns without a line feed."""
     returns = np.flatnonzero(characters == carriage_return)
     feeds = np.flatnonzero(characters == line_feed)
     if not len(returns):
@@ -319,7 +336,7 @@ def _ends_by_return(characters: Cells, line_feed: object, carriage_return: objec
 
 
 def _header(lines: _Lines, text_format: TextFormat) -> _Header:
-    """Return what the header line, or a format without one, says of a file."""
+    """Return columns and separator, from the header line or, without a header, from the options."""
     if not lines.raw:
         raise _MisfitsError("line 1: the file is empty; its first line must name the columns")
     if text_format.header is False:
@@ -335,7 +352,7 @@ def _header(lines: _Lines, text_format: TextFormat) -> _Header:
     names = [name.strip() for name in _values_at(lines, place, separator, text_format)]
     width = len(names)
     while names and not names[-1]:
-        names.pop()  # unnamed columns at the end, as spreadsheets write them
+        names.pop()  # spreadsheets may write unnamed columns at the end
     problem = _problem_of_names(names, text_format)
     if problem is not None:
         raise _MisfitsError(f"line {place + 1}: {problem}")
@@ -343,7 +360,7 @@ def _header(lines: _Lines, text_format: TextFormat) -> _Header:
 
 
 def _numbered_header(lines: _Lines, text_format: TextFormat) -> _Header:
-    """Return the header of a file without one: its columns are x0, x1, and so on."""
+    """Return the header for a file without a header line: the columns are x0, x1, and so on."""
     separator = text_format.separator or ","
     width = len(_values_at(lines, 0, separator, text_format))
     names = tuple(f"x{column}" for column in range(width))
@@ -351,7 +368,7 @@ def _numbered_header(lines: _Lines, text_format: TextFormat) -> _Header:
 
 
 def _problem_of_names(names: Sequence[str], text_format: TextFormat) -> str | None:
-    """Describe why a header does not name the columns; None if it does."""
+    """Describe the problem of a header with these names; return None if it has none."""
     if not names:
         return "the header names no column"
     if text_format.header is None and _is_record(names):
@@ -364,7 +381,7 @@ def _problem_of_names(names: Sequence[str], text_format: TextFormat) -> str | No
 
 
 def _separator(header: str) -> str:
-    """Return the separator that a header line shows."""
+    """Return the most frequent separator outside of quotation marks in a header line."""
     without_quoted_values = "".join(header.split('"')[::2])
     separator = max(SEPARATORS, key=without_quoted_values.count)
     if separator in without_quoted_values:
@@ -377,9 +394,10 @@ def _separator(header: str) -> str:
 
 
 def _is_record(names: Sequence[str]) -> bool:
-    """Return whether a header line is rather a record.
+    """Return True if the first line is probably a record instead of a header.
 
-    It is if a name is a number with decimals, or if all are numbers that do not count columns.
+    A line is a record if one of its values is a number with decimals, or if all are numbers, except
+    for names that count the columns: 0, 1, 2, .. or 1, 2, 3, ...
     """
     numbers = [number_of(name) for name in names]
     if any(math.isfinite(number) and not number.is_integer() for number in numbers):
@@ -392,39 +410,39 @@ def _is_record(names: Sequence[str]) -> bool:
 
 
 def _cells(lines: _Lines, header: _Header, text_format: TextFormat) -> list[list[str]]:
-    """Return the cells of each column."""
+    """Return the cells of each column, as texts."""
     columns: list[list[str]] = [[] for _ in header.names]
     count = len(columns)
-    undealt: list[str] = []
+    pending: list[str] = []  # values of whole records that are not in `columns` yet
     problems: list[str] = []
-    read_records = _spanning if text_format.multiline else _by_line
+    read_records = _records_across_lines if text_format.multiline else _records_by_line
     for line, values in read_records(lines, header, text_format):
         problem = values if isinstance(values, str) else header.misfit(values)
         if problem is None:
-            undealt += values[:count]
+            pending += values[:count]
         else:
             problems.append(f"line {line}: {problem}")
         if len(problems) == _MOST_PROBLEMS:
             break
-        if len(undealt) >= _AT_ONCE:
-            _deal(undealt, columns)
+        if len(pending) >= _AT_ONCE:
+            _distribute(pending, columns)
     if problems:
         raise _MisfitsError(*problems)
-    _deal(undealt, columns)
+    _distribute(pending, columns)
     return columns
 
 
-def _deal(values: list[str], columns: list[list[str]]) -> None:
-    """Move the values of records to their columns."""
+def _distribute(values: list[str], columns: list[list[str]]) -> None:
+    """Move the values of records, record by record, to the ends of their columns."""
     for place, column in enumerate(columns):
         column += values[place :: len(columns)]
     values.clear()
 
 
-def _by_line(
+def _records_by_line(
     lines: _Lines, header: _Header, text_format: TextFormat
 ) -> Iterator[tuple[int, list[str] | str]]:
-    """Yield the number of each line, and its values or what is wrong with it."""
+    """Yield the number of each line, and its values or a description of its problem."""
     stray = "\r" if lines.end == "\n" else "\n"
     lines_break = "carriage return" if stray == "\r" else "line feed"
     values_of = _reader(header.separator, text_format.escape)
@@ -440,10 +458,13 @@ def _by_line(
             yield number, _described(error, spans=True)
 
 
-def _spanning(
+def _records_across_lines(
     lines: _Lines, header: _Header, text_format: TextFormat
 ) -> Iterator[tuple[int, list[str] | str]]:
-    """Yield the number of each record's first line, and its values or what is wrong with it."""
+    """Yield the number of each record's first line, and its values or a description of its problem.
+
+    Quoted values may span lines.
+    """
     texts = (f"{line}\n" for line in lines.texts(header.records))
     reader = csv.reader(
         texts, delimiter=header.separator, escapechar=text_format.escape, strict=True
@@ -456,13 +477,13 @@ def _spanning(
             return
         except csv.Error as error:
             yield number, _described(error, spans=True)
-            return  # where the next record begins is not known
+            return  # the begin of the next record is unknown
         if values or not text_format.skip_empty:
             yield number, values or [""]
 
 
 def _values_at(lines: _Lines, place: int, separator: str, text_format: TextFormat) -> list[str]:
-    """Return the values of one line."""
+    """Return the values of the line at index `place`."""
     line = lines.text(place)
     try:
         return _reader(separator, text_format.escape)(line)
@@ -471,11 +492,12 @@ def _values_at(lines: _Lines, place: int, separator: str, text_format: TextForma
 
 
 def _reader(separator: str, escape: str | None) -> Callable[[str], list[str]]:
-    """Return the function that gives the values of one line, which raises `csv.Error`."""
+    """Return a function that splits a line into values, and raises `csv.Error`."""
     blank_before_mark = re.compile(f'(?:^|{re.escape(separator)}) +"')
     by_blanks = separator == " "
 
     def quoted(line: str) -> list[str]:
+        """Split a line with quotation marks or escape characters."""
         reader = csv.reader(
             [line],
             delimiter=separator,
@@ -486,6 +508,7 @@ def _reader(separator: str, escape: str | None) -> Callable[[str], list[str]]:
         return next(reader)
 
     def values(line: str) -> list[str]:
+        """Split a line, without the slower `csv` module if possible."""
         if by_blanks:
             line = line.strip(" ")
         if '"' not in line and (escape is None or escape not in line):
@@ -496,7 +519,7 @@ def _reader(separator: str, escape: str | None) -> Callable[[str], list[str]]:
         try:
             return quoted(line)
         except csv.Error:
-            if escape is None and _BACKSLASHED in line:  # as some programs write a mark in a value
+            if escape is None and _BACKSLASHED in line:  # some programs escape marks this way
                 return quoted(line.replace(_BACKSLASHED, '""'))
             raise
 
@@ -504,14 +527,14 @@ def _reader(separator: str, escape: str | None) -> Callable[[str], list[str]]:
 
 
 def _described(error: csv.Error, *, spans: bool) -> str:
-    """Describe what is wrong with the quotation marks of a line.
+    """Describe the problem with the quotation marks of a line.
 
     Parameters
     ----------
     error
-        What `csv` says.
+        The error of the module `csv`.
     spans
-        Whether quoted values may span lines there, if that is stated.
+        True to mention the option `multiline` as a remedy.
     """
     message = str(error)
     option = f", or {_SPANS}" if spans else ""
@@ -525,7 +548,7 @@ def _described(error: csv.Error, *, spans: bool) -> str:
 
 
 def _array(cells: list[str]) -> Cells:
-    """Return a column of cells, each as it is."""
+    """Convert texts to an array of objects, shape (records,)."""
     column = np.empty(len(cells), dtype=object)
     column[:] = cells
     return column

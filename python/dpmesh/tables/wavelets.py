@@ -1,19 +1,19 @@
-"""Scattering coefficients of images: fixed wavelets, nothing fitted, so that they cost no privacy.
+"""Scattering coefficients of images: the scattering transform of depth 2 with fixed wavelets.
 
-The scattering transform of depth 2 (Bruna and Mallat, 2013) averages an image x, the moduli of its
-wavelet coefficients, and the moduli of the wavelet coefficients of these, over windows of ``2 **
-scales`` pixels:
+For an image x the transform (Bruna and Mallat, 2013) has three kinds of channels, each an average
+over windows of ``2 ** scales`` pixels:
 
     x * phi,   | x * psi_1 | * phi,   || x * psi_1 | * psi_2 | * phi
 
 Here * is convolution, phi a Gaussian average, and each psi a Morlet wavelet of one of `scales`
-octaves and `angles` directions; psi_2 has a coarser octave than psi_1. Each image is transformed by
-itself, with no number that was learned: two datasets that differ in one record still differ in one
-record. Private linear models then learn far more from such features than from pixels (Tramer and
-Boneh, 2021).
+octaves and `angles` directions; psi_2 has a coarser octave than psi_1. No number is learned, and
+each image is transformed by itself: two datasets that differ in one record still differ in one
+record, so the transform needs no epsilon. Private linear models of such features reach a higher
+accuracy than of pixels (Tramer and Boneh, 2021).
 
-Convolutions are products of discrete Fourier transforms ("spectra"). The shapes and constants of
-the filters are those of Kymatio (Andreux et al., 2020).
+Convolutions are products of discrete Fourier transforms ("spectra"). The filters have the shapes
+and constants of Kymatio (Andreux et al., 2020). `dpmesh.tables.features.Scattering` calls
+`coefficients`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ from dpmesh._arrays import FloatArray
 Spectrum: TypeAlias = npt.NDArray[np.inexact[Any]]
 """Discrete Fourier transforms along the last two axes, shape (.., height, width).
 
-Those of images are complex. Those of filters are real, as a filter at -x is its conjugate at x.
+Spectra of images are complex. Spectra of filters are real: the value of a filter at -x is the
+conjugate of its value at x.
 """
 
 _IMAGES_AT_ONCE = 256
-"""Images in memory along with all their spectra."""
+"""Number of images that are in memory with all their spectra at once."""
 
 _DEVIATION_FLOOR = 0.01
-"""Added to each deviation, as a share of the image's largest, so that flat channels stay small."""
+"""Term that is added to each channel's standard deviation, as a share of the largest deviation of
+the image, so that nearly constant channels stay small."""
 
 _WIDTH = 0.8
 """Standard deviation, in pixels, of the finest wavelet's Gaussian."""
@@ -46,26 +48,28 @@ _FREQUENCY = 0.75 * np.pi
 """Frequency of the finest wavelet, in radians per pixel."""
 
 _COPIES = range(-2, 3)
-"""Periods on which a filter is summed along each axis; beyond them it has vanished."""
+"""Periods over which a filter is summed along each axis; beyond them it is almost 0."""
 
 
 def channels_of(scales: int, angles: int) -> int:
-    """Return the number of channels: one average, those of one wavelet, and those of two."""
+    """Return the number of channels: of no wavelet, of one wavelet, and of two wavelets."""
     octave_pairs = scales * (scales - 1) // 2
-    return 1 + scales * angles + angles**2 * octave_pairs
+    of_one_wavelet = scales * angles
+    of_two_wavelets = angles**2 * octave_pairs
+    return 1 + of_one_wavelet + of_two_wavelets
 
 
 def coefficients(images: FloatArray, *, scales: int, angles: int, out: FloatArray) -> FloatArray:
-    """Write the normalised coefficients of images into `out`, and return it.
+    """Write the normalized scattering coefficients of images into `out`, and return `out`.
 
     Parameters
     ----------
     images
-        Shape (records, height, width), both multiples of ``2 ** scales``.
+        Images, shape (records, height, width); height and width are multiples of ``2 ** scales``.
     scales, angles
         Number of octaves and of directions of the wavelets.
     out
-        Shape (records, channels * windows), float32.
+        Float32 array for the result, shape (records, channels * windows).
     """
     for first in range(0, len(images), _IMAGES_AT_ONCE):
         block = images[first : first + _IMAGES_AT_ONCE]
@@ -78,22 +82,28 @@ def coefficients(images: FloatArray, *, scales: int, angles: int, out: FloatArra
 def transform(images: FloatArray, *, scales: int, angles: int) -> FloatArray:
     """Return the scattering coefficients of images, shape (images, channels, rows, columns).
 
-    Rows and columns are those of windows of ``2 ** scales`` pixels. The channels are the average,
-    those of one wavelet by octave and direction, and those of two wavelets in the same order.
+    There is a row and a column for each window of ``2 ** scales`` pixels. The channels are in the
+    order: average; one wavelet, by octave and direction; two wavelets, in the same order.
 
-    A wavelet of octave j leaves no frequencies that need more than every 2^j-th pixel. So what
-    follows it is computed at these pixels only: at `level` j.
+    After a wavelet of octave j, every 2^j-th pixel represents the remaining frequencies. All
+    further steps are computed at these pixels only, called *level* j.
+
+    Parameters
+    ----------
+    images, scales, angles
+        As for `coefficients`.
     """
     window = 2**scales
     _, height, width = images.shape
     margins = ((0, 0), (window, window), (window, window))
     padded = np.pad(images, margins, mode="reflect")
     filters = _filters(padded.shape[1:], scales, angles)
-    rows = slice(1, 1 + height // window)  # without the margins, of one window each
+    # leave out the margins, which are one window wide
+    rows = slice(1, 1 + height // window)
     columns = slice(1, 1 + width // window)
 
     def filtered(spectrum: Spectrum, level: int, wavelet: Spectrum, next_level: int) -> Spectrum:
-        """Return the spectrum of ``| x * wavelet |`` at `next_level`, from that of x at `level`."""
+        """Return the spectrum of ``| x * wavelet |`` at `next_level`, from x's at `level`."""
         product = spectrum * _folded(wavelet, 2**level)
         sampled = _sampled(product, 2 ** (next_level - level))
         modulus = np.abs(fft.ifft2(sampled))
@@ -123,9 +133,9 @@ def transform(images: FloatArray, *, scales: int, angles: int) -> FloatArray:
 
 
 def _normalised(channels: FloatArray) -> FloatArray:
-    """Return each channel of each record less its mean, over its deviation.
+    """Standardize each channel of each image over its windows: subtract mean, divide by deviation.
 
-    The shape is (records, channels, windows); means and deviations are those over windows.
+    The shape of `channels`, and of the result, is (records, channels, windows).
     """
     deviations = channels.std(axis=2, keepdims=True)
     largest = deviations.max(axis=1, keepdims=True)
@@ -143,7 +153,8 @@ def _sampled(spectrum: Spectrum, factor: int) -> Spectrum:
 def _folded(spectrum: Spectrum, factor: int) -> Spectrum:
     """Return the spectrum of a filter for images of every factor-th pixel: the sum of its bands.
 
-    It is ``factor ** 2`` times that of the filter's own pixels, as a sum over so few pixels needs.
+    It is ``factor ** 2`` times the spectrum of the filter's every factor-th pixel, since a
+    convolution at level j sums over fewer pixels.
     """
     folded: Spectrum = _bands(spectrum, factor).sum(axis=(-4, -2))
     return folded
@@ -152,7 +163,7 @@ def _folded(spectrum: Spectrum, factor: int) -> Spectrum:
 def _bands(spectrum: Spectrum, factor: int) -> Spectrum:
     """Return the spectrum cut into factor x factor bands of frequencies, on axes -4 and -2.
 
-    Frequencies at the same place of their bands cannot be told apart at every factor-th pixel.
+    Frequencies at the same position in different bands are aliases at every factor-th pixel.
     """
     *leading, height, width = spectrum.shape
     return spectrum.reshape(*leading, factor, height // factor, factor, width // factor)
@@ -169,7 +180,7 @@ class _Filters(NamedTuple):
 
 @cache
 def _filters(shape: tuple[int, int], scales: int, angles: int) -> _Filters:
-    """Return the filters of so many octaves and directions; each octave doubles the width."""
+    """Return the filters for images of a shape; each octave doubles the width of the wavelets."""
     coarsest = 2 ** (scales - 1)
     average = _gabor(shape, width=_WIDTH * coarsest, angle=0.0, frequency=0.0, slant=1.0)
     first_turn = angles // 2 - 1  # directions go down from here, and cover half a circle
@@ -195,9 +206,9 @@ def _filters(shape: tuple[int, int], scales: int, angles: int) -> _Filters:
 def _morlet(
     shape: tuple[int, int], *, width: float, angle: float, frequency: float, slant: float
 ) -> Spectrum:
-    """Return the spectrum of a Morlet wavelet: a Gabor wave less a Gaussian, so that its mean is 0.
+    """Return the spectrum of a Morlet wavelet: a Gabor wave minus a Gaussian, with mean 0.
 
-    The parameters are those of `_gabor`.
+    The parameters are as of `_gabor`.
     """
     wave = _gabor(shape, width=width, angle=angle, frequency=frequency, slant=slant)
     gaussian = _gabor(shape, width=width, angle=angle, frequency=0.0, slant=slant)
@@ -225,7 +236,7 @@ def _gabor(
     frequency
         Radians per pixel along the wave; 0 for a Gaussian without a wave.
     slant
-        Deviation of the Gaussian along the wave over that across.
+        Standard deviation of the Gaussian along the wave over its deviation across the wave.
     """
     rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     curvature = rotation @ np.diag([1.0, slant**2]) @ rotation.T / (2 * width**2)  # A, shape (2, 2)

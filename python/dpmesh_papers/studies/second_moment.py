@@ -221,7 +221,10 @@ def learned(train: dm.Dataset, test: dm.Dataset, sites: int, mu: float, seed: in
         feature_norm=1.0,
     )
     sizes = Sizes(
-        nodes=sites, smallest=problem.fewest_records, together=train.records, dim=problem.dim
+        nodes=sites,
+        fewest_records=problem.fewest_records,
+        total_records=train.records,
+        dim=problem.dim,
     )
     epsilon = float(accounting.gdp_epsilon(delta=DELTA, mu=mu))
     choice = choose(sizes, epsilon=epsilon, delta=DELTA, algorithm="secure")

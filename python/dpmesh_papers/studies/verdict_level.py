@@ -19,7 +19,7 @@ import numpy as np
 from dpmesh.run.baselines import Baselines
 from dpmesh.run.populations import Population, RareClass
 from dpmesh.run.verdict import Verdict
-from dpmesh.sklearn.evaluation import held_out
+from dpmesh.sklearn.evaluation import draw_test_records
 from dpmesh_papers._scaffold import Row
 from dpmesh_papers.studies.results import keep, table
 
@@ -88,7 +88,7 @@ def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
     beside = []
     populations = []
     for _ in range(SPLITS):
-        test = held_out(owners, SHARE, split_draw, classes=y)
+        test = draw_test_records(owners, SHARE, split_draw, classes=y)
         train = ~test
         federation = weights(x[train], y[train], setting.noise, draw)
         if setting.is_exchangeable:
