@@ -25,11 +25,11 @@ def test_sums_by_products_of_matrices_are_those_of_the_vectors(setting: Setting)
     about = questions_about([setting.question], setting.ranges)
     fitted = setting.question._fitted(about.kinds)
     assert isinstance(fitted, Newton)
-    columns, _ = read_columns(about, as_table(setting.draw(500, draw)))
-    sums = NewtonSums.of(about, fitted, columns)
+    columns, _ = read_columns(about, as_table(setting.sample(500, draw)))
+    sums = NewtonSums.start(about, fitted, columns)
     totals: list[NoisyTotal] = []
     for t, length in enumerate(about.lengths):
         expected = np.asarray(about.vectors(columns, t, totals).sum(axis=0))
         # 500 terms of at most 1, rounded in another order
-        np.testing.assert_allclose(sums.in_round(t, totals), expected, atol=1e-9)
+        np.testing.assert_allclose(sums.sum_in_round(t, totals), expected, atol=1e-9)
         totals.append(NoisyTotal(expected + 0.1 * draw.standard_normal(length), 0.1))
