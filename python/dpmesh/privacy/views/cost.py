@@ -1,4 +1,14 @@
-"""Epsilon under weaker adversaries."""
+"""Epsilon under weaker adversaries, each described by a view of the messages.
+
+`Plan.cost` calls `view_cost` if a view is given. The steps are: a `Reaction` (public numbers of the
+run) and a view give the systems that the solver bounds; the solver returns a `Certificate` with a
+bound on mu; `epsilon_of` converts mu to epsilon.
+
+- *mu* is the parameter of Gaussian DP. For discrete Gaussian and Laplace noise the bound is
+  mu^2 / 2 zero-concentrated DP instead.
+- *everybody* in names is the adversary who sees every message.
+- An *observer* is a set of nodes that pool their views; a *target* is the node of the record.
+"""
 
 from __future__ import annotations
 
@@ -32,32 +42,41 @@ from dpmesh.privacy.views.system import systems_of
 from dpmesh.topology.topology import Static
 
 MARGIN = 1 + 1e-9
-"""Covers the rounding of the solver's sums."""
+"""Factor of mu that covers the rounding of the solver's sums."""
+
+_EQUAL = 1 + 1e-6
+"""Epsilons within this factor count as equal where a reason is chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewCost(InNotebooks):
-    """Epsilon of a run when all messages are public and, if proved less, under a view.
+    """Epsilon of a run under a view, and epsilon against an adversary who sees every message.
 
     Attributes
     ----------
     view
-        Who looks on, in words.
+        The adversary's view, in words.
     epsilon
-        Against the view; that against everybody where nothing less is proved.
+        Upper bound on epsilon under the view; equal to `everybody` if no smaller bound is proved.
     delta
-        The delta of both.
+        Delta of `epsilon` and of `everybody`.
     everybody
-        Epsilon against somebody who sees every message.
-    mu, mu_at_least
-        The view is mu-Gaussian-DP (for discrete and Laplace noise: mu^2 / 2 zero-concentrated), and
-        what no better search could go below. None where nothing below `everybody` is proved.
-    observer, target
-        The worst ones, if there is one worst pair.
+        Upper bound on epsilon against an adversary who sees every message.
+    mu
+        The messages of the view are mu-Gaussian-DP; for discrete Gaussian and Laplace noise,
+        mu^2 / 2 zero-concentrated DP. None if the epsilon has another proof.
+    mu_at_least
+        Lower bound on every mu that this proof can give; None where `mu` is None.
+    observer
+        Nodes of the worst observer, or the nodes whose bounds were added up; empty for an adversary
+        without members, such as `Everybody`. None if nothing that is seen depends on the data, or
+        `mu` is None.
+    target
+        Node whose record the bound is for, 0 for `Everybody`; None where `observer` is None.
     accountant
-        Names the argument.
+        Method that proves `epsilon`, in words.
     reason
-        Why `everybody` is all that is proved; empty otherwise.
+        Reason why no epsilon below `everybody` is proved; empty otherwise.
     """
 
     view: str
@@ -85,19 +104,20 @@ class ViewCost(InNotebooks):
 
 
 def epsilon_of(mu: float, delta: float, distribution: Distribution = "gaussian") -> float:
-    """Return the epsilon of a view's mu at `delta`.
+    """Convert the mu of a view to epsilon at `delta`.
 
-    Gaussian noise: mu-Gaussian-DP. Discrete Gaussian and Laplace noise: mu^2 / 2 zero-concentrated
-    differential privacy, by its Rényi curve.
+    With Gaussian noise, the messages of the view are mu-Gaussian-DP, and the conversion is exact.
+    With discrete Gaussian and Laplace noise they are mu^2 / 2 zero-concentrated DP, and epsilon is
+    an upper bound by the Rényi curve.
 
     Parameters
     ----------
     mu
-        At least 0; infinite where messages carry no noise.
+        At least 0; infinite if messages have no noise.
     delta
         In [0, 1). At 0 every positive mu has an infinite epsilon.
     distribution
-        Of the noise.
+        Distribution of the noise.
 
     Raises
     ------
@@ -122,26 +142,28 @@ def view_cost(
     everybody: Cost | None = None,
     gap: float = 1e-3,
 ) -> ViewCost:
-    """Return what a run costs against a view, beside what it costs against everybody.
+    """Return the epsilon of a run under a view, with the epsilon if every message is seen.
 
     Parameters
     ----------
     delta
         In [0, 1).
     reaction
-        The run's public numbers, or why there is no such proof.
+        Public numbers of the run, or the reason why there is no proof for this run.
     view
-        Who looks on.
+        The adversary's view, one of the classes of `dpmesh.privacy.views`.
     everybody
-        The cost against everybody at the same delta, such as ``plan.cost(delta)``; by default that
-        of the same argument without any unseen message. The view's epsilon is never above it.
+        Cost against an adversary who sees every message, at the same delta, such as
+        ``plan.cost(delta)``. None computes this cost from `reaction` by the same proof. The epsilon
+        under the view never exceeds it.
     gap
-        Relative gap at which the search for the least bound may stop.
+        Relative gap between the bounds on mu at which the search may stop; positive.
 
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has the wrong type or is out of its range, or `everybody` is None where
+        `reaction` has no proof.
     """
     instance("reaction", reaction, "a Reaction, or NotProved", Reaction, NotProved)
     expected = "one of dpmesh.privacy.views, such as OneNode(topology=..)"
@@ -151,15 +173,14 @@ def view_cost(
         if everybody is None:
             fail("everybody", "the cost against everybody where no view is proved", None)
         return _fallback(delta, view, everybody, reaction.reason)
-    worst, most, method = _solve(reaction, view, gap)
-    local = epsilon_of(most * MARGIN, delta, reaction.distribution)
+    worst, everybody_mu, method = _solve(reaction, view, gap)
     if everybody is None:
-        everybody = Cost(local, "every message seen")
-    mu = 0.0 if worst is None else worst.mu * MARGIN
-    epsilon = epsilon_of(mu, delta, reaction.distribution)
+        everybody_epsilon = epsilon_of(everybody_mu * MARGIN, delta, reaction.distribution)
+        everybody = Cost(everybody_epsilon, "every message seen")
+    epsilon = epsilon_of(_mu_of(worst), delta, reaction.distribution)
     if everybody.epsilon < epsilon and not isinstance(view, Everybody):
         reason = f"another accountant's bound is smaller: {everybody.accountant}"
-        if epsilon < everybody.epsilon * (1 + 1e-6):
+        if epsilon < everybody.epsilon * _EQUAL:
             reason = "the worst observer receives whatever a record moves"
         return _fallback(delta, view, everybody, reason)
     proved = _proved(in_words(view), delta, reaction, worst, method, everybody.epsilon)
@@ -169,46 +190,67 @@ def view_cost(
 def partners_cost(
     delta: float, view: EverybodyButPartners, against: Cost, everybody: Cost, *, shared: bool
 ) -> ViewCost:
-    """Return what a run costs against everybody who does not know the secrets of partners.
+    """Return the epsilon under the view of all parties except link partners.
 
     Parameters
     ----------
+    delta
+        Delta of both costs.
+    view
+        The adversary's view.
     against
-        The cost against the view.
+        Cost under the view.
     everybody
-        That against all other nodes together.
+        Cost if all other nodes collude, who know every shared secret.
     shared
-        Whether partners share secrets at all.
+        True if partners share secrets in this run; else `everybody` is the result.
     """
     if not shared:
         return _fallback(delta, view, everybody, "partners share no secrets in this run")
-    return _cost(delta, view, against, everybody)
+    return _without_mu(delta, view, against, everybody)
 
 
 def costs_by_distance(
     delta: float, reaction: Reaction, view: OneNode, *, gap: float = 1e-3
 ) -> dict[int, ViewCost]:
-    """Return the cost against any one node by its distance from the target, on a static network.
+    """Return the cost against a single node for each distance from the target.
 
-    At distance 1 it is that against everybody: a neighbour receives the very messages.
+    At distance 1 the epsilon is the same as against an adversary who sees every message, since a
+    neighbour receives the target's messages.
+
+    Parameters
+    ----------
+    delta
+        In [0, 1).
+    reaction
+        Public numbers of the run.
+    view
+        View of one node on a network that does not change.
+    gap
+        As for `view_cost`.
+
+    Returns
+    -------
+    Costs by the length of the shortest path from target to observer.
 
     Raises
     ------
     ValueError
-        If the network changes over time, or an argument does not fit.
+        If the network changes over time, or an argument has the wrong type.
     """
     instance("topology", view.topology, "a network that does not change", Static)
     instance("reaction", reaction, "a Reaction", Reaction)
     weights = view.topology.matrix(0).weights
-    distances = shortest_path(weights > 0, unweighted=True)  # [v, u]: from v to the u it hears
+    # weights[receiver, sender] > 0 where a message is mixed: distances[observer, target]
+    distances = shortest_path(weights > 0, unweighted=True)
     pairs = all_pairs(observers_of(view), view.topology.nodes)
-    away = distances[pairs[:, 0], pairs[:, 1]]
+    pair_distances = distances[pairs[:, 0], pairs[:, 1]]
     costs = {}
-    for distance in np.unique(away).astype(int).tolist():
-        worst, most, _ = _worst(reaction, view, gap, pairs[away == distance])
-        everybody = epsilon_of(most * MARGIN, delta, reaction.distribution)
-        who = f"any one node at distance {distance}"
-        costs[distance] = _proved(who, delta, reaction, worst, "", everybody)
+    for distance in np.unique(pair_distances).astype(int).tolist():
+        worst, everybody_mu, _ = _worst(reaction, view, gap, pairs[pair_distances == distance])
+        everybody = epsilon_of(everybody_mu * MARGIN, delta, reaction.distribution)
+        observer = f"any one node at distance {distance}"
+        costs[distance] = _proved(observer, delta, reaction, worst, "", everybody)
     return costs
 
 
@@ -220,9 +262,29 @@ def _proved(
     method: str,
     everybody: float,
 ) -> ViewCost:
-    """Return what a certificate proves; None is that of a view that sees nothing of the data."""
-    least, observer, target = (0.0, None, None) if worst is None else worst[1:]
-    mu = 0.0 if worst is None else worst.mu * MARGIN
+    """Return the epsilon that a certificate proves.
+
+    Parameters
+    ----------
+    view
+        The view, in words.
+    delta, reaction
+        As for `view_cost`.
+    worst
+        Certificate with the largest mu; None if nothing that is seen depends on the data.
+    method
+        Method of a search over coalitions, in words; else empty.
+    everybody
+        Epsilon against an adversary who sees every message.
+    """
+    mu = _mu_of(worst)
+    mu_at_least = 0.0
+    observer = None
+    target = None
+    if worst is not None:
+        mu_at_least = worst.mu_at_least
+        observer = worst.observer
+        target = worst.target
     return ViewCost(
         view=view,
         epsilon=epsilon_of(mu, delta, reaction.distribution),
@@ -230,17 +292,30 @@ def _proved(
         everybody=everybody,
         accountant=_argument(worst, mu, reaction.distribution, method),
         mu=mu,
-        mu_at_least=least,
+        mu_at_least=mu_at_least,
         observer=observer,
         target=target,
     )
 
 
+def _mu_of(worst: Certificate | None) -> float:
+    """Return the mu of a certificate, raised by its rounding; 0 without a certificate."""
+    if worst is None:
+        return 0.0
+    return worst.mu * MARGIN
+
+
 def _solve(reaction: Reaction, view: View, gap: float) -> tuple[Certificate | None, float, str]:
-    """Return the worst certificate, the mu against everybody, and how it was found."""
+    """Return the certificate with the largest mu under a view.
+
+    Returns
+    -------
+    The certificate (None if nothing that is seen depends on the data), the mu if every message is
+    seen, and the method of a search over coalitions in words.
+    """
     if isinstance(view, Everybody | EverybodyButPartners):
-        most = _against_everybody(reaction)
-        return Certificate(most, most, (), 0), most, ""
+        everybody_mu = _everybody_mu(reaction)
+        return Certificate(everybody_mu, everybody_mu, (), 0), everybody_mu, ""
     if not reaction.is_noisy:
         return Certificate(inf, inf, (), 0), inf, "messages leave without noise"
     return _worst(reaction, view, gap)
@@ -249,54 +324,76 @@ def _solve(reaction: Reaction, view: View, gap: float) -> tuple[Certificate | No
 def _worst(
     reaction: Reaction, view: OnNetwork, gap: float, pairs: npt.NDArray[np.int64] | None = None
 ) -> tuple[Certificate | None, float, str]:
-    """Return as `_solve`; of these pairs of an observer and a target alone, if they are given."""
+    """Return as `_solve`, for a view on a network.
+
+    Parameters
+    ----------
+    reaction, view, gap
+        As for `view_cost`.
+    pairs
+        Number of an observer and target, shape (pairs, 2), to search; None for all pairs.
+    """
     worst = None
-    most = 0.0
+    everybody_mu = 0.0
     method = ""
     nodes = view.topology.nodes
     entries = reaction.rounds * nodes
     observers = [] if isinstance(view, AnyCoalition) else observers_of(view)
     pairs = all_pairs(observers, nodes) if pairs is None else pairs
     for system in systems_of(reaction, view):
-        local = max(system.everybody(target) for target in range(nodes))
-        most = max(most, local)
-        so_far = 0.0 if worst is None else worst.mu
+        system_mu = max(system.everybody(target) for target in range(nodes))
+        everybody_mu = max(everybody_mu, system_mu)
+        largest_mu = 0.0 if worst is None else worst.mu
         if not isinstance(view, AnyCoalition):
-            worst = worst_pair(system, observers, pairs, entries, gap=gap, at_least=so_far) or worst
+            larger = worst_pair(system, observers, pairs, entries, gap=gap, at_least=largest_mu)
+            worst = larger or worst
             continue
         candidate, method = any_coalition(system, nodes, view.size, entries, gap=gap)
-        if candidate.mu > local:
-            candidate = candidate._replace(mu=local, mu_at_least=min(candidate.mu_at_least, local))
-        if worst is None or candidate.mu > so_far:
+        if candidate.mu > system_mu:  # no coalition learns more than all messages reveal
+            mu_at_least = min(candidate.mu_at_least, system_mu)
+            candidate = candidate._replace(mu=system_mu, mu_at_least=mu_at_least)
+        if worst is None or candidate.mu > largest_mu:
             worst = candidate
-    return worst, most, method
+    return worst, everybody_mu, method
 
 
-def _against_everybody(reaction: Reaction) -> float:
-    """The mu of all messages, without a network: only the target's own are moved."""
+def _everybody_mu(reaction: Reaction) -> float:
+    """Return the mu of all messages, which needs no network.
+
+    Given all messages, a record moves the messages of its own node alone. With ``own_state`` L and
+    sensitivity s, it moves the state of round t by ``z_t = L_(t-1) z_(t-1) + s_t``, plus the
+    rounding of a grid once it moves a state at all.
+    """
     if not reaction.is_noisy:
         return inf
-    moves = reaction.sensitivity.reshape(reaction.rounds, -1)
-    state = np.zeros(moves.shape[1])
+    sensitivity = reaction.sensitivity.reshape(reaction.rounds, -1)
+    own_state = np.broadcast_to(reaction.own_state, (reaction.rounds,))
+    rounding = reaction.rounding * (np.cumsum(sensitivity, axis=0) > 0)
+    state = np.zeros(sensitivity.shape[1])
     squares = []
-    added = reaction.rounding * (np.cumsum(moves, axis=0) > 0)
-    for t, fresh in enumerate(moves):
-        carried = np.broadcast_to(reaction.own_state, (reaction.rounds,))[t - 1] * state
-        state = (carried if t else 0) + fresh + added[t]
+    for t in range(reaction.rounds):
+        carried = own_state[t - 1] * state if t else 0
+        state = carried + sensitivity[t] + rounding[t]
         noise = reaction.noise[t]
-        squares.append(np.divide(state, noise, out=np.zeros_like(state), where=noise > 0) ** 2)
-    table = np.array(squares)
-    total = table.max() if reaction.one_round else table.sum(axis=0).max()
-    return float(np.sqrt(total))
+        ratio = np.divide(state, noise, out=np.zeros_like(state), where=noise > 0)
+        squares.append(ratio**2)
+    mu_squares = np.array(squares)
+    if reaction.one_round:
+        largest = mu_squares.max()
+    else:
+        largest = mu_squares.sum(axis=0).max()
+    return float(np.sqrt(largest))
 
 
 def _fallback(delta: float, view: View, everybody: Cost, reason: str) -> ViewCost:
+    """Return the cost if every message is seen, with the reason why nothing less is proved."""
     if everybody.epsilon != inf:
         number("epsilon", everybody.epsilon)
-    return replace(_cost(delta, view, everybody, everybody), reason=reason)
+    return replace(_without_mu(delta, view, everybody, everybody), reason=reason)
 
 
-def _cost(delta: float, view: View, against: Cost, everybody: Cost) -> ViewCost:
+def _without_mu(delta: float, view: View, against: Cost, everybody: Cost) -> ViewCost:
+    """Return the cost `against` the view, whose proof is not by a mu of the view."""
     return ViewCost(
         view=in_words(view),
         epsilon=against.epsilon,
@@ -307,6 +404,7 @@ def _cost(delta: float, view: View, against: Cost, everybody: Cost) -> ViewCost:
 
 
 def _argument(worst: Certificate | None, mu: float, distribution: Distribution, method: str) -> str:
+    """Return the proof of a certificate in words, with the worst observer and target."""
     if worst is None:
         return "nothing that is seen depends on the data"
     kind = "Gaussian" if distribution == "gaussian" else "zero-concentrated"
