@@ -59,13 +59,13 @@ class GradientDescent(Descent[GradientDescentState]):
     step_size
         Learning rate alpha for t = 1, 2, ..: a number or a schedule of `dpmesh.schedules`.
     clipping_norm
-        Largest L2 norm L of a record's gradient (max_grad_norm in Opacus); longer ones are clipped.
+        Largest L2 norm L of a record's gradient; longer ones are clipped (max_grad_norm in Opacus).
     batches
-        Number of batches into which each node's first `records` records are split, in their order.
+        Number of batches of a node's records: its first `records` records are split in their order.
         Rounds use the batches in turn. With 1 every round uses all records of a node.
     copies
-        Largest number of nodes that hold the same record. Each of them adds independent noise, so
-        that the run costs as much as `copies` runs on one copy.
+        Largest number of copies of a record, each at another node. Each of these nodes adds
+        independent noise, so that the run costs as much as `copies` runs on one copy.
     noise
         Kind of noise: a class of mechanisms, such as `dpmesh.noise.Laplace` or a custom one; or
         correlated noise of `dpmesh.noise`: `correlated.BetweenPartners`, and with several batches

@@ -102,10 +102,10 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         L2 radius of the ball around 0 that models are projected onto (the paper's W, of diameter
         R = 2 `radius`). Regret is measured against the best fixed model in this ball.
     clipping_norm
-        Largest norm L of an example's subgradient of the loss (max_grad_norm in Opacus); longer
-        ones are clipped. The guarantee therefore needs no assumption on the data. Under the hinge
-        and logistic losses the subgradients of examples of L2 norm at most 1 have L2 norm at most
-        1, so that L = 1 never clips them.
+        Largest norm L of an example's subgradient; longer ones are clipped (max_grad_norm in
+        Opacus). The guarantee therefore needs no assumption on the data. Under the hinge and
+        logistic losses the subgradients of examples of L2 norm at most 1 have L2 norm at most 1, so
+        that L = 1 never clips them.
     batch_size
         Examples of a node in a round, the paper's h: 1 is Algorithm 1, more is Algorithm 2. Step 6
         of Algorithm 2 as printed takes the regularizer's gradient at the un-noised w_t, which
@@ -128,8 +128,8 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     records
         Smallest number of examples of a node, a public number; for ``"allocation"`` only.
     copies
-        Largest number of nodes that hold the same example. The noise grows with it, so that
-        `epsilon` covers all copies of an example together.
+        Largest number of copies of an example, each at another node. The noise grows with it, so
+        that `epsilon` covers all copies of an example together.
     noise
         Kind of noise. A class of mechanisms, such as `dpmesh.noise.Gaussian` or a custom one, is
         calibrated to epsilon and delta. At a positive delta it may be correlated noise:

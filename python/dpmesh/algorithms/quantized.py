@@ -93,16 +93,16 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
     Parameters
     ----------
     step_size
-        Learning rate alpha: a number, or a schedule such as the paper's alpha_K,
+        Learning rate, alpha: a number, or a schedule such as the paper's alpha_K,
         ``HorizonPower(scale=a1, exponent=-alpha, rounds=rounds)``.
     consensus_step_size
-        Weight beta of received messages: a number, or a schedule such as the paper's beta_K,
-        ``HorizonPower(scale=a2, exponent=-beta, rounds=rounds)``. Above 1 nodes overshoot, at no
-        privacy cost.
+        Consensus weight, beta: the weight of received messages. A number, or a schedule such as the
+        paper's beta_K, ``HorizonPower(scale=a2, exponent=-beta, rounds=rounds)``. Above 1 nodes
+        overshoot, at no privacy cost.
     sample_size
-        Number of records that a node samples in a round, without replacement: an integer, or the
-        paper's gamma_K, ``SampleSize(scale=a3, exponent=gamma, rounds=rounds)``. At most the number
-        of records of the smallest node.
+        Sample size of a node in a round: number of records drawn without replacement. An integer,
+        or the paper's gamma_K, ``SampleSize(scale=a3, exponent=gamma, rounds=rounds)``. At most the
+        number of records of the smallest node.
     noise_std
         Standard deviation sigma_k of the noise in each coordinate, in units of the model, for
         t = k + 1: a number, or a schedule such as ``PowerLaw(scale=s, exponent=zeta)``, which grows
@@ -111,7 +111,8 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         The paper's Q: ``Quantizer(step)``, or another compressor of `dpmesh.noise`. None sends
         floating-point numbers.
     clipping_norm
-        Largest L2 norm of a record's gradient, without the regularizer: half of the paper's C.
+        Largest L2 norm of a gradient: of the gradient of one record's loss, without the
+        regularizer. Half of the paper's C.
     mode
         Proof of the sensitivity, see `dpmesh.accounting.papers.quantized.sensitivities`.
         ``"safe"``: any loss; gradients are clipped. ``"public_point"``: any loss; gradients are
@@ -119,8 +120,8 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         does not apply. ``"paper"``: convex losses of known `smoothness` only; gradients are not
         clipped, since a clipped gradient need not be that of a convex function.
     smoothness
-        Lipschitz constant L of the gradient of a record's loss, without the regularizer; infinity
-        if unknown.
+        Lipschitz constant of gradients, L: of the gradient of a record's loss, without the
+        regularizer; infinity if unknown.
     copies
         Largest number of nodes that hold the same record. Each of them adds independent noise, so
         that the run costs as much as `copies` runs on one copy.
