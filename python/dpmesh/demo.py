@@ -86,16 +86,16 @@ class Panel:
     def rows(self) -> Iterator[tuple[str, list[str]]]:
         """Yield the lines of a table: a name, and a text for each epsilon."""
         baseline_scores = [verdict.baselines for verdict in self.secure]
-        chance = [scores.chance for scores in baseline_scores]
-        yield self.secure[0].trivial, _percentages(chance)
-        single_site = [scores.alone.mean() for scores in baseline_scores]
+        majority_class = [scores.majority_class for scores in baseline_scores]
+        yield self.secure[0].trivial, _percentages(majority_class)
+        single_site = [scores.single_sites.mean() for scores in baseline_scores]
         yield "single site, without privacy", _percentages(single_site)
         yield "single site, private", _percentages(_private_single_sites(baseline_scores))
         yield "federation, gossip", [_mean_and_spread(verdict) for verdict in self.gossip]
         secure = [_mean_and_spread(verdict) for verdict in self.secure]
         yield "federation, secure aggregation", secure
-        pooled = [scores.pooled for scores in baseline_scores]
-        yield "centralized, without privacy", _percentages(pooled)
+        centralized = [scores.centralized for scores in baseline_scores]
+        yield "centralized, without privacy", _percentages(centralized)
         claims = [str(verdict.claim) for verdict in self.secure]
         yield "secure aggregation against single sites", claims
         populations = [verdict.rows_by_population for verdict in self.secure]
@@ -138,9 +138,9 @@ def _mean_and_spread(verdict: Verdict) -> str:
 def _private_single_sites(baseline_scores: Iterable[baselines.Baselines]) -> list[float]:
     """Return the mean accuracy of private single-site models at each epsilon that has them."""
     return [
-        float(scores.alone_private.mean())
+        float(scores.private_single_sites.mean())
         for scores in baseline_scores
-        if scores.alone_private is not None
+        if scores.private_single_sites is not None
     ]
 
 
@@ -229,7 +229,9 @@ def _panel(
             if method == "secure":
                 reports.append(runs[-1].privacy)
         private = baselines.compute(splits[0], epsilon=epsilon, delta=DELTA, key=_next_key(seeds))
-        verdicts["secure"][-1] = replace(verdicts["secure"][-1], beside=[private, *public[1:]])
+        verdicts["secure"][-1] = replace(
+            verdicts["secure"][-1], baselines_by_split=[private, *public[1:]]
+        )
     return Panel(
         title=title,
         secure=tuple(verdicts["secure"]),
@@ -249,7 +251,7 @@ def _verdict(
     privacy = runs[-1].privacy
     return Verdict(
         measured=[baselines.measured(problem, run.released) for problem, run in pairs],
-        beside=public,
+        baselines_by_split=public,
         epsilon=epsilon,
         populations=[baselines.population_of(problem, run.released) for problem, run in pairs],
         protects=privacy.unit,
@@ -308,12 +310,12 @@ def _drawn(panel: Panel) -> figures.Panel:
         private_single_sites,
     ]
     levels = {
-        "centralized, not private": public.pooled,
-        "majority class": public.chance,
-        "single site, not private": float(public.alone.mean()),
+        "centralized, not private": public.centralized,
+        "majority class": public.majority_class,
+        "single site, not private": float(public.single_sites.mean()),
     }
     lowest_accuracy = 0.0
-    if public.chance > 0.4:
+    if public.majority_class > 0.4:
         lowest_accuracy = 0.4
     return figures.Panel(
         title=f"{panel.verdict}: {panel.title}",

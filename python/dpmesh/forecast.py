@@ -1,5 +1,7 @@
 """Forecast of the accuracy of a federation, simulated on public data of its shape.
 
+`forecast` is the function of ``dpmesh forecast``; `reserve_cost` of ``dpmesh contract make``.
+
 The data are those that ship with scikit-learn. A training set of the requested shape is drawn from
 three quarters of them, repeatedly where there are too few records. Features are replaced by as many
 random projections as requested, or joined by columns of random numbers. It is an estimate of the
@@ -28,7 +30,7 @@ from dpmesh.run.measures import shown_difference
 from dpmesh.run.verdict import LEAST, Claim, Difference, Verdict, difference
 from dpmesh.tables import Columns
 
-__all__ = ["Forecast", "Level", "ReserveCost", "forecast", "public_data", "reserve_cost"]
+__all__ = ["Forecast", "ForecastRow", "ReserveCost", "forecast", "public_data", "reserve_cost"]
 
 RUNS = LEAST
 """Number of runs of each setting, the fewest for a verdict, each with fresh noise and records."""
@@ -45,13 +47,19 @@ MOST_RECORDS = 200_000
 MOST_FEATURES = 2_000
 """Most features of a simulated record."""
 
+CONSTANT_COLUMN = 1e-9
+"""Added to standard deviations, so that a constant column divides by no 0."""
+
+LEAST_RANGE = 1e-6
+"""Added to upper ends of ranges, so that a constant column has no empty range."""
+
 Labelled = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
 """Features, shape (records, features), and classes 0, 1, .., shape (records,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level:
-    """Accuracy on one data set at one number of records: means of `RUNS` runs.
+class ForecastRow:
+    """Accuracy on one public data set at one number of records: means over `RUNS` runs.
 
     Parameters
     ----------
@@ -59,26 +67,29 @@ class Level:
         Name of the data set.
     records
         Number of records of each site.
-    chance, alone, pooled
-        Accuracy of the majority-class baseline, of single-site models (mean over the sites), and of
-        the non-private centralized baseline, as in `dm.baselines.Baselines`.
+    majority_class, single_site, centralized
+        Accuracy of the majority-class baseline, of non-private single-site models (mean over the
+        sites), and of the non-private centralized baseline. See `dpmesh.run.baselines.Baselines`.
     federation, spread
-        Mean and standard deviation of the federation's accuracy.
+        Mean and standard deviation, over the runs, of the federation's accuracy.
     claim
-        Claim of `dpmesh.run.verdict.Verdict` against single sites without privacy.
+        Outcome of the comparison with non-private single-site models: ``"better"``, ``"worse"`` or
+        ``"inconclusive"``. See `dpmesh.run.verdict.Verdict`.
     own_gain
-        95% interval of the gain of sites on test records like their own.
+        95% interval of the difference between the federation's and the single sites' accuracy on
+        test records with each site's label distribution, as fractions.
     no_site_gains
-        True if no site gains on test records like its own.
+        True if joining gains nothing on these test records: no site is significantly better, and
+        either a site is significantly worse or the mean difference is.
     """
 
     data: str
     records: int
-    chance: float
-    alone: float
+    majority_class: float
+    single_site: float
     federation: float
     spread: float
-    pooled: float
+    centralized: float
     claim: Claim | None
     own_gain: tuple[float, float]
     no_site_gains: bool
@@ -91,13 +102,15 @@ class Forecast:
     Parameters
     ----------
     sites, records, features, classes
-        Shape of the federation; `records` is the number of each site.
+        Shape of the federation: number of sites, of records of each site, of features of a
+        record, and of classes.
     epsilon, delta
         Privacy budget of one training.
     choice
         Algorithm that `dpmesh.defaults.choose` returns for this shape.
-    levels
-        Accuracy for each data set and number of records.
+    rows
+        Accuracy on each data set at each number of records: a quarter, once and four times
+        `records`, without those above the limit of a simulation.
     """
 
     sites: int
@@ -107,29 +120,29 @@ class Forecast:
     epsilon: float
     delta: float
     choice: Choice
-    levels: tuple[Level, ...]
+    rows: tuple[ForecastRow, ...]
 
     @property
-    def asked(self) -> list[Level]:
-        """Levels at the requested number of records, one for each data set."""
-        return [level for level in self.levels if level.records == self.records]
+    def rows_at_records(self) -> list[ForecastRow]:
+        """Rows at the requested number of records, one for each data set."""
+        return [row for row in self.rows if row.records == self.records]
 
     @property
     def sentence(self) -> str:
         """The forecast in one or two sentences."""
-        accuracies = [level.federation for level in self.asked]
+        rows = self.rows_at_records
+        accuracies = [row.federation for row in rows]
         low = f"{min(accuracies):.0%}"
         high = f"{max(accuracies):.0%}"
         expected = low
         if low != high:
             expected = f"{low} to {high}"
-        claims = [level.claim for level in self.asked]
-        counts = [
-            f"{claims.count(claim)} of {len(claims)}: {claim}" for claim in dict.fromkeys(claims)
-        ]
+        claims = [row.claim for row in rows]
+        distinct_claims = dict.fromkeys(claims)
+        counts = [f"{claims.count(claim)} of {len(claims)}: {claim}" for claim in distinct_claims]
         comparison = "Against single sites without privacy, on the public data sets"
         text = f"Expect about {expected}. {comparison}, {'; '.join(counts)}."
-        losing = sum(level.no_site_gains for level in self.asked)
+        losing = sum(row.no_site_gains for row in rows)
         if losing:
             losses = f"on {losing} of {len(claims)} data sets no site gains"
             text = f"{text} On records like its own, {losses}: do not join for these."
@@ -149,12 +162,12 @@ class Forecast:
             f"{'public data':<24}{'records':>8}{'majority':>10}{'single':>8}{'federation':>16}"
             f"{'central':>9}  {'against single sites':<22}gain on a site's own records",
         ]
-        for level in self.levels:
-            mean = f"{level.federation:.1%} ± {100 * level.spread:.1f}"
+        for row in self.rows:
+            mean = f"{row.federation:.1%} ± {100 * row.spread:.1f}"
             lines.append(
-                f"{level.data:<24}{level.records:>8}{level.chance:>10.1%}{level.alone:>8.1%}"
-                f"{mean:>16}{level.pooled:>9.1%}  {level.claim or '-':<22}"
-                f"{shown_difference('accuracy', *level.own_gain)}"
+                f"{row.data:<24}{row.records:>8}{row.majority_class:>10.1%}{row.single_site:>8.1%}"
+                f"{mean:>16}{row.centralized:>9.1%}  {row.claim or '-':<22}"
+                f"{shown_difference('accuracy', *row.own_gain)}"
             )
         return "\n".join([*lines, "", self.sentence])
 
@@ -207,6 +220,7 @@ def forecast(
     draw = generator(Key.generate() if key is None else key, Purpose.SPLIT)
 
     def chosen(problem: dm.LinearProblem) -> Choice:
+        """Return the algorithm, rounds and network for a problem of this shape."""
         return choose(
             Sizes.of(problem),
             epsilon=epsilon,
@@ -216,15 +230,15 @@ def forecast(
             colluding=colluding,
         )
 
-    levels = []
+    rows = []
     choice = None
     seeds = draw.integers(2**62, size=RUNS)
     for name, data in public_data(classes).items():
-        for count in _compared(sites, records):
-            # All counts have the same seeds, so that levels differ by their records alone.
+        for count in _record_counts(sites, records):
+            # All counts have the same seeds, so that rows differ by their records alone.
             generators = [np.random.default_rng(seed) for seed in seeds]
             problems = [_problem(data, sites, count, features, split) for split in generators]
-            levels.append(_level(name, count, problems, chosen, draw, on_run))
+            rows.append(_row(name, count, problems, chosen, draw, on_run))
             if count == records:
                 choice = chosen(problems[0])
     assert choice is not None
@@ -236,17 +250,17 @@ def forecast(
         epsilon=epsilon,
         delta=delta,
         choice=choice,
-        levels=tuple(levels),
+        rows=tuple(rows),
     )
 
 
 def runs_of_forecast(sites: int, records: int, classes: int = 2) -> int:
     """Return the number of runs of a forecast."""
-    return RUNS * len(_compared(sites, records)) * len(public_data(classes))
+    return RUNS * len(_record_counts(sites, records)) * len(public_data(classes))
 
 
-def _compared(sites: int, records: int) -> list[int]:
-    """Return the numbers of records of a site that are simulated."""
+def _record_counts(sites: int, records: int) -> list[int]:
+    """Return the numbers of records of a site to simulate: multiples of the requested number."""
     counts = []
     for factor in RECORD_FACTORS:
         count = max(1, round(factor * records))
@@ -256,35 +270,37 @@ def _compared(sites: int, records: int) -> list[int]:
 
 
 PAIRS = 20
-"""Pairs of runs of a comparison, enough to detect about half a point of accuracy."""
+"""Pairs of runs of `reserve_cost`, enough to detect about half a point of accuracy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReserveCost:
     """Accuracy on one public data set, with and without a reserve for lost sites.
 
-    The reserve is a number of sums beside those of the rounds, for attempts at a sum that fail when
-    a site drops out. It is charged to the privacy budget, so that each sum has more noise.
+    Under secure aggregation a sum fails when a site drops out, and is tried again. The reserve is
+    the number of such further sums that the privacy budget covers. It makes the noise of each sum
+    larger.
 
     Parameters
     ----------
     data
         Name of the data set.
-    accuracy, without
-        Mean accuracy with the reserve and without it, over pairs of runs on the same records.
+    with_reserve, without_reserve
+        Mean accuracy with and without the reserve, over `PAIRS` pairs of runs; both runs of a pair
+        have the same records.
     difference
-        Difference within a pair, with its 95% interval.
+        Mean difference within a pair, with its 95% interval.
     """
 
     data: str
-    accuracy: float
-    without: float
+    with_reserve: float
+    without_reserve: float
     difference: Difference
 
     def __str__(self) -> str:
         interval = shown_difference("accuracy", self.difference.low, self.difference.high)
-        levels = f"{self.accuracy:.1%} with it, {self.without:.1%} without"
-        return f"on {self.data}: {levels} (difference {interval})"
+        accuracies = f"{self.with_reserve:.1%} with it, {self.without_reserve:.1%} without"
+        return f"on {self.data}: {accuracies} (difference {interval})"
 
 
 def reserve_cost(
@@ -329,7 +345,9 @@ def reserve_cost(
         for seed in draw.integers(2**62, size=PAIRS):
             problem = _problem(data, sites, records, features, np.random.default_rng(seed))
             scores = []
-            for most_lost, extra_sums in ((dropouts, reserve), (0, None)):
+            with_reserve = (dropouts, reserve)
+            without_reserve = (0, None)
+            for most_lost, extra_sums in (with_reserve, without_reserve):
                 choice = choose(
                     Sizes.of(problem),
                     epsilon=epsilon,
@@ -348,8 +366,8 @@ def reserve_cost(
         costs.append(
             ReserveCost(
                 data=name,
-                accuracy=float(accuracies[:, 0].mean()),
-                without=float(accuracies[:, 1].mean()),
+                with_reserve=float(accuracies[:, 0].mean()),
+                without_reserve=float(accuracies[:, 1].mean()),
                 difference=difference(accuracies[:, 0] - accuracies[:, 1], held_out=TEST_SHARE),
             )
         )
@@ -395,16 +413,20 @@ def public_data(classes: int) -> dict[str, Labelled]:
 def _problem(
     data: Labelled, sites: int, records: int, features: int, draw: np.random.Generator
 ) -> dm.LinearProblem:
-    """Return a problem of this shape with i.i.d. sites; a quarter of the data is for testing."""
+    """Return a problem of this shape with i.i.d. sites; `TEST_SHARE` of the data is for testing.
+
+    Columns are standardized, projected or joined by random columns to the number of features, and
+    clipped to ranges from their 1% to their 99% quantile.
+    """
     x, y = data
-    x = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-9)
+    x = (x - x.mean(axis=0)) / (x.std(axis=0) + CONSTANT_COLUMN)
     if features < x.shape[1]:
         x = x @ draw.normal(size=(x.shape[1], features)) / np.sqrt(features)
     else:
         x = np.hstack([x, draw.normal(size=(len(x), features - x.shape[1]))])
-    ends = np.stack([np.quantile(x, 0.01, axis=0), np.quantile(x, 0.99, axis=0)], axis=1)
-    ends[:, 1] += 1e-6
-    x = Columns.of(ends.tolist(), range(features)).encode(list(x.T)).features
+    ranges = np.stack([np.quantile(x, 0.01, axis=0), np.quantile(x, 0.99, axis=0)], axis=1)
+    ranges[:, 1] += LEAST_RANGE
+    x = Columns.of(ranges.tolist(), range(features)).encode(list(x.T)).features
     order = draw.permutation(len(y))
     tested, training = np.split(order, [int(TEST_SHARE * len(y))])
     count = sites * records
@@ -417,15 +439,15 @@ def _problem(
     return dm.LinearProblem(train, parts, "softmax", test=test, classes=int(y.max()) + 1)
 
 
-def _level(
+def _row(
     name: str,
     records: int,
     problems: list[dm.LinearProblem],
     chosen: Callable[[dm.LinearProblem], Choice],
     draw: np.random.Generator,
     on_run: Callable[[], object] | None,
-) -> Level:
-    """Run the chosen algorithm once on each problem, and compare it with the baselines."""
+) -> ForecastRow:
+    """Run the algorithm once on each of `RUNS` problems, and compare it with their baselines."""
     choice = chosen(problems[0])
     runs = []
     for problem in problems:
@@ -434,22 +456,28 @@ def _level(
             on_run()
     pairs = [*zip(problems, runs, strict=True)]
     measured = [baselines.measured(problem, run.released) for problem, run in pairs]
-    beside = [replace(baselines.compute(problem), held_out=TEST_SHARE) for problem in problems]
+    baselines_by_run = [
+        replace(baselines.compute(problem), held_out=TEST_SHARE) for problem in problems
+    ]
     populations = [baselines.population_of(problem, run.released) for problem, run in pairs]
     verdict = Verdict(
-        measured=measured, beside=beside, epsilon=None, unit="run", populations=populations
+        measured=measured,
+        baselines_by_split=baselines_by_run,
+        epsilon=None,
+        unit="run",
+        populations=populations,
     )
     own_gain = verdict.own_gain
     assert own_gain is not None
     accuracies = [scores["accuracy"] for scores in verdict.measured]
-    return Level(
+    return ForecastRow(
         data=name,
         records=records,
-        chance=verdict.baselines.chance,
-        alone=float(verdict.baselines.alone.mean()),
+        majority_class=verdict.baselines.majority_class,
+        single_site=float(verdict.baselines.single_sites.mean()),
         federation=verdict.score,
         spread=float(np.std(accuracies, ddof=1)),
-        pooled=verdict.baselines.pooled,
+        centralized=verdict.baselines.centralized,
         claim=verdict.claim,
         own_gain=(own_gain.low, own_gain.high),
         no_site_gains=verdict.no_site_gains,

@@ -51,7 +51,10 @@ def rows_of(panel: Panel) -> list[Row]:
     by_method: tuple[list[Sequence[float]], ...] = (
         [split_accuracies(verdict).tolist() for verdict in panel.secure],
         [split_accuracies(verdict).tolist() for verdict in panel.gossip],
-        [[float(split.alone.mean()) for split in verdict.beside] for verdict in panel.secure],
+        [
+            [float(split.single_sites.mean()) for split in verdict.baselines_by_split]
+            for verdict in panel.secure
+        ],
     )
     return [
         {"sites": panel.title, "method": method, "epsilon": epsilon, "accuracy": 100 * accuracy}

@@ -86,7 +86,7 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch, tmp_p
     testing = pytest.importorskip("typer.testing")
     pytest.importorskip("matplotlib")
     from dpmesh.cli import app
-    from dpmesh.cli.audit import every_case
+    from dpmesh.cli.audit import case_names
 
     def audit(*arguments: str) -> tuple[int, str]:
         quick = ["--runs", "50", "--canaries", "50", "--seed", "1"]
@@ -95,10 +95,10 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch, tmp_p
 
     code, output = audit()
     assert code == 0, output
-    assert {"gaussian", "laplace"} < set(every_case())
-    assert all(f"{name}: " in output for name in every_case())
+    assert {"gaussian", "laplace"} < set(case_names())
+    assert all(f"{name}: " in output for name in case_names())
     again = 2  # of without-replacement two pairs are coupled; the last line sums up
-    assert output.count("no violation found") == 3 * len(every_case()) + again
+    assert output.count("no violation found") == 3 * len(case_names()) + again
     monkeypatch.setattr(sys.modules["dpmesh.cli.audit"], "_example", lambda _: MissingFactor2())
     code, output = audit("online")
     assert (code, "leaks more than it claims: online" in output) == (1, True)

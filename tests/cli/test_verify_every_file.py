@@ -25,7 +25,7 @@ import dpmesh as dm
 from dpmesh._files import read_toml
 from dpmesh.accounting import gdp_epsilon, gdp_mu
 from dpmesh.cli import app
-from dpmesh.cli._sites import toml
+from dpmesh.cli._sites import to_toml
 from dpmesh.cli.claimed_files import verification_of
 from dpmesh.deploy import Folder, Position
 from dpmesh.deploy.steps import KnownContract
@@ -129,14 +129,14 @@ def check_every_number(claimed: Claimed) -> None:
 
 def text_in(content: dict[str, Any]) -> str:
     """Return plain tables as a TOML file has them."""
-    lines = [f"{name} = {toml(one)}" for name, one in content.items() if not _is_table(one)]
+    lines = [f"{name} = {to_toml(one)}" for name, one in content.items() if not _is_table(one)]
     for name, one in content.items():
         if isinstance(one, dict):
-            lines += ["", f"[{name}]", *(f"{key} = {toml(value)}" for key, value in one.items())]
+            lines += ["", f"[{name}]", *(f"{key} = {to_toml(value)}" for key, value in one.items())]
         elif _is_table(one):
             for row in one:
                 lines += ["", f"[[{name}]]"]
-                lines += [f"{key} = {toml(value)}" for key, value in row.items()]
+                lines += [f"{key} = {to_toml(value)}" for key, value in row.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -209,7 +209,7 @@ def test_gossip_chooses_the_type_that_its_messages_need(records: int, kind: type
     assert run.released.dtype == kind
     wide = dm.Dataset(x.astype(np.float64), train.labels)
     one, other = (
-        dm.baselines.alone_private(
+        dm.baselines.private_single_sites(
             replace(problem, train=records, test=records), **BUDGET, key=dm.Key.seeded(0)
         )
         for records in (train, wide)
@@ -237,12 +237,12 @@ def test_a_forecast_grows_with_epsilon_and_is_that_of_the_rule() -> None:
     pytest.importorskip("sklearn")
     shape = {"sites": 3, "records": 40, "features": 5, "key": dm.Key.seeded(1)}
     low, high = (forecast(**shape, epsilon=epsilon) for epsilon in (0.1, 50.0))  # type: ignore[arg-type]
-    assert {level.records for level in high.levels} == {10, 40, 160}
+    assert {row.records for row in high.rows} == {10, 40, 160}
     sizes = dm.defaults.Sizes(nodes=3, fewest_records=40, total_records=120, dim=12, features=6)
     assert high.choice == dm.defaults.choose(sizes, epsilon=50.0, delta=1e-5)
-    for weak, strong in zip(low.asked, high.asked, strict=True):
+    for weak, strong in zip(low.rows_at_records, high.rows_at_records, strict=True):
         assert strong.federation > weak.federation
-        assert strong.federation > strong.chance
+        assert strong.federation > strong.majority_class
     assert "by secure aggregation (FederatedLearning)" in str(high)
     assert "on the public data sets, " in high.sentence
 
@@ -255,7 +255,7 @@ def test_a_reserve_costs_accuracy_where_noise_does() -> None:
     assert all(abs(cost.difference.mean) < 0.01 for cost in quiet)
     noisy = reserve_cost(**shape, reserve=100, epsilon=0.5)  # type: ignore[arg-type]
     assert all(cost.difference.mean < 0 for cost in noisy)
-    assert all(cost.accuracy < cost.without for cost in noisy)
+    assert all(cost.with_reserve < cost.without_reserve for cost in noisy)
     assert "breast cancer" in str(noisy[1])
 
 

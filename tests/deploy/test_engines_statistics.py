@@ -78,13 +78,13 @@ def test_each_party_has_the_answers_of_one_process(rehearsal: bool, tmp_path: Pa
 
 def as_toml(tables_of: dict[str, Any]) -> str:
     """Return tables of settings as a TOML file has them."""
-    from dpmesh.cli._sites import toml
+    from dpmesh.cli._sites import to_toml
 
     lines: list[str] = []
     for name, table in tables_of.items():
         for row in table if isinstance(table, list) else [table]:
             lines.append(f"[[{name}]]" if isinstance(table, list) else f"[{name}]")
-            lines += [f"{key} = {toml(value)}" for key, value in row.items()]
+            lines += [f"{key} = {to_toml(value)}" for key, value in row.items()]
     return "\n".join(lines) + "\n"
 
 

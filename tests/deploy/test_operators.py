@@ -303,7 +303,7 @@ def test_a_full_disk_charges_nothing_and_says_what_to_do(
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     if isinstance(failure.value, sqlite3.Error):
-        assert "disk" in _errors._of_disk(failure.value)
+        assert "disk" in _errors._database_advice(failure.value)
     assert folder.contracts() == []
     assert folder.cost() == 0
     node = Node(contract, folder, parties.records[0])  # once there is space again
@@ -355,7 +355,7 @@ def test_each_error_of_a_disk_has_its_sentence(error: str, sentence: str) -> Non
     _errors = pytest.importorskip("dpmesh.cli._errors")
     raised = sqlite3.OperationalError("..")
     raised.sqlite_errorname = error
-    assert sentence in _errors._of_disk(raised)
+    assert sentence in _errors._database_advice(raised)
 
 
 def _half(content: bytes) -> bytes:

@@ -157,7 +157,7 @@ def test_counts_are_learned_on_the_scale_of_logarithms(tmp_path: Path) -> None:
     model.save(tmp_path / "m.dpmesh")
     loaded = dm.Model.load(tmp_path / "m.dpmesh")
     np.testing.assert_array_equal(loaded.predict(x), found)
-    assert evaluate(model, x, y, clinic, splits=1).baselines.pooled > 0.4
+    assert evaluate(model, x, y, clinic, splits=1).baselines.centralized > 0.4
     with pytest.raises(ValueError, match="counts: wanted None beside a target_range"):
         PrivateRegressor(counts=20, target_range=(0, 20)).fit(x, y)
 
@@ -225,7 +225,7 @@ def test_an_evaluation_holds_out_a_part_of_each_site() -> None:
     kept = sum(count - round(count / 4) for count in np.bincount(site))
     assert found.estimator.report_.records == kept
     # two digits of ten are at most a third of the test records, and the federation sees all
-    assert found.baselines.alone.max() < 0.35 < found.score < found.baselines.pooled
+    assert found.baselines.single_sites.max() < 0.35 < found.score < found.baselines.centralized
     assert found.sentence in str(found)
     assert "significantly better than 10 of 10 sites, inconclusive for none" in found.sentence
     assert "On records like its own no site gains: do not join for these." in found.sentence
@@ -372,9 +372,9 @@ def test_all_epsilons_share_their_splits_and_none_shares_its_noise(
     model = PrivateClassifier(random_state=0, rounds=20)
     found = evaluate(model, X, y, sites, splits=3, epsilons=(0.2, 0.4))
     first, second = found.by_epsilon.values()
-    for one, other in zip(first.beside, second.beside, strict=True):
-        np.testing.assert_array_equal(one.alone, other.alone)
-        assert (one.pooled, one.chance) == (other.pooled, other.chance)
+    for one, other in zip(first.baselines_by_split, second.baselines_by_split, strict=True):
+        np.testing.assert_array_equal(one.single_sites, other.single_sites)
+        assert (one.centralized, one.majority_class) == (other.centralized, other.majority_class)
     seeds = [fitted.random_state for fitted, _ in fits]
     assert len({*seeds}) == len(seeds) == 7
     weights = np.array([fitted.model_.weights.ravel() for fitted, _ in fits[:6]])

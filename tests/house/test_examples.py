@@ -36,7 +36,7 @@ ELSEWHERE = {
         "Settings",
         "Channel",
         "Forecast",
-        "Level",
+        "ForecastRow",
         "ReserveCost",
         "Broadcast",
         "Gossip",

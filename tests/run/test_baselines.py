@@ -11,7 +11,14 @@ import pytest
 
 import dpmesh as dm
 from dpmesh.run import Run
-from dpmesh.run.baselines import LARGEST, Baselines, alone_private, beside, compute, measured
+from dpmesh.run.baselines import (
+    LARGEST,
+    Baselines,
+    baselines_of_run,
+    compute,
+    measured,
+    private_single_sites,
+)
 from dpmesh.run.measures import classification, regression
 from dpmesh.run.populations import Population, RareClass
 from dpmesh.run.tasks import measured as measured_model
@@ -43,7 +50,10 @@ def test_pooled_and_alone_are_within_two_points_of_scikit_learn(loss: str) -> No
     assert own.test is not None
     regression = loss != "softmax"
     assert found.metric == ("R²" if regression else "accuracy")
-    for part, score in (*zip(own.partition, found.alone, strict=True), (slice(200), found.pooled)):
+    for part, score in (
+        *zip(own.partition, found.single_sites, strict=True),
+        (slice(200), found.centralized),
+    ):
         model = linear.RidgeCV(np.logspace(-3, 4, 15))
         if not regression:
             model = search.GridSearchCV(
@@ -65,11 +75,11 @@ def test_no_baseline_is_behind_the_private_procedure_without_noise(name: str) ->
     how = {"counts": 15} if name == "counts" else {"target_range": (0, 15)}
     model = sklearn.PrivateRegressor(None, ranges=(-1, 1), random_state=0, **how)
     found = sklearn.evaluate(model, x, counted, groups=np.arange(2000) % 4, splits=2)
-    assert found.baselines.pooled > found.score - 0.005
+    assert found.baselines.centralized > found.score - 0.005
     straight = np.polyfit(x[:, 0], counted, 1)
     fitted = np.polyval(straight, x[:, 0])
     line = 1 - np.square(counted - fitted).sum() / np.square(counted - counted.mean()).sum()
-    assert found.baselines.pooled > line - 0.02
+    assert found.baselines.centralized > line - 0.02
 
 
 def test_a_site_with_too_little_has_the_trivial_predictor() -> None:
@@ -80,26 +90,32 @@ def test_a_site_with_too_little_has_the_trivial_predictor() -> None:
     labels[few] = 1
     one_class = replace(own, train=dm.Dataset(own.train.features, labels))
     assert own.test is not None
-    assert compute(one_class).alone[0] == (own.test.labels == 1).mean()
+    assert compute(one_class).single_sites[0] == (own.test.labels == 1).mean()
 
 
 def test_classes_are_told_by_accuracy() -> None:
     own = problem()
     found = compute(own, epsilon=4.0, key=dm.Key.seeded(1), most=2)
     assert own.test is not None
-    assert found.chance == (own.test.labels == np.bincount(own.train.labels).argmax()).mean()
-    assert found.others["balanced accuracy"].chance == found.others["AUC"].chance == 0.5
-    assert found.pooled > found.chance
-    assert found.alone.shape == (4,)
-    assert found.alone_private is not None
-    assert found.alone_private.shape == (2,)
-    again = alone_private(own, 4.0, key=dm.Key.seeded(1), most=2)
-    np.testing.assert_array_equal(again, found.alone_private)
+    assert (
+        found.majority_class == (own.test.labels == np.bincount(own.train.labels).argmax()).mean()
+    )
+    assert (
+        found.others["balanced accuracy"].majority_class
+        == found.others["AUC"].majority_class
+        == 0.5
+    )
+    assert found.centralized > found.majority_class
+    assert found.single_sites.shape == (4,)
+    assert found.private_single_sites is not None
+    assert found.private_single_sites.shape == (2,)
+    again = private_single_sites(own, 4.0, key=dm.Key.seeded(1), most=2)
+    np.testing.assert_array_equal(again, found.private_single_sites)
     copied = Baselines.from_dict(json.loads(json.dumps(found.as_dict())))
     assert repr(copied) == repr(found)
     assert [*found.measures] == ["accuracy", "balanced accuracy", "AUC"]
     with pytest.raises(ValueError, match="key: wanted a seeded key"):
-        alone_private(own, 4.0, key=dm.Key.generate())
+        private_single_sites(own, 4.0, key=dm.Key.generate())
     with pytest.raises(ValueError, match="test: wanted records"):
         compute(replace(own, test=None))
 
@@ -122,7 +138,7 @@ def test_a_column_that_is_constant_at_a_node_has_no_weight_there() -> None:
     ranges = [[-1, 1], {"range": [-1, 1], "missing": True}]
     model = sklearn.PrivateRegressor(8.0, ranges=ranges, random_state=0)
     found = sklearn.evaluate(model, x, y, groups=site)
-    assert 0.3 < found.baselines.alone[0] < found.baselines.alone[1]
+    assert 0.3 < found.baselines.single_sites[0] < found.baselines.single_sites[1]
 
 
 def run_of(own: dm.LinearProblem, delta: float | None = None) -> Run:
@@ -134,7 +150,7 @@ def test_a_run_is_shown_beside_what_it_costs_and_a_pickle_leaves_the_data_behind
     run = run_of(problem(), 1e-5)
     found = run.baselines
     assert found is not None
-    assert found.alone_private is not None
+    assert found.private_single_sites is not None
     assert found.epsilon is not None
     assert found.epsilon == pytest.approx(run.privacy.epsilon, rel=1e-5)
     assert run.score == run.problem.accuracy(run.released).mean()
@@ -150,15 +166,15 @@ def test_a_run_without_a_guarantee_or_without_data_has_no_such_baseline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert (plain := run_of(problem()).baselines) is not None
-    assert plain.alone_private is None
+    assert plain.private_single_sites is None
     untested = run_of(replace(problem(), test=None))
     assert untested.baselines is None
     assert untested.score is None
-    assert "chance" not in repr(untested)
+    assert "majority_class" not in repr(untested)
     own = problem()
     monkeypatch.setattr("dpmesh.run.baselines.LARGEST", 200 * 5 * 2 - 1)
     assert LARGEST > 200 * 5 * 2
-    assert beside(own, run_of(problem()).privacy) is None
+    assert baselines_of_run(own, run_of(problem()).privacy) is None
 
 
 def test_columns_that_nobody_scaled_are_noticed() -> None:
@@ -179,11 +195,16 @@ def verdict(
     """Return one of scores that differ by a point or so from split to split."""
     moved = np.linspace(-0.01, 0.01, splits)
     own = Baselines(
-        metric=metric, chance=chance, alone=np.array(alone), pooled=0.97, tested=500, held_out=0.25
+        metric=metric,
+        majority_class=chance,
+        single_sites=np.array(alone),
+        centralized=0.97,
+        tested=500,
+        held_out=0.25,
     )
     measured = [{metric: federation + move} for move in moved]
-    others = [replace(own, alone=own.alone - move) for move in moved]
-    return Verdict(measured=measured, beside=others, epsilon=2.0)
+    others = [replace(own, single_sites=own.single_sites - move) for move in moved]
+    return Verdict(measured=measured, baselines_by_split=others, epsilon=2.0)
 
 
 @pytest.mark.parametrize(("held_out", "is_right"), [(0.25, True), (0.0, False)])
@@ -254,9 +275,9 @@ def test_each_site_is_judged_on_its_own_records_too() -> None:
         parts = [
             Population(
                 federation=np.full(2, federation + move),
-                alone=np.full(2, alone),
+                single_sites=np.full(2, alone),
                 tested=np.full(2, 200),
-                rare=RareClass(name="ill", federation=0.5 + move, alone=0.4, tested=30),
+                rare=RareClass(name="ill", federation=0.5 + move, single_site=0.4, tested=30),
             )
             for move in moved
         ]
@@ -286,7 +307,7 @@ def test_numbers_have_their_units() -> None:
     assert "points" not in found.sentence
     assert "0.250 (worst 0.200, best 0.300)" in str(found.table)
     with pytest.raises(ValueError, match="measured: wanted as many as there are baselines"):
-        Verdict(measured=[], beside=[], epsilon=None)
+        Verdict(measured=[], baselines_by_split=[], epsilon=None)
 
 
 def test_measures_are_those_of_scikit_learn() -> None:

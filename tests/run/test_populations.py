@@ -64,9 +64,9 @@ def test_a_run_is_judged_on_records_like_each_site_has(run: dm.Run, tmp_path: Pa
     population = run.population
     assert population is not None
     assert population.tested.sum() == run.problem.test.records
-    assert population.alone.mean() > 0.95  # two digits are easy to tell apart
+    assert population.single_sites.mean() > 0.95  # two digits are easy to tell apart
     assert run.baselines is not None
-    assert run.baselines.alone.mean() < 0.3  # of all ten it knows two
+    assert run.baselines.single_sites.mean() < 0.3  # of all ten it knows two
     assert "each site's own records" in str(run)
     run.save(tmp_path)
     saved = Result.load(tmp_path)

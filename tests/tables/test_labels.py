@@ -122,13 +122,13 @@ def test_verdicts_are_of_the_mean_and_of_each_label() -> None:
     own = found.measured[0]
     each = [own[f"accuracy ({name})"] for name in table.columns]
     assert own["accuracy"] == pytest.approx(np.mean(each))
-    assert {"balanced accuracy", "AUC"} < {*own} == {*found.beside[0].measures}
-    assert found.beside[0].chance == pytest.approx(
+    assert {"balanced accuracy", "AUC"} < {*own} == {*found.baselines_by_split[0].measures}
+    assert found.baselines_by_split[0].majority_class == pytest.approx(
         np.maximum(y.mean(axis=0), 1 - y.mean(axis=0)).mean(), abs=0.05
     )
     assert "accuracy (gout)" in str(found.table)
     for name in found.heads[1:]:
-        assert found.mean(name) > found.baselines.measures[name].chance - 0.02
+        assert found.mean(name) > found.baselines.measures[name].majority_class - 0.02
 
 
 def test_a_choice_counts_a_record_once() -> None:

@@ -1,4 +1,7 @@
-"""Questions about files of records, for ``dpmesh stats`` and ``dpmesh synthesize``."""
+"""Private statistics of files of records, for ``dpmesh stats`` and ``dpmesh synthesize``.
+
+A *question* is a statistic to release, such as a mean or a two-way table (`dpmesh.statistics`).
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Files:
-    """Files of records, and public facts about them.
+class RecordFiles:
+    """Files of records of several sites, and public facts about them.
 
     Parameters
     ----------
     paths
-        Tables, one for each site unless a column names it.
+        Tables of records: CSV, Parquet, Arrow or Feather.
     ranges
-        The TOML file of public ranges.
+        The TOML file of public ranges of columns.
     site
-        The column that names the site; None if each file is one.
-    form
+        Column that names the site of a record; None if each file holds one site.
+    text_format
         Format of text files.
     """
 
     paths: Sequence[Path]
     ranges: Path
     site: str | None
-    form: TextFormat
+    text_format: TextFormat
 
     def ask(
         self,
@@ -48,23 +51,33 @@ class Files:
         budget: Path | None,
         weights: Sequence[float] = (),
     ) -> Statistics:
-        """Return the answers; their cost has that of released ranges.
+        """Read the files, and return differentially private answers to questions.
+
+        The reported epsilon includes the release of bounds in the file of ranges, if they were
+        released from the same records.
 
         Parameters
         ----------
         questions
-            Returns the questions, given the ranges of all columns.
+            Function from the ranges of all columns, by name, to the questions.
         epsilon, delta, colluding
             As for `dpmesh.statistics.ask`.
         budget
-            The folder from whose budget the cost is taken, if there is one.
+            Party's folder whose budget is charged; None charges no folder.
         weights
-            The share of the budget of each question; none for equal shares.
+            Share of the privacy budget of each question; empty for equal shares.
+
+        Raises
+        ------
+        ValueError
+            If an argument, a range or a record is invalid.
+        OverBudget
+            If the budget of the folder has too little left.
         """
         import numpy as np
 
         from dpmesh.cli._checks import check_budget
-        from dpmesh.cli._sites import as_spent, charge, read_sites
+        from dpmesh.cli._sites import charge, read_sites, saved_release
         from dpmesh.statistics.ask import ask, names_of, questions_about
         from dpmesh.tables.ranges import as_range, read_ranges
 
@@ -73,10 +86,13 @@ class Files:
         public = read_ranges(self.ranges, released=released)
         kinds = {name: as_range(name, form) for name, form in public.items()}
         questions_asked = questions(kinds)
-        smallest = [question.settled(None, 1) for question in questions_asked]
-        rounds = questions_about(smallest, kinds, weights).rounds  # fails before any file is read
+        # Questions settled for one record have the same rounds. Errors come before files are read.
+        settled_questions = [question.settled(None, 1) for question in questions_asked]
+        rounds = questions_about(settled_questions, kinds, weights).rounds
         columns = {name: kinds[name] for name in names_of(questions_asked, kinds)}
-        records = read_sites(list(self.paths), columns, (), None, self.site, self.form, drop=False)
+        records = read_sites(
+            list(self.paths), columns, (), None, self.site, self.text_format, drop=False
+        )
         steps = rounds * len(np.unique(records.owners))
         with warnings.catch_warnings(), progress_bar(steps, unit="site") as advance:
             warnings.filterwarnings("ignore", ".*are also at the site")  # said by `read_sites`
@@ -91,7 +107,7 @@ class Files:
                 weights=weights or None,
                 on_site=lambda: advance(1),
             )
-        charged = charge(budget, [*released, as_spent(answers.ledger)], delta)
+        total = charge(budget, [*released, saved_release(answers.ledger)], delta)
         if not released:
             return answers
-        return answers.charged(*charged)
+        return answers.charged(total.epsilon, total.reason, total.earlier_plans)

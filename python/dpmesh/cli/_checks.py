@@ -1,4 +1,4 @@
-"""Checks of options that come before any file of records is read."""
+"""Checks of options before any file of records is read, and counts in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dpmesh._validate import positive, probability
 
 
 def check_budget(epsilons: Iterable[float], delta: float) -> None:
-    """Refuse a privacy budget that no release can have.
+    """Refuse an invalid privacy budget.
 
     Raises
     ------
@@ -18,3 +18,10 @@ def check_budget(epsilons: Iterable[float], delta: float) -> None:
     for epsilon in epsilons:
         positive("epsilon", epsilon)
     probability("delta", delta, one=False)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as ``1 site`` or ``3 sites``."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"

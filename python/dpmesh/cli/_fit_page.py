@@ -1,4 +1,8 @@
-"""The page of ``dpmesh fit``: one plain summary, curves, populations and ranges; details folded."""
+"""The report page of ``dpmesh fit``: a summary, pictures and tables of scores, and folded details.
+
+Scores are computed without noise, so no epsilon covers them: the full page is for the data owners.
+The public page (``--public``) leaves out scores, unused columns and names of files.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from dpmesh._epsilons import as_given, rounded_up
 from dpmesh._html import as_html
+from dpmesh.cli._checks import counted
 from dpmesh.experiments.html import details, document, figures, table
 from dpmesh.run.identity import fields_of
 
@@ -22,43 +27,45 @@ if TYPE_CHECKING:
     from dpmesh.sklearn import Evaluation
 
 OWNERS_ONLY = "Scores computed without noise: for the data owners only, not covered by epsilon"
-"""First line of a page with scores, and of each printed page."""
+"""First line of a page with scores, on the screen and on each printed sheet."""
 
-FEW = 12
-"""Columns up to which the summary states their ranges; ranges of more are folded."""
+MOST_COLUMNS_IN_SUMMARY = 12
+"""Largest number of columns whose ranges are in the summary; ranges of more columns are folded."""
 
-WORDS = {
+PARAMETER_NAMES = {
     "step_size": "learning rate (step size)",
     "clipping_norm": "clipping norm",
     "noise_multiplier": "noise multiplier",
     "batch_size": "batch size",
     "sampling_rate": "sampling rate",
 }
-"""Parameters of algorithms in the terms of the field."""
+"""Names of an algorithm's parameters on the page; others are the identifier without underscores."""
 
-_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_WORD_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
+"""Position between two words of a class name such as ``GradientDescent``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitPage:
-    """A page about a fit.
+    """HTML page about a private model and its scores.
 
     Parameters
     ----------
     evaluation
-        The fit with its scores.
+        The fitted estimator with its scores and baselines.
     label
-        The column, or columns, that are predicted.
+        Name of the predicted column, or of several columns, separated by commas.
     unused
-        Columns of the tables without a range.
+        Columns of the tables that have no range, so that the model does not use them.
     model
-        The model file.
+        Path of the model file.
     tables
-        The files of records.
+        Paths of the files of records.
     day
-        The date of the fit.
+        Date of the fit.
     public
-        Whether to leave out all that no epsilon covers: scores, and what the tables hold.
+        True to leave out everything that no epsilon covers: scores, unused columns and names of
+        the files of records.
     """
 
     evaluation: Evaluation
@@ -75,7 +82,7 @@ class FitPage:
         if not self.public:
             parts.append(f'<p class="owners-only">{OWNERS_ONLY}</p>')
         parts.append(f"<h1>A private model of {escape(self.label)}</h1>")
-        parts.append(facts(self._summary()))
+        parts.append(facts_table(self._summary()))
         if not self.public:
             parts += self._scores()
         parts += self._details()
@@ -83,12 +90,13 @@ class FitPage:
         return document(self.label, parts)
 
     def _summary(self) -> list[tuple[str, str]]:
-        """Return what a board needs to know, by name."""
+        """Return the rows of the summary for readers without technical knowledge."""
         evaluation = self.evaluation
         report = self.evaluation.estimator.report_
         privacy = report.privacy
-        columns = len(evaluation.estimator.model_.columns.names)
-        sites = f"{report.sites} site{'s' * (report.sites != 1)}"
+        column_count = len(evaluation.estimator.model_.columns.names)
+        columns = counted(column_count, "column")
+        sites = counted(report.sites, "site")
         records = f"at least {report.records} records each"
         if report.sites == 1:
             records = f"{report.records} records"
@@ -104,19 +112,20 @@ class FitPage:
         if privacy.seeded:
             guarantee = f"NOT private: the noise is seeded. With secret noise: {guarantee}"
         rows = [
-            ("Model", f"{self._kind}, from {columns} column{'s' * (columns != 1)}"),
+            ("Model", f"{self._model_kind}, from {columns}"),
             ("Learned from", f"{sites}, {records}"),
             ("Guarantee", guarantee),
             ("Threat model", report.threat_model),
             ("Adversary", privacy.adversary),
         ]
         if privacy.is_finite and not privacy.seeded:
-            rows.append(("For one person", _for_one_person(report.plain_words)))
+            rows.append(("For one person", _first_fact(report.plain_words)))
         if not self.public:
             question = "Does joining pay?" if report.sites > 1 else "Verdict"
             rows.append((question, evaluation.sentence))
-        if columns <= FEW:
-            rows.append(("Public ranges", "; ".join(": ".join(row) for row in self._ranges())))
+        if column_count <= MOST_COLUMNS_IN_SUMMARY:
+            ranges = [f"{name}: {value_range}" for name, value_range in self._ranges()]
+            rows.append(("Public ranges", "; ".join(ranges)))
         rows.append(("Date", self.day.isoformat()))
         files = str(self.model.name)
         if not self.public:
@@ -125,7 +134,8 @@ class FitPage:
         return rows
 
     @property
-    def _kind(self) -> str:
+    def _model_kind(self) -> str:
+        """The kind of model in words."""
         model = self.evaluation.estimator.model_
         if model.network is not None:
             return f"network of {model.weights.size} parameters"
@@ -134,42 +144,47 @@ class FitPage:
         return "linear classifier"
 
     def _scores(self) -> Iterator[str]:
-        """Yield the scores, in pictures and tables."""
+        """Yield the part of the page with scores, as pictures and tables in HTML."""
         evaluation = self.evaluation
         verdict = self.evaluation.verdict
         yield "<h2>Scores on held-out records</h2>"
-        yield _drawn(evaluation)
-        if len(verdict.baselines.alone) > 1:
-            yield from self._populations()
+        yield _pictures(evaluation)
+        if len(verdict.baselines.single_sites) > 1:
+            yield from self._population_scores()
         if evaluation.by_epsilon:
             yield details("Scores over epsilon", table(*evaluation.epsilon_table))
         yield details("Baselines, on the records of all sites", table(*verdict.table))
 
-    def _populations(self) -> Iterator[str]:
-        """Yield the scores in each population of test records."""
+    def _population_scores(self) -> Iterator[str]:
+        """Yield the scores in each population of test records, as a table with a note in HTML."""
         evaluation = self.evaluation
         verdict = self.evaluation.verdict
         yield table(*verdict.population_table)
-        splits = len(verdict.measured)
+        splits = counted(len(verdict.measured), "split")
         yield (
-            f'<p class="note">{splits} split{"s" * (splits != 1)} of the records; intervals are of '
+            f'<p class="note">{splits} of the records; intervals are of '
             "95%, of the federation less a single site without privacy. The first row is the one "
             "test that was stated beforehand; counts of sites share one correction (Holm); other "
             f"rows have an interval and no word. {escape(evaluation.note)}</p>"
         )
 
     def _ranges(self) -> list[tuple[str, str]]:
-        """Return the columns and their public ranges."""
+        """Return the name and the public range of each column."""
         columns = self.evaluation.estimator.model_.columns
-        return [
-            (name, f"{kind.toml}{', may be missing' * kind.may_be_missing}")
-            for name, kind in zip(columns.names, columns.kinds, strict=True)
-        ]
+        ranges = []
+        for name, kind in zip(columns.names, columns.kinds, strict=True):
+            value_range = kind.toml
+            if kind.may_be_missing:
+                value_range += ", may be missing"
+            ranges.append((name, value_range))
+        return ranges
 
     def _details(self) -> Iterator[str]:
+        """Yield the folded parts of the page."""
         ranges = self._ranges()
-        if len(ranges) > FEW:
-            yield details(f"Columns and their public ranges ({len(ranges)})", facts(ranges))
+        if len(ranges) > MOST_COLUMNS_IN_SUMMARY:
+            title = f"Columns and their public ranges ({len(ranges)})"
+            yield details(title, facts_table(ranges))
         if self.unused and not self.public:
             yield details("Columns that are not used", f"<p>{escape(', '.join(self.unused))}</p>")
         report = self.evaluation.estimator.report_
@@ -177,16 +192,17 @@ class FitPage:
         if report.features:
             rows.append(("features", report.features))
         if report.topology != "None":
-            rows.append(("network", _words(fields_of(report.topology)[0])))
-        rows += settings_of(report.algorithm)
-        yield details("Learning rate, clipping norm, noise and rounds", facts(rows))
-        yield details("Privacy report", _facts_of(str(report.privacy)))
-        words = "".join(f"<p>{escape(line)}</p>" for line in _sentences(report.plain_words))
-        yield details("The guarantee in plain words", words)
+            topology_class, _ = fields_of(report.topology)
+            rows.append(("network", _words(topology_class)))
+        rows += parameters_of(report.algorithm)
+        yield details("Learning rate, clipping norm, noise and rounds", facts_table(rows))
+        yield details("Privacy report", _report_table(str(report.privacy)))
+        paragraphs = [f"<p>{escape(line)}</p>" for line in _whole_lines(report.plain_words)]
+        yield details("The guarantee in plain words", "".join(paragraphs))
 
 
-def facts(rows: Sequence[tuple[str, str]]) -> str:
-    """Return names and values, one pair a line."""
+def facts_table(rows: Sequence[tuple[str, str]]) -> str:
+    """Return pairs of a name and a value as an HTML table with one pair in each row."""
     lines = "".join(
         f'<tr><th scope="row">{escape(name)}</th><td class="text">{escape(value)}</td></tr>'
         for name, value in rows
@@ -194,71 +210,84 @@ def facts(rows: Sequence[tuple[str, str]]) -> str:
     return f'<table class="facts">{lines}</table>'
 
 
-def _facts_of(text: str) -> str:
-    """Return lines of names and values as such a table."""
+def _report_table(text: str) -> str:
+    """Return the lines of a privacy report, each a name and a value, as an HTML table."""
     return as_html(text).replace("<table>", '<table class="facts">')
 
 
-def settings_of(text: str, path: str = "") -> list[tuple[str, str]]:
-    """Return the parameters of an algorithm from its repr, by name, each in a line of its own."""
-    kind, parts = fields_of(text)
-    rows = [(path or "algorithm", _words(kind))]
-    for part in parts:
-        name, _, value = part.partition("=")
-        shown = WORDS.get(name, name.replace("_", " "))
-        where = f"{path}: {shown}" if path else shown
-        if "(" in value and not value.startswith(("(", "[", "{")):
-            rows += settings_of(value, where)
+def parameters_of(text: str, path: str = "") -> list[tuple[str, str]]:
+    """Return the parameters of an algorithm, from its `repr`, as pairs of a name and a value.
+
+    Parameters
+    ----------
+    text
+        `repr` of an algorithm, or of an object that is a parameter of one.
+    path
+        Name of that parameter, which precedes the names of inner parameters; empty for an
+        algorithm.
+    """
+    class_name, arguments = fields_of(text)
+    rows = [(path or "algorithm", _words(class_name))]
+    for argument in arguments:
+        identifier, _, value = argument.partition("=")
+        name = PARAMETER_NAMES.get(identifier, identifier.replace("_", " "))
+        if path:
+            name = f"{path}: {name}"
+        is_object = "(" in value and not value.startswith(("(", "[", "{"))
+        if is_object:
+            rows += parameters_of(value, name)
         else:
-            rows.append((where, _rounded(value)))
+            rows.append((name, _rounded(value)))
     return rows
 
 
 def _words(name: str) -> str:
-    """Return the words of a class name."""
+    """Return the words of a class name; other texts stay as they are."""
     if name.isidentifier():
-        return _CAPITAL.sub(" ", name).lower()
+        return _WORD_BOUNDARY.sub(" ", name).lower()
     return name
 
 
 def _rounded(text: str) -> str:
+    """Return a number in at most 5 digits; other texts stay as they are."""
     try:
         return f"{float(text):.5g}"
     except ValueError:
         return text
 
 
-def _sentences(words: str) -> list[str]:
-    """Return the lines of plain words, each broken one joined again."""
-    return re.sub(r"\n  ", " ", words).splitlines()
+def _whole_lines(plain_words: str) -> list[str]:
+    """Return the lines of a text, with indented lines joined to the line above."""
+    return re.sub(r"\n  ", " ", plain_words).splitlines()
 
 
-def _for_one_person(words: str) -> str:
-    """Return the first fact of plain words."""
-    fact = next(line for line in _sentences(words) if line.startswith("- "))
-    return " ".join(fact.removeprefix("- ").split())
+def _first_fact(plain_words: str) -> str:
+    """Return the first list item of the guarantee in plain words."""
+    item = next(line for line in _whole_lines(plain_words) if line.startswith("- "))
+    return " ".join(item.removeprefix("- ").split())
 
 
-def _drawn(evaluation: Evaluation) -> str:
-    """Return the pictures of scores; a note where matplotlib is missing."""
+def _pictures(evaluation: Evaluation) -> str:
+    """Return the pictures of scores as HTML; a note if matplotlib is missing."""
     try:
         pictures = []
-        if len(evaluation.verdict.baselines.alone) > 1:
-            pictures.append((_populations(evaluation.verdict), _described(evaluation.verdict)))
+        if len(evaluation.verdict.baselines.single_sites) > 1:
+            populations = _populations_figure(evaluation.verdict)
+            pictures.append((populations, _populations_text(evaluation.verdict)))
         if len(evaluation.by_epsilon) > 1:
             text = f"{evaluation.verdict.metric} over epsilon, with 95% intervals, all sites"
-            pictures.insert(0, (_curve(evaluation), text))
+            pictures.insert(0, (_epsilon_figure(evaluation), text))
         return f'<div class="beside">{figures(pictures)}</div>'
     except ModuleNotFoundError as error:
         return f'<p class="note">{escape(str(error))}</p>'
 
 
-def _curve(evaluation: Evaluation) -> Figure:
-    """Draw the score over epsilon beside its baselines."""
+def _epsilon_figure(evaluation: Evaluation) -> Figure:
+    """Draw the score and its baselines over epsilon."""
     from dpmesh.plots.panels import Line, Panel, drawn
 
     verdicts = evaluation.by_epsilon
-    beside = evaluation.verdict.baselines
+    baselines = evaluation.verdict.baselines
     spread = None
     if len(evaluation.verdict.measured) > 1:
         spread = [verdict.interval.detectable for verdict in verdicts.values()]
@@ -268,11 +297,14 @@ def _curve(evaluation: Evaluation) -> Figure:
         y=[verdict.score for verdict in verdicts.values()],
         spread=spread,
     )
-    levels = {"centralized, without privacy": beside.pooled}
-    levels["single site, without privacy"] = float(beside.alone.mean())
-    levels[evaluation.verdict.trivial] = beside.chance
-    unit = evaluation.estimator.report_.privacy.unit
-    delta = as_given(evaluation.estimator.report_.privacy.delta)
+    levels = {
+        "centralized, without privacy": baselines.centralized,
+        "single site, without privacy": float(baselines.single_sites.mean()),
+        evaluation.verdict.trivial: baselines.majority_class,
+    }
+    privacy = evaluation.estimator.report_.privacy
+    unit = privacy.unit
+    delta = as_given(privacy.delta)
     panel = Panel(
         title="All sites' records",
         lines=[line],
@@ -286,12 +318,15 @@ def _curve(evaluation: Evaluation) -> Figure:
     return drawn([panel])
 
 
-BAR, GAP = 0.38, 0.02
-"""Height of a bar, and the distance of two."""
+BAR_HEIGHT = 0.38
+"""Height of a bar, where populations have distance 1."""
+
+HALF_GAP = 0.02
+"""Half of the distance between the two bars of a population."""
 
 
-def _populations(verdict: Verdict) -> Figure:
-    """Draw federation and single site in each population."""
+def _populations_figure(verdict: Verdict) -> Figure:
+    """Draw the scores of the federation and of single sites in each population, as bars."""
     from dpmesh._extras import needed_by
     from dpmesh.plots.panels import COLOURS
 
@@ -301,15 +336,17 @@ def _populations(verdict: Verdict) -> Figure:
     rows = verdict.rows_by_population
     figure = Figure(figsize=(5.6, 1.1 + 0.75 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
+    offset = BAR_HEIGHT / 2 + HALF_GAP
     for place, row in enumerate(rows):
-        for side, score, colour in (
-            (-1, row.federation, COLOURS[0]),
-            (1, row.single_site, COLOURS[1]),
-        ):
-            middle = place + side * (BAR / 2 + GAP)
-            bar = axes.barh(middle, score, height=BAR, color=colour)
-            text = f"{score:.1%}" if verdict.metric != "R²" or row.measure == "recall" else None
-            axes.bar_label(bar, [text or f"{score:.3f}"], padding=3, fontsize=8)
+        is_share = verdict.metric != "R²" or row.measure == "recall"
+        bars = (
+            (place - offset, row.federation, COLOURS[0]),
+            (place + offset, row.single_site, COLOURS[1]),
+        )
+        for middle, score, colour in bars:
+            bar = axes.barh(middle, score, height=BAR_HEIGHT, color=colour)
+            text = f"{score:.1%}" if is_share else f"{score:.3f}"
+            axes.bar_label(bar, [text], padding=3, fontsize=8)
     axes.set_yticks(range(len(rows)), [f"{row.name}\n({row.measure})" for row in rows])
     axes.invert_yaxis()
     axes.margins(x=0.15)
@@ -320,6 +357,7 @@ def _populations(verdict: Verdict) -> Figure:
     return figure
 
 
-def _described(verdict: Verdict) -> str:
+def _populations_text(verdict: Verdict) -> str:
+    """Return a description of the figure for readers who cannot see it."""
     names = ", ".join(row.name for row in verdict.rows_by_population)
     return f"Federation and single site on {names}"

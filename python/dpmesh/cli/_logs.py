@@ -1,4 +1,7 @@
-"""Lines that a node or a router writes while it runs: for people, or as JSON for machines."""
+"""Messages of long-running commands (``dpmesh node``, ``router``): as text, or JSON for machines.
+
+The option ``--log-format`` chooses. All messages of such a command go through `MessageWriter`.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +26,24 @@ _log = logging.getLogger("dpmesh")
 
 
 def _time_of(record: logging.LogRecord) -> str:
-    """Return when a line was logged, in UTC."""
+    """Return the time of a log record in UTC, such as 2024-12-31T23:59:59.000Z."""
     time = datetime.fromtimestamp(record.created, timezone.utc)
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class _TextFormatter(logging.Formatter):
-    """Time, level and message."""
+    """Formatter of lines with time, level and message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as a line; a traceback follows."""
+        """Return a log record as a line, with its traceback below it, if it has one."""
         return f"{_time_of(record)} {record.levelname} {super().format(record)}"
 
 
 class _JsonFormatter(logging.Formatter):
-    """An object with time, level, message and traceback, if there is one."""
+    """Formatter of JSON objects with time, level, message, and traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as a line."""
+        """Return a log record as one line."""
         line = {
             "time": _time_of(record),
             "level": record.levelname.lower(),
@@ -51,14 +54,16 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-class Speaker:
-    """Writes what a command has to say, in the format of its log lines.
+class MessageWriter:
+    """Writer of progress messages, warnings and errors, as text or as JSON.
+
+    It sets up the logging of the process.
 
     Parameters
     ----------
     log_format
-        As text, log lines go to standard error and all else to standard output. As JSON, all lines
-        go to standard error.
+        With ``"text"``, progress messages go to standard output, warnings and errors to standard
+        error. With ``"json"``, all go to standard error, one object a line.
     """
 
     def __init__(self, log_format: Literal["text", "json"]) -> None:
@@ -70,18 +75,18 @@ class Speaker:
             _log.setLevel(logging.INFO)
 
     def say(self, text: str) -> None:
-        """Write what happens."""
+        """Write a progress message."""
         if self._is_json:
             _log.info("%s", text)
         else:
             typer.echo(text)
 
     def warn(self, message: Warning | str) -> None:
-        """Write what to look after."""
+        """Write a warning."""
         _log.warning("%s", message)
 
     def fail(self, error: Exception | str) -> None:
-        """Write why a run ended early."""
+        """Write an error."""
         if self._is_json:
             _log.error("%s", error)
         else:

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share, and the panels of the help that group options."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ DataFolder = Annotated[
 Site = Annotated[str | None, typer.Option(help=_SITE, rich_help_panel=DATA)]
 
 
-def from_this_folder(module: str | None) -> str | None:
-    """Let modules of this folder be imported, if one is named."""
+def import_from_this_folder(module: str | None) -> str | None:
+    """Add the working directory to the import path if a module is named; callback of --module."""
     if module is not None:
         sys.path.insert(0, "")
     return module

@@ -1,4 +1,4 @@
-"""Pages and answers that ``dpmesh stats`` and ``node`` write for people."""
+"""Files of private statistics that ``dpmesh stats`` and ``dpmesh node`` write: HTML or JSON."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING
 import typer
 
 from dpmesh._files import replace_text
+from dpmesh.cli._checks import counted
 from dpmesh.experiments.html import document, figures, table
 
 if TYPE_CHECKING:
     from dpmesh.statistics import Answer, Statistics
 
 
-HALVES = (
+INTERVAL_NOTE = (
     "The columns noise and sampling are halves of 95% intervals: for what privacy adds, and for "
     "the choice of the records. The 95% interval holds both."
 )
 
 
 def write_answers(output: Path, statistics: Statistics) -> None:
-    """Write the answers as JSON, or as one self-contained HTML page."""
+    """Write statistics to a file: as JSON if its name ends in .json, else as an HTML page."""
     if output.suffix == ".json":
         content = json.dumps(statistics.as_dict(), indent=1)
     else:
@@ -33,13 +34,16 @@ def write_answers(output: Path, statistics: Statistics) -> None:
 
 
 def answers_page(statistics: Statistics) -> str:
-    """Return the answers as one self-contained HTML page, with pictures if matplotlib is there."""
-    sites = f"{statistics.sites} site{'s' * (statistics.sites != 1)}"
-    body = [f"<h1>Statistics of {statistics.records:,} records at {sites}</h1>", f"<p>{HALVES}</p>"]
+    """Return statistics as a self-contained HTML page, with pictures if matplotlib is installed."""
+    sites = counted(statistics.sites, "site")
+    body = [
+        f"<h1>Statistics of {statistics.records:,} records at {sites}</h1>",
+        f"<p>{INTERVAL_NOTE}</p>",
+    ]
     for answer in statistics.answers:
         body.append(f"<h2>{escape(answer.title)}</h2>")
         body.append(_picture(answer))
-        body += [table(*shown) for shown in answer.tables()]
+        body += [table(heads, rows) for heads, rows in answer.tables()]
         notes = [*answer.notes, *answer.warnings]
         if notes:
             items = "".join(f"<li>{escape(note)}</li>" for note in notes)
@@ -50,7 +54,7 @@ def answers_page(statistics: Statistics) -> str:
 
 
 def _picture(answer: Answer) -> str:
-    """Return the picture of an answer; nothing if it has none, or matplotlib is not there."""
+    """Return the picture of an answer as HTML: empty if it has none, a note without matplotlib."""
     from dpmesh.statistics.pictures import picture_of
 
     try:

@@ -13,7 +13,23 @@ import typer
 def progress_bar(
     total: int | None, *, unit: str, shown: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Show one bar in a terminal, without an end if it is not known; yield what moves it."""
+    """Show a progress bar on standard error while a block runs.
+
+    No bar is shown if standard error is no terminal, or tqdm is not installed.
+
+    Parameters
+    ----------
+    total
+        Number of steps; None if it is unknown.
+    unit
+        Name of a step.
+    shown
+        False hides the bar.
+
+    Yields
+    ------
+    Function that advances the bar by a number of steps.
+    """
     try:
         from tqdm.auto import tqdm
     except ImportError:
@@ -25,7 +41,7 @@ def progress_bar(
 
 
 def echo_above_bar(text: str) -> None:
-    """Print a text while a bar may be shown, which then stands below it."""
+    """Print a text above the progress bar, if one is shown."""
     try:
         from tqdm.auto import tqdm
     except ImportError:

@@ -1,4 +1,8 @@
-"""The tables of several sites, as commands read them, and files of ranges, as they write them."""
+"""Tables of several sites, charges to a party's budget, and TOML: shared by several commands.
+
+``dpmesh fit``, ``stats``, ``synthesize`` and ``ranges`` read tables and charge the privacy cost of
+a release to a party's folder (made by ``dpmesh contract keys``).
+"""
 
 from __future__ import annotations
 
@@ -23,54 +27,68 @@ if TYPE_CHECKING:
     from dpmesh.tables.table import TableLike
 
 
-def marks() -> Path:
-    """Return where this user's folders are marked: outside of them."""
+def marks_folder() -> Path:
+    """Return the folder of marks: files outside of a party's folder that detect copies of it."""
     return Path.home() / ".local" / "state" / "dpmesh"
 
 
-def as_spent(plan: Plan) -> JsonObject:
-    """Return a release that no ledger has yet, as files hold it."""
+def saved_release(plan: Plan) -> JsonObject:
+    """Return a plan of releases as files hold it, under a new random identifier."""
     return {"release": token_hex(32), "plan": plan.as_dict()}
 
 
-class Charged(NamedTuple):
-    """The cost of a release together with earlier ones of the same records.
+class TotalCost(NamedTuple):
+    """Privacy cost of a release together with earlier releases of the same records.
 
     Attributes
     ----------
     epsilon
-        Of all of them.
-    why
-        Reason why that is more than the epsilon of the last one.
-    earlier
-        Plans of the earlier ones.
+        Epsilon of all releases together.
+    reason
+        Reason why that exceeds the epsilon of the last release.
+    earlier_plans
+        Plans of the earlier releases.
     """
 
     epsilon: float
-    why: str
-    earlier: tuple[Plan, ...]
+    reason: str
+    earlier_plans: tuple[Plan, ...]
 
 
 def charge(
-    folder: Path | None, spent: Sequence[JsonObject], delta: float, colluding: int | None = None
-) -> Charged:
-    """Charge releases to a folder's budget, each once, and report what is spent of it.
+    folder: Path | None, releases: Sequence[JsonObject], delta: float, colluding: int | None = None
+) -> TotalCost:
+    """Charge releases to the budget of a party's folder, and return their total cost.
+
+    A release that the folder has already been charged for is not charged again.
+
+    Parameters
+    ----------
+    folder
+        Party's folder; None charges no folder.
+    releases
+        Releases of the same records as `saved_release` returns them, the latest last.
+    delta
+        Delta of the total cost.
+    colluding
+        Number of colluding sites, for pairwise-cancelling noise: as in
+        `dpmesh.privacy.plan.total_cost`.
 
     Raises
     ------
     OverBudget
-        If there is too little left: then nothing may be published.
+        If the budget has too little left. Nothing may then be published.
     """
     from dpmesh._epsilons import rounded_up
     from dpmesh.privacy.plan import Plan, total_cost
 
-    plans = [Plan.from_dict(release["plan"]) for release in spent]
+    plans = [Plan.from_dict(release["plan"]) for release in releases]
     if folder is not None:
         from dpmesh.deploy import Folder
         from dpmesh.deploy.steps import KnownContract
 
-        with closing(Folder.open(folder, marks=marks())) as party_folder:
-            for release, plan in zip(spent, plans, strict=True):
+        with closing(Folder.open(folder, marks=marks_folder())) as party_folder:
+            for release, plan in zip(releases, plans, strict=True):
                 party_folder.spend(KnownContract(bytes.fromhex(release["release"]), plan))
             budget = party_folder.budget
             cost = rounded_up(party_folder.cost())
@@ -78,10 +96,10 @@ def charge(
             typer.echo(f"{folder}: epsilon = {cost} {total} is spent", err=True)
     *earlier, last = plans
     reasons = ["bounds in the file of ranges were released from these records, which is counted"]
-    assumptions = dict.fromkeys(text for plan in earlier for text in plan.assumptions)
-    reasons += [f"for them {text}" for text in assumptions if text not in last.assumptions]
+    earlier_assumptions = dict.fromkeys(text for plan in earlier for text in plan.assumptions)
+    reasons += [f"for them {text}" for text in earlier_assumptions if text not in last.assumptions]
     epsilon = total_cost(plans, delta, colluding=colluding).epsilon
-    return Charged(epsilon, "; ".join(reasons), tuple(earlier))
+    return TotalCost(epsilon, "; ".join(reasons), tuple(earlier))
 
 
 def text_format(
@@ -94,7 +112,7 @@ def text_format(
     multiline: bool,
     skip_empty: bool,
 ) -> TextFormat:
-    """Return the format of text files; a backslash and a t stand for a tab."""
+    """Return the format of text files that options state; a backslash and a t stand for a tab."""
     from dpmesh.tables.reader import TextFormat
 
     if separator == "\\t":
@@ -110,39 +128,39 @@ def text_format(
     )
 
 
-def toml(value: object) -> str:
-    """Return a value as a TOML file has it."""
+def to_toml(value: object) -> str:
+    """Return a value in TOML: a table, list, date, text, number or boolean."""
     if isinstance(value, dict):
-        pairs = [f"{toml_key(name)} = {toml(part)}" for name, part in value.items()]
+        pairs = [f"{to_toml_key(name)} = {to_toml(inner)}" for name, inner in value.items()]
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list):
-        return f"[{', '.join(map(toml, value))}]"
-    if hasattr(value, "isoformat"):
+        return f"[{', '.join(map(to_toml, value))}]"
+    if hasattr(value, "isoformat"):  # a date or a time
         return str(value)
     return json.dumps(value, ensure_ascii=False)
 
 
-def toml_key(name: str) -> str:
-    """Return the name of a column as a TOML file has it."""
+def to_toml_key(name: str) -> str:
+    """Return the name of a column as a key in TOML, in quotation marks where it needs them."""
     is_bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
     if is_bare:
         return name
     return json.dumps(name, ensure_ascii=False)
 
 
-class Sites(NamedTuple):
+class SiteRecords(NamedTuple):
     """Records of all sites, in the order of the files.
 
     Attributes
     ----------
     table
-        Their columns to use, as a pandas table.
+        The columns that have a range, as a pandas table.
     labels
-        The label of each record.
+        Label of each record, shape (records,).
     owners
-        The name of each record's site, shape (records,).
+        Name of the site of each record, shape (records,).
     unused
-        Columns of the files that are not used.
+        Names of the columns that have no range.
     """
 
     table: TableLike
@@ -154,16 +172,23 @@ class Sites(NamedTuple):
 def public_ranges(
     path: Path, label: str, site: str | None, released: list[JsonObject]
 ) -> tuple[JsonObject, tuple[str, ...], Label]:
-    """Return the ranges of the columns to use, the labels, and their ranges, from a file.
+    """Read a file of ranges; return the columns' ranges, names of the labels, and their range.
 
-    Several labels have commas between them.
-
-    `released` receives the release of bounds in the file.
+    Parameters
+    ----------
+    path
+        The TOML file of ranges.
+    label
+        Column to predict; several columns are separated by commas.
+    site
+        Column that names the site of a record, which may have no range; None if there is none.
+    released
+        List to which the release of noisy bounds is appended, if the file has one.
 
     Raises
     ------
     ValueError
-        If the file has none of the label, or one of the column that names the site.
+        If the file has no range of the label, or has a range of the column `site`.
     """
     from dpmesh.tables.ranges import as_labels, columns_of, read_ranges
 
@@ -190,13 +215,30 @@ def read_sites(
     text_format: TextFormat,
     *,
     drop: bool,
-) -> Sites:
-    """Return the records of all files; what their owner should know goes to the standard error.
+) -> SiteRecords:
+    """Read the records of all files. Notices and warnings for their owner go to standard error.
+
+    Parameters
+    ----------
+    files
+        Tables of records.
+    columns_used
+        Public ranges of the columns to read, by name.
+    labels
+        Columns of labels; empty where nothing is predicted.
+    target
+        Range of the labels; None without labels.
+    site
+        Column that names the site of a record; None if each file holds one site.
+    text_format
+        Format of text files.
+    drop
+        True leaves out records without a label or a site; False refuses them.
 
     Raises
     ------
     ValueError
-        If a file holds what the ranges do not allow; it names file, record, column and value.
+        If a value is outside of its range. The message names file, record, column and value.
     OSError
         If a file cannot be read.
     """
@@ -234,14 +276,14 @@ def read_sites(
         if type(kind) is Number:
             numbers = kind.numbers(cells)
             if not np.isnan(numbers).any():
-                cells = numbers  # every fit would parse the cells again
+                cells = numbers  # numbers are parsed once here, not in every fit
         # A column of objects stays one: pandas may else decide on a type by all of its cells.
         series[name] = Series(cells, dtype=cells.dtype)
     label_cells = np.concatenate([file.labels for file in records])
     if isinstance(target, Category):
         label_cells = array_of(target.categories)[label_cells]
     all_names = dict.fromkeys(name for table in tables for name in table.names or ())
-    return Sites(
+    return SiteRecords(
         table=DataFrame(series),
         labels=label_cells,
         owners=np.concatenate([file.sites for file in records]),

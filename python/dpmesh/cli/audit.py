@@ -14,8 +14,13 @@ import dpmesh as dm
 import dpmesh.cli._options as options
 from dpmesh._validate import fail, integer, one_of, probability
 from dpmesh.cli._progress import echo_above_bar, progress_bar
-from dpmesh.cli.mechanisms import Kind, kind_named, names_kind, takes_kinds
-from dpmesh.cli.views import Nodes, Observer, TopologyName, seat_of
+from dpmesh.cli.mechanisms import (
+    MechanismName,
+    accepts_mechanism,
+    is_custom_mechanism,
+    mechanism_named,
+)
+from dpmesh.cli.views import Nodes, Observer, TopologyName, view_named
 
 if TYPE_CHECKING:
     from dpmesh.algorithms.base import AnyAlgorithm
@@ -77,7 +82,7 @@ def audit(
         int | None,
         typer.Option(min=0, help="Make the audit reproducible.", rich_help_panel=options.AUDIT),
     ] = None,
-    mechanism: Kind = None,
+    mechanism: MechanismName = None,
     view: Observer = None,
     target: Annotated[int | None, _TARGET] = None,
     nodes: Nodes = 16,
@@ -93,9 +98,9 @@ def audit(
     probability("confidence", confidence, zero=False, one=False)
     key = None if seed is None else dm.Key.seeded(seed)
     if view is not None:
-        _audit_seat(
+        _audit_view(
             name,
-            seat_of(view, nodes=nodes, topology=topology, seed=seed or 0),
+            view_named(view, nodes=nodes, topology=topology, seed=seed or 0),
             rounds=rounds or 16,
             target=target,
             runs=runs or 1_000,
@@ -107,7 +112,7 @@ def audit(
     if name is None and (states_claim or rounds is not None):
         fail("name", "an algorithm, whose claim these options describe", None)
     violations = []
-    for case in every_case() if name is None else [name]:
+    for case in case_names() if name is None else [name]:
         algorithm, length = _case(case, rounds)
         if mechanism is not None:
             algorithm = _with_kind(algorithm, mechanism)
@@ -142,7 +147,7 @@ def _case(name: str, rounds: int | None) -> tuple[AnyAlgorithm, int | None]:
     return algorithm, rounds or rounds_of_file
 
 
-def every_case() -> list[str]:
+def case_names() -> list[str]:
     """Return the names of all algorithms and mechanisms."""
     from dpmesh.algorithms.registry import REGISTRY
 
@@ -163,12 +168,12 @@ def _example(name: str) -> AnyAlgorithm:
     if ":" in name:
         sys.path.insert(0, "")  # modules in this folder
     if ":" not in name:
-        one_of("name", name, every_case())
+        one_of("name", name, case_names())
     mechanisms = _mechanisms()
     if name in mechanisms:
         mechanism = mechanisms[name](1.0)
-    elif names_kind(name):
-        mechanism = kind_named(name)(1.0)
+    elif is_custom_mechanism(name):
+        mechanism = mechanism_named(name)(1.0)
     else:
         return entry_of(name).audited
     sensitivity = dm.noise.Sensitivity(1.0, mechanism.norm, "numbers between 0 and 1")
@@ -177,10 +182,10 @@ def _example(name: str) -> AnyAlgorithm:
 
 def _with_kind(algorithm: AnyAlgorithm, mechanism: str) -> AnyAlgorithm:
     """Return an algorithm with noise of a kind."""
-    if not takes_kinds(type(algorithm)):
+    if not accepts_mechanism(type(algorithm)):
         expected = f"none: {type(algorithm).__name__} has no proof for noise of another kind"
         fail("mechanism", expected, mechanism)
-    options: dict[str, Any] = {"noise": kind_named(mechanism)}
+    options: dict[str, Any] = {"noise": mechanism_named(mechanism)}
     changed: AnyAlgorithm = replace(cast("Any", algorithm), **options)
     return changed
 
@@ -231,7 +236,7 @@ def _audited(
         )
 
 
-def _audit_seat(
+def _audit_view(
     name: str | None,
     seat: Any,
     *,

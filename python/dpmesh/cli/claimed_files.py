@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dpmesh._files import read_toml
 from dpmesh._untrusted import read_json
 from dpmesh._validate import fail
-from dpmesh.cli._sites import marks
+from dpmesh.cli._sites import marks_folder
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.verification import Statement, Verification, compared, is_below, refuted, verify
@@ -195,7 +195,7 @@ def _of_folder(folder: Path) -> Verification:
 
     lines = []
     wrong = False
-    with closing(Folder.open(folder, marks=marks())) as party_folder:
+    with closing(Folder.open(folder, marks=marks_folder())) as party_folder:
         budget = Statement(
             where="budget", epsilon=party_folder.budget.epsilon, delta=party_folder.budget.delta
         )

@@ -9,7 +9,7 @@ import typer
 
 import dpmesh.cli._options as options
 from dpmesh._validate import nearest
-from dpmesh.cli._errors import Group, Once, reporting_errors
+from dpmesh.cli._errors import StrictCommand, SuggestingGroup, reporting_errors
 from dpmesh.cli.other_tools import COMMANDS, command_named
 
 _THING = typer.Argument(
@@ -20,7 +20,7 @@ _THING = typer.Argument(
 _CONTRACT = typer.Option(help="Contract whose parties signed the file.")
 _MODULE = typer.Option(
     help="Your Python module, whose algorithm the contract names.",
-    callback=options.from_this_folder,
+    callback=options.import_from_this_folder,
 )
 
 FILE = "FILE"
@@ -45,7 +45,7 @@ def file_claims(
         raise typer.Exit(1)
 
 
-class Claims(Group):
+class Claims(SuggestingGroup):
     """Commands for runs of other tools; anything else is a file."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -70,8 +70,8 @@ class Claims(Group):
 
 
 def _command_of_files() -> Any:
-    application = typer.Typer(cls=Group, add_completion=False)
-    application.command(FILE, cls=Once)(reporting_errors(file_claims))
+    application = typer.Typer(cls=SuggestingGroup, add_completion=False)
+    application.command(FILE, cls=StrictCommand)(reporting_errors(file_claims))
     return typer.main.get_command(application)
 
 

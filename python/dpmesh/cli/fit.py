@@ -110,7 +110,7 @@ def fit(
     from dpmesh._files import replace_text, writable_folder
     from dpmesh._networks import named
     from dpmesh.cli._fit_page import FitPage
-    from dpmesh.cli._sites import as_spent, charge, public_ranges, read_sites, text_format
+    from dpmesh.cli._sites import charge, public_ranges, read_sites, saved_release, text_format
     from dpmesh.defaults.rule import HONEST
     from dpmesh.sklearn import PrivateClassifier, evaluate
     from dpmesh.tables.features import FeatureMap
@@ -201,7 +201,7 @@ def fit(
     fitted = evaluation.estimator
     if drop_missing_labels:
         fitted._restate_cost(fitted.report_.privacy.epsilon, _LABELLED)
-    spent = [*released, as_spent(fitted.ledger_)]
+    spent = [*released, saved_release(fitted.ledger_)]
     charged = charge(budget, spent, delta, estimator._colluding_partners)
     if released:
         fitted._restate_cost(*charged)

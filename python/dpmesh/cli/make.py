@@ -15,7 +15,7 @@ import dpmesh.cli._options as options
 from dpmesh._files import JsonObject
 from dpmesh._validate import fail
 from dpmesh.cli._progress import progress_bar
-from dpmesh.cli._sites import public_ranges, toml
+from dpmesh.cli._sites import public_ranges, to_toml
 from dpmesh.cli.mesh import File
 from dpmesh.schedules import Constant
 
@@ -392,7 +392,7 @@ def _questions_table(questions: Sequence[str]) -> JsonObject:
 
 def _lines(table: JsonObject) -> str:
     """Return the keys and values of a table as TOML."""
-    return "\n".join(f"{name} = {toml(value)}" for name, value in table.items())
+    return "\n".join(f"{name} = {to_toml(value)}" for name, value in table.items())
 
 
 def _table(part: Any) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Kinds of noise on the command line: of this package, or of a module of the user's."""
+"""The option ``--mechanism``: a class of noise mechanisms, of this package or a user's module."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 _HELP = "Mechanism, such as Laplace, or module:Class."
 
-Kind = Annotated[str | None, typer.Option("--mechanism", help=_HELP, rich_help_panel=options.CLAIM)]
-"""The option that names a kind of noise."""
+MechanismName = Annotated[
+    str | None, typer.Option("--mechanism", help=_HELP, rich_help_panel=options.CLAIM)
+]
+"""Option with the name of a class of mechanisms, or module:Class."""
 
 
-def takes_kinds(algorithm: Maker) -> bool:
-    """Return whether an algorithm has a parameter `noise` that accepts a class of mechanisms."""
+def accepts_mechanism(algorithm: Maker) -> bool:
+    """Return True if an algorithm has a parameter `noise` that accepts a class of mechanisms."""
     from dpmesh.settings.parts import entries, options_of
 
     field = entries(algorithm).get("noise")
@@ -30,8 +32,8 @@ def takes_kinds(algorithm: Maker) -> bool:
     return any(str(option).startswith("type[") for option in options_of(field.hint))
 
 
-def names_kind(text: str) -> bool:
-    """Return whether a text is module:Class of a class of mechanisms."""
+def is_custom_mechanism(text: str) -> bool:
+    """Return True if a text is module:Class of a class of mechanisms."""
     from dpmesh._networks import imported
     from dpmesh.noise.independent import is_kind
 
@@ -41,13 +43,13 @@ def names_kind(text: str) -> bool:
     return is_kind(getattr(imported(module), name, None))
 
 
-def kind_named(text: str) -> type[Mechanism]:
+def mechanism_named(text: str) -> type[Mechanism]:
     """Return a class of mechanisms by its name, or by module:Class.
 
     Raises
     ------
     ValueError
-        If there is none.
+        If the package has no such class, or the module cannot be imported or lacks it.
     """
     from dpmesh._networks import imported
     from dpmesh.noise.independent import is_kind

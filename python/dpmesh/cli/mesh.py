@@ -16,9 +16,9 @@ import dpmesh.cli._options as options
 from dpmesh._files import writable_folder
 from dpmesh._untrusted import read_json
 from dpmesh._validate import fail
-from dpmesh.cli._logs import LogFormat, Speaker
+from dpmesh.cli._logs import LogFormat, MessageWriter
 from dpmesh.cli._progress import progress_bar
-from dpmesh.cli._sites import marks, text_format
+from dpmesh.cli._sites import marks_folder, text_format
 
 if TYPE_CHECKING:
     from dpmesh.deploy import Folder, Node, Router
@@ -35,7 +35,7 @@ Own = Annotated[Path, typer.Argument(help="Your folder, which dpmesh contract ke
 Module = Annotated[
     str | None,
     typer.Option(
-        help=_MODULE, callback=options.from_this_folder, rich_help_panel=options.OPERATION
+        help=_MODULE, callback=options.import_from_this_folder, rich_help_panel=options.OPERATION
     ),
 ]
 Metrics = Annotated[
@@ -190,7 +190,7 @@ def status(folder: Own) -> None:
     from dpmesh._epsilons import rounded_up
     from dpmesh.deploy import Folder
 
-    party_folder = Folder.open(folder, marks=marks())
+    party_folder = Folder.open(folder, marks=marks_folder())
     typer.echo(f"signing_key  {party_folder.signing.public.hex()}")
     cost = rounded_up(party_folder.cost())
     typer.echo(f"budget       {cost} of {party_folder.budget} is promised to contracts")
@@ -208,7 +208,7 @@ def leave(folder: Own, contract: Annotated[str, _HASH]) -> None:
     """
     from dpmesh.deploy import Folder
 
-    party_folder = Folder.open(folder, marks=marks())
+    party_folder = Folder.open(folder, marks=marks_folder())
     matching = [
         agreement
         for agreement in party_folder.contracts()
@@ -231,7 +231,7 @@ def restored(folder: Own) -> None:
     from dpmesh._epsilons import rounded_up
     from dpmesh.deploy import Folder
 
-    party_folder = Folder.open(folder, marks=marks())
+    party_folder = Folder.open(folder, marks=marks_folder())
     party_folder.charge_again()
     cost = rounded_up(party_folder.cost())
     typer.echo(f"charged {folder} once more: epsilon = {cost} of {party_folder.budget}")
@@ -286,7 +286,7 @@ def node(
     from dpmesh.deploy.http import node_tls
     from dpmesh.deploy.http_node import Contact, LeftOutError, run_node, wait_for_router
 
-    speaker = Speaker(log_format)
+    messages = MessageWriter(log_format)
     read = read_contract(file, module)
     text_form = text_format(
         separator=separator,
@@ -301,7 +301,7 @@ def node(
     tls = node_tls(certificate)
     if output is not None:
         writable_folder(output.absolute().parent)  # before anything is charged
-    party_folder = Folder.open(folder, marks=marks())
+    party_folder = Folder.open(folder, marks=marks_folder())
     if not party_folder.has_joined(read):
         try:
             with _sigterm_interrupts():
@@ -309,23 +309,23 @@ def node(
                     read, party_folder.signing, router, tls, patience=patience, insecure=insecure
                 )
         except LeftOutError as error:
-            speaker.fail(error)
+            messages.fail(error)
             raise typer.Exit(3) from None
         except KeyboardInterrupt:
-            speaker.say("interrupted, with nothing charged; the same command starts again")
+            messages.say("interrupted, with nothing charged; the same command starts again")
             raise typer.Exit(130) from None
     if restored:
         party_folder.charge_again()
     party = Node(read, party_folder, records)
     early = None
     contact = Contact()
-    progress = _Progress(speaker.say)
+    progress = _Progress(messages.say)
     shown = None
     if metrics is not None:
         from dpmesh.deploy.metrics import NodeMetrics
 
         shown = NodeMetrics(party, contact, metrics)
-        speaker.say(shown.address)
+        messages.say(shown.address)
 
     def progressed(_: Node) -> None:
         progress.of_node(party)
@@ -335,7 +335,7 @@ def node(
     takes_part = f"{party.name} takes part; interrupt it whenever you like, and start it again"
     try:
         with _sigterm_interrupts():
-            speaker.say(takes_part)
+            messages.say(takes_part)
             run_node(
                 party,
                 router,
@@ -349,11 +349,11 @@ def node(
         early = error
     except KeyboardInterrupt:
         without = " without --restored, which would charge again" if restored else ""
-        speaker.say(f"interrupted; the same command goes on{without}")
+        messages.say(f"interrupted; the same command goes on{without}")
         raise typer.Exit(130) from None
     finally:
         scope = f"for this contract, at delta = {party_folder.budget.delta:g}"
-        speaker.say(f"charged so far: {_charged(party_folder, read)} {scope}")
+        messages.say(f"charged so far: {_charged(party_folder, read)} {scope}")
     if early is None and not party.is_sealed:
         early = LeftOutError(f"{party.name}: not sealed, as too few others have the same end")
     asks = read.tables.questions is not None
@@ -364,24 +364,24 @@ def node(
             partial = False
             early = LeftOutError(f"{ended}; there is nothing to write")
         else:
-            speaker.say(ended)
+            messages.say(ended)
     if output is not None and (early is None or (partial and party.released is not None)):
         try:
             if asks:
                 answers = party.statistics()
-                speaker.say(str(answers))
+                messages.say(str(answers))
                 write_answers(output, answers)
             else:
                 party.model().save(output)
         except OSError:
-            speaker.say("nothing is lost: the same command writes it later, and charges nothing")
+            messages.say("nothing is lost: the same command writes it later, and charges nothing")
             raise
         if not asks:
             made_of = "rows" if read.planned.first_sum is None else "sums"
-            speaker.say(f"wrote {output}: made of released {made_of} alone")
+            messages.say(f"wrote {output}: made of released {made_of} alone")
         party_folder.note_output(read, output)
     if early is not None:
-        speaker.fail(early)
+        messages.fail(early)
         raise typer.Exit(3)
 
 
@@ -432,7 +432,7 @@ def router(
     from dpmesh.deploy import Router, read_contract
     from dpmesh.deploy.http import RouterServer, server_tls
 
-    speaker = Speaker(log_format)
+    messages = MessageWriter(log_format)
     read = read_contract(file, module)
     if key is not None and certificate is None:
         fail("certificate", "that of the key", "none")
@@ -441,7 +441,7 @@ def router(
         server = RouterServer(Router(read), host, port, tls, insecure=insecure)
     except OSError as error:
         _fail_to_listen(error, host, port)
-    progress = _Progress(speaker.say)
+    progress = _Progress(messages.say)
     shown = None
 
     def progressed(_: Router) -> None:
@@ -451,22 +451,24 @@ def router(
 
     try:
         with _sigterm_interrupts():
-            speaker.say(f"listening at {'http' if tls is None else 'https'}://{host}:{server.port}")
+            messages.say(
+                f"listening at {'http' if tls is None else 'https'}://{host}:{server.port}"
+            )
             if metrics is not None:
                 from dpmesh.deploy.metrics import RouterMetrics
 
                 shown = RouterMetrics(server.router, metrics)
-                speaker.say(shown.address)
+                messages.say(shown.address)
             server.run(progressed)
     except KeyboardInterrupt:
-        speaker.say("interrupted; the same command goes on, and nodes answer the same bits")
+        messages.say("interrupted; the same command goes on, and nodes answer the same bits")
         raise typer.Exit(130) from None
     failure = server.router.failure
     if failure:
-        speaker.fail(f"the run ends early, as too few parties are left ({failure})")
+        messages.fail(f"the run ends early, as too few parties are left ({failure})")
         raise typer.Exit(3)
     missing = ", ".join(server.router.missing)
-    speaker.say(f"the run is over{f'; missing at the end: {missing}' if missing else ''}")
+    messages.say(f"the run is over{f'; missing at the end: {missing}' if missing else ''}")
 
 
 def _fail_to_listen(error: OSError, host: str, port: int) -> NoReturn:

@@ -10,7 +10,7 @@ import typer
 
 import dpmesh.cli._options as options
 from dpmesh._validate import fail
-from dpmesh.cli._errors import Group, Once, reporting_errors
+from dpmesh.cli._errors import StrictCommand, SuggestingGroup, reporting_errors
 
 if TYPE_CHECKING:
     from dpmesh._privacy_types import NeighboringRelation
@@ -44,10 +44,7 @@ Delta = Annotated[
 ]
 Relation: TypeAlias = Annotated[
     Literal["add-remove", "replace-one"],
-    typer.Option(
-        help="Neighboring relation of the claim; the other one stands beside it.",
-        rich_help_panel=options.CLAIM,
-    ),
+    typer.Option(help="Neighboring relation of the claim.", rich_help_panel=options.CLAIM),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=options.OUTPUT)]
 Releases = Annotated[
@@ -171,8 +168,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 def command_named(name: str) -> Any:
     """Return one of the commands for click."""
-    application = typer.Typer(cls=Group, add_completion=False)
-    application.command(name, cls=Once)(reporting_errors(COMMANDS[name]))
+    application = typer.Typer(cls=SuggestingGroup, add_completion=False)
+    application.command(name, cls=StrictCommand)(reporting_errors(COMMANDS[name]))
     return typer.main.get_command(application)
 
 

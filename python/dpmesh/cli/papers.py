@@ -1,4 +1,7 @@
-"""``dpmesh reproduce`` and ``dpmesh benchmark``, which the distribution's other package holds."""
+"""``dpmesh reproduce`` and ``dpmesh benchmark``, whose code is in the package `dpmesh_papers`.
+
+Entry points of the distribution name their functions, so that `dpmesh` imports no `dpmesh_papers`.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,20 @@ from typing import Any
 import typer
 
 import dpmesh._entry_points as entry_points
-from dpmesh.cli._errors import Once, reporting_errors
+from dpmesh.cli._errors import StrictCommand, reporting_errors
 
 
-class Deferred(Once):
-    """A command whose function is imported when it is called, not when commands are listed."""
+class LazyCommand(StrictCommand):
+    """A command whose function is imported when it runs, not when commands are listed."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        """Return the context of the command itself, as click does."""
-        return self.resolved().make_context(info_name, args, parent=parent, **extra)
+        """Return the context of the imported command, as click does."""
+        return self.imported_command().make_context(info_name, args, parent=parent, **extra)
 
-    def resolved(self) -> Any:
-        """Return the command itself, with its options."""
+    def imported_command(self) -> Any:
+        """Import the function of this name, and return its command with all options."""
         function: Any = entry_points.loaded(entry_points.COMMANDS, str(self.name))
         if function is None:
             typer.echo(
@@ -30,13 +33,13 @@ class Deferred(Once):
             )
             raise typer.Exit(2)
         command = typer.Typer(add_completion=False)
-        command.command(self.name, cls=Once)(reporting_errors(function))
+        command.command(self.name, cls=StrictCommand)(reporting_errors(function))
         return typer.main.get_command(command)
 
 
 def reproduce() -> None:
-    """List the papers' tables and figures, or run one: its numbers stand beside the paper's."""
+    """List the papers' tables and figures, or run one and compare its numbers with the paper's."""
 
 
 def benchmark() -> None:
-    """Compare all methods on the same tasks, beside majority-class and single-site baselines."""
+    """Compare all methods on the same tasks, with majority-class and single-site baselines."""

@@ -1,4 +1,4 @@
-"""``dpmesh predict``: predictions of a released model."""
+"""``dpmesh predict``: predictions of a released model for a table of new records."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def predict(
         loaded = Result.load(released).model(network=network)
     else:
         loaded = Model.load(released, network=network)
-    text_form = text_format(
+    file_format = text_format(
         separator=separator,
         decimal=decimal,
         encoding=encoding,
@@ -61,23 +61,28 @@ def predict(
         multiline=multiline,
         skip_empty=skip_empty_lines,
     )
-    records = open_table(table, text_form)
+    records = open_table(table, file_format)
     with warnings.catch_warnings(record=True) as noticed, errors_naming_file(table):
         predictions = loaded.predict(records)
-        heads, columns = ["prediction"], [predictions.tolist()]
-        if predictions.ndim == 2 and loaded.classes is not None:
-            heads = [*map(str, loaded.classes)]
+        heads = ["prediction"]
+        columns = [predictions.tolist()]
+        if predictions.ndim == 2 and loaded.classes is not None:  # several labels of a record
+            heads = [str(label) for label in loaded.classes]
             columns = predictions.T.tolist()
     for warning in noticed:
         typer.echo(f"Warning: {warning.message}", err=True)
     if probabilities:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the predictions warned
-            shares = loaded.predict_proba(records)
+            warnings.simplefilter("ignore")  # the same warnings as above
+            probabilities_of_classes = loaded.predict_proba(records)
         assert loaded.classes is not None
         heads += [f"probability of {name}" for name in loaded.classes]
-        columns += [[f"{share:.6f}" for share in column] for column in shares.T]
-    text = Table(heads, [*zip(*columns, strict=True)]).to_csv()
+        columns += [
+            [f"{probability:.6f}" for probability in column]
+            for column in probabilities_of_classes.T
+        ]
+    rows = list(zip(*columns, strict=True))
+    text = Table(heads, rows).to_csv()
     if output is None:
         typer.echo(text, nl=False)
     else:

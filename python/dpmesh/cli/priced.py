@@ -22,9 +22,9 @@ from dpmesh._files import JsonObject
 from dpmesh._validate import fail, integer, positive
 from dpmesh.algorithms.base import NOISES, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.registry import Entry
-from dpmesh.cli._errors import Once, reporting_errors
+from dpmesh.cli._errors import StrictCommand, reporting_errors
 from dpmesh.cli._options import ALGORITHM, CLAIM, OUTPUT
-from dpmesh.cli.mechanisms import Kind, kind_named, takes_kinds
+from dpmesh.cli.mechanisms import MechanismName, accepts_mechanism, mechanism_named
 from dpmesh.cli.views import (
     VIEW_OPTIONS,
     Nodes,
@@ -152,7 +152,7 @@ def command_of(entry: Entry) -> Any:
     )
     command.__annotations__ = {name: option.annotation for name, option in options.items()}
     app = typer.Typer(add_completion=False)
-    app.command(entry.name, cls=Once)(reporting_errors(command))
+    app.command(entry.name, cls=StrictCommand)(reporting_errors(command))
     return typer.main.get_command(app)
 
 
@@ -175,8 +175,8 @@ def _options(entry: Entry) -> dict[str, Option]:
     options["delta"] = Option(Annotated[float, _DELTA], delta)
     if has_own_epsilon:
         options["dim"] = Option(Annotated[int, _DIM], 1)
-    if takes_kinds(entry.kind):
-        options["mechanism"] = Option(Kind, None)
+    if accepts_mechanism(entry.kind):
+        options["mechanism"] = Option(MechanismName, None)
     if _takes_topology(entry):
         options["nodes"] = Option(Nodes, 16)
         options["topology"] = Option(TopologyName, "complete")
@@ -288,7 +288,7 @@ def _price(
     dim = arguments.pop("dim") if "epsilon" in fields else 1
     mechanism = arguments.pop("mechanism", None)
     if mechanism is not None:
-        arguments["noise"] = kind_named(mechanism)
+        arguments["noise"] = mechanism_named(mechanism)
     stated = {name: value for name, value in arguments.items() if value is not None}
     pricing = Pricing(
         kind=entry.kind,

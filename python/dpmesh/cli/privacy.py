@@ -7,11 +7,11 @@ from typing import Any
 
 import typer
 
-from dpmesh.cli._errors import Group
+from dpmesh.cli._errors import SuggestingGroup
 from dpmesh.cli.other_tools import COMMANDS, command_named
 
 
-class WithAlgorithms(Group):
+class WithAlgorithms(SuggestingGroup):
     """The commands of the registry, which is not loaded for other help."""
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -13,7 +13,7 @@ import dpmesh.cli._options as options
 from dpmesh._validate import fail
 from dpmesh.cli._checks import check_budget
 from dpmesh.cli._progress import progress_bar
-from dpmesh.cli._sites import text_format, toml, toml_key
+from dpmesh.cli._sites import text_format, to_toml, to_toml_key
 
 if TYPE_CHECKING:
     from dpmesh.tables.cells import Cells
@@ -104,7 +104,7 @@ def ranges(
     typer.echo(_HEAD)
     for name, parts in columns.items():
         values = np.concatenate([part.astype(object) for part in parts])
-        typer.echo(f"{toml_key(name)} = {_proposal(values)}")
+        typer.echo(f"{to_toml_key(name)} = {_proposal(values)}")
 
 
 def _fill(
@@ -119,7 +119,7 @@ def _fill(
     """Print a draft with bounds in place of the blanks of numbers, and their release."""
     import numpy as np
 
-    from dpmesh.cli._sites import as_spent, charge
+    from dpmesh.cli._sites import charge, saved_release
     from dpmesh.statistics.bounds import bounds
     from dpmesh.tables.ranges import BLANK, RELEASED, read_ranges
 
@@ -145,14 +145,14 @@ def _fill(
     ends, release = bounds(
         [*key_of_blank], columns, sites, epsilon=epsilon, delta=delta, colluding=colluding
     )
-    spent = as_spent(release.ledger)
+    spent = saved_release(release.ledger)
     charge(budget, [spent], delta)
     typer.echo(_RELEASED)
     typer.echo(f"{json.dumps(RELEASED)} = {json.dumps(json.dumps(spent))}")
     for name, form in forms.items():
         if name in ends:
             form[key_of_blank[name]] = [*ends[name]]
-        typer.echo(f"{toml_key(name)} = {toml(form)}")
+        typer.echo(f"{to_toml_key(name)} = {to_toml(form)}")
     without_bounds = [name for name in key_of_blank if name not in ends]
     if without_bounds:
         names = ", ".join(without_bounds)

@@ -100,7 +100,7 @@ def stats(
     the file of ranges lists. `dpmesh ranges` drafts that file.
     """
     from dpmesh._files import writable_folder
-    from dpmesh.cli._asking import Files
+    from dpmesh.cli._asking import RecordFiles
     from dpmesh.cli._pages import write_answers
     from dpmesh.cli._sites import text_format
     from dpmesh.statistics.options import questions_of, weights_of
@@ -120,7 +120,7 @@ def stats(
         "regress": regress,
         "pairs": pairs,
     }
-    form = text_format(
+    file_format = text_format(
         separator=separator,
         decimal=decimal,
         encoding=encoding,
@@ -129,7 +129,7 @@ def stats(
         multiline=multiline,
         skip_empty=skip_empty_lines,
     )
-    statistics = Files(paths=files, ranges=ranges, site=site, form=form).ask(
+    statistics = RecordFiles(paths=files, ranges=ranges, site=site, text_format=file_format).ask(
         lambda kinds: questions_of(texts, kinds, "--"),
         epsilon=epsilon,
         delta=delta,

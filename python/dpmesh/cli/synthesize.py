@@ -77,7 +77,7 @@ def synthesize(
     question itself, with dpmesh stats.
     """
     from dpmesh._files import replace_text, writable_folder
-    from dpmesh.cli._asking import Files
+    from dpmesh.cli._asking import RecordFiles
     from dpmesh.cli._sites import text_format
     from dpmesh.statistics.pairs import Pairs, pairs_in
     from dpmesh.statistics.synthetic import RAKE_PASSES
@@ -94,7 +94,7 @@ def synthesize(
     else:
         if epsilon is None or ranges is None:
             fail("--epsilon" if epsilon is None else "--ranges", "a value, for tables", "none")
-        form = text_format(
+        file_format = text_format(
             separator=separator,
             decimal=decimal,
             encoding=encoding,
@@ -110,9 +110,9 @@ def synthesize(
                 names = [name.strip() for name in columns.split(",")]
             return [Pairs(*names, bins=bins)]
 
-        asked_files = Files(paths=files, ranges=ranges, site=site, form=form).ask(
-            questions, epsilon=epsilon, delta=delta, colluding=colluding, budget=budget
-        )
+        asked_files = RecordFiles(
+            paths=files, ranges=ranges, site=site, text_format=file_format
+        ).ask(questions, epsilon=epsilon, delta=delta, colluding=colluding, budget=budget)
         released = pairs_in(asked_files.answers)
         cost = _cost_of(asked_files.as_dict())
         typer.echo(asked_files)
@@ -154,16 +154,16 @@ def _cost_of(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sidecar(synthetic: Synthetic, cost: Mapping[str, Any]) -> str:
     """Return what stands beside drawn rows, as TOML."""
-    from dpmesh.cli._sites import toml, toml_key
+    from dpmesh.cli._sites import to_toml, to_toml_key
 
     plain = synthetic.as_dict()
     errors = plain.pop("errors")
-    lines = [f"{name} = {toml(value)}" for name, value in (plain | dict(cost)).items()]
+    lines = [f"{name} = {to_toml(value)}" for name, value in (plain | dict(cost)).items()]
     bins = {
         column.name: len(column.edges) - 1 for column in synthetic.tables.columns if column.edges
     }
-    lines += ["", "[bins]", *(f"{toml_key(name)} = {count}" for name, count in bins.items())]
+    lines += ["", "[bins]", *(f"{to_toml_key(name)} = {count}" for name, count in bins.items())]
     for error in errors:
         lines += ["", "[[errors]]"]
-        lines += [f"{name} = {toml(value)}" for name, value in error.items()]
+        lines += [f"{name} = {to_toml(value)}" for name, value in error.items()]
     return "\n".join(lines) + "\n"

@@ -81,10 +81,10 @@ def view_from_options(
     facts = LossFacts(
         loss=loss, feature_norm=feature_norm, classes=classes, regularization=regularization
     )
-    return seat_of(view, nodes=nodes, topology=topology, seed=seed), facts
+    return view_named(view, nodes=nodes, topology=topology, seed=seed), facts
 
 
-def seat_of(text: str, *, nodes: int, topology: str, seed: int) -> OnNetwork:
+def view_named(text: str, *, nodes: int, topology: str, seed: int) -> OnNetwork:
     """Return the view on a network that the options describe."""
     from dpmesh.privacy import views
 

@@ -40,7 +40,7 @@ def drawings(results: Sequence[Result]) -> Iterable[tuple[Figure, str]]:
         levels = _levels(results)
         caption = "score of released models"
         if levels:
-            caption += ", beside chance, alone and pooled"
+            caption += ", with the majority class, single sites and the centralized model"
         epsilons = {setting.epsilon for setting in by_setting}
         draw = _against_epsilon if len(epsilons) > 1 else _by_method
         yield draw(by_setting, levels), f"{caption}; bars are 95% intervals"
@@ -199,9 +199,9 @@ def _levels(results: Sequence[Result]) -> Levels:
     if len(of_accuracy) < len(results):
         return {}
     return {
-        "chance": float(np.mean([baselines.chance for baselines in of_accuracy])),
-        "alone": float(np.mean([baselines.alone.mean() for baselines in of_accuracy])),
-        "pooled": float(np.mean([baselines.pooled for baselines in of_accuracy])),
+        "majority class": float(np.mean([baselines.majority_class for baselines in of_accuracy])),
+        "single site": float(np.mean([baselines.single_sites.mean() for baselines in of_accuracy])),
+        "centralized": float(np.mean([baselines.centralized for baselines in of_accuracy])),
     }
 
 

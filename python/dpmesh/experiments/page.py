@@ -119,8 +119,9 @@ def page(
         "<h2>What privacy buys</h2>",
         *_compared(groups),
         '<p class="note">Scores of released models on test records; ± is the standard deviation '
-        "over runs. Alone and pooled are trained without privacy. A verdict takes 5 runs; its "
-        "interval is of 95%. No epsilon covers these figures: they are for research.</p>",
+        "over runs. Single-site and centralized models are trained without privacy. A verdict "
+        "takes 5 runs; its interval is of 95%. No epsilon covers these figures: they are for "
+        "research.</p>",
         figures(drawings(results)),
         "<h2>At the end</h2>",
         table(*last_measurements(groups, CURVES)),

@@ -154,7 +154,7 @@ def compared(groups: Groups) -> SettingsTable:
     known_verdicts = [setting for setting in verdicts.values() if setting is not None]
     metrics = ["accuracy"]
     if known_verdicts:
-        metrics = list(known_verdicts[0].beside[0].measures)
+        metrics = list(known_verdicts[0].baselines_by_split[0].measures)
     main_metric, *further_metrics = metrics
     heads = ["", "runs", "epsilon", "delta", "unit", "neighbours", "adversary", main_metric]
     if known_verdicts:
@@ -309,7 +309,7 @@ def verdict(runs: Sequence[Result]) -> Verdict | None:
             return None
         measures.append(run.measured)
         baselines.append(run.baselines)
-    kinds = {(len(baseline.alone), baseline.metric) for baseline in baselines}
+    kinds = {(len(baseline.single_sites), baseline.metric) for baseline in baselines}
     if len(kinds) > 1:
         return None
     privacy = largest_epsilon(runs)
@@ -319,7 +319,7 @@ def verdict(runs: Sequence[Result]) -> Verdict | None:
     return Verdict(
         populations=populations,
         measured=measures,
-        beside=baselines,
+        baselines_by_split=baselines,
         epsilon=cost_in_words(privacy),
         unit="run",
         protects=privacy.unit if privacy.is_finite else "",
@@ -362,11 +362,11 @@ def _baseline_cells(verdict: Verdict | None, metrics: Sequence[str]) -> list[str
     measures = [f"{verdict.mean(metric):.3g}" for metric in metrics]
     baselines = verdict.baselines
     single_site_private = "-"
-    if baselines.alone_private is not None:
-        single_site_private = f"{baselines.alone_private.mean():.3g}"
-    majority_class = f"{baselines.chance:.3g}"
-    single_site = f"{baselines.alone.mean():.3g}"
-    centralized = f"{baselines.pooled:.3g}"
+    if baselines.private_single_sites is not None:
+        single_site_private = f"{baselines.private_single_sites.mean():.3g}"
+    majority_class = f"{baselines.majority_class:.3g}"
+    single_site = f"{baselines.single_sites.mean():.3g}"
+    centralized = f"{baselines.centralized:.3g}"
     claim = "-"
     if verdict.claim is not None:
         gain = shown_difference(verdict.metric, verdict.gain.low, verdict.gain.high)

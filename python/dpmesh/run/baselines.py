@@ -1,7 +1,7 @@
 """Baselines of a private federation: majority class, single nodes, and a centralized model.
 
 These are research figures, computed where all nodes' data are in one process. They are made from
-the data without noise (but for `Baselines.alone_private`), and no epsilon covers them.
+the data without noise (but for `Baselines.private_single_sites`), and no epsilon covers them.
 """
 
 from __future__ import annotations
@@ -34,21 +34,39 @@ from dpmesh.run.prepare import wide_enough
 from dpmesh.run.tasks import BY_LOSS, scores_of_test, task_of_problem, trivial_measures
 from dpmesh.run.tasks import measured as measured_model
 
-__all__ = ["Baselines", "alone_private", "beside", "compute", "measured", "population_of"]
+__all__ = [
+    "Baselines",
+    "baselines_of_run",
+    "compute",
+    "measured",
+    "population_of",
+    "private_single_sites",
+]
 
 Scores = Numbers
 
 _CLASSES = {"logistic": 0.25, "softmax": 0.5, "multilabel": 0.25}
 """Losses of classifiers, and their largest second derivatives."""
 
+_SAVED_KEYS = {
+    "majority_class": "chance",
+    "single_sites": "alone",
+    "private_single_sites": "alone_private",
+    "centralized": "pooled",
+}
+"""Keys of saved files, where they differ from the names of the attributes."""
+
 LARGEST = 5_000_000
-"""Up to so many stored features times outputs, baselines of a run are computed by default."""
+"""Largest number of stored feature values times outputs for which a run has baselines."""
+
+_NORM_TOLERANCE = 1e-3
+"""Rounding error that is allowed in records of L2 norm 1, for which defaults choose step sizes."""
 
 SHOWN = 8
-"""Nodes that work alone and private beside a run."""
+"""Largest number of private single-site models that are trained for comparison with a run."""
 
 SHOWN_OF_MANY = 2
-"""Nodes that work alone and private beside a fit of more records than baselines learn from."""
+"""The same number for a fit of more than `MOST_RECORDS` records, whose training takes longer."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,20 +80,20 @@ class Baselines:
     metric
         Name of the measure: ``"accuracy"`` or ``"R²"``, and in `others` ``"balanced accuracy"`` or
         ``"AUC"``.
-    chance
+    majority_class
         Score of the majority-class baseline, which always predicts the most frequent class of the
         training records. For a regression, the score of always predicting the mean target of the
         test records.
-    alone
+    single_sites
         Scores of the single-site baselines: models that each node trains on its own records,
         without privacy, shape (nodes,).
-    alone_private
+    private_single_sites
         Scores of private single-site baselines at `epsilon` and `delta`, one per node tried, shape
         (nodes tried,). None if no epsilon was given.
-    pooled
+    centralized
         Score of the centralized baseline: one model of all nodes' records, without privacy.
     epsilon, delta
-        Budget of each model of `alone_private`; None without such models.
+        Budget of each model of `private_single_sites`; None without such models.
     tested, held_out
         Number of test records, and their fraction of all records; 0 in results saved by an earlier
         version.
@@ -92,16 +110,16 @@ class Baselines:
     >>> data = dm.data.breast_cancer()
     >>> train, test = dm.data.train_test_split(dm.data.unit_norm(data), 0.25, draw)
     >>> problem = dm.LinearProblem(train, dm.data.iid(train, 4, draw), "logistic", test=test)
-    >>> beside = dm.baselines.compute(problem)
-    >>> bool(beside.pooled > beside.chance)
+    >>> baselines = dm.baselines.compute(problem)
+    >>> bool(baselines.centralized > baselines.majority_class)
     True
     """
 
     metric: str
-    chance: float
-    alone: Scores
-    alone_private: Scores | None = None
-    pooled: float
+    majority_class: float
+    single_sites: Scores
+    private_single_sites: Scores | None = None
+    centralized: float
     epsilon: float | None = None
     delta: float | None = None
     tested: int = 0
@@ -114,7 +132,9 @@ class Baselines:
         """These baselines and `others`, by the name of the measure."""
         return {self.metric: self, **self.others}
 
-    def beside(self, private: Sequence[Measures], epsilon: float | None, delta: float) -> Baselines:
+    def with_private_single_sites(
+        self, private: Sequence[Measures], epsilon: float | None, delta: float
+    ) -> Baselines:
         """Return the baselines with private single-site scores added.
 
         Parameters
@@ -125,43 +145,45 @@ class Baselines:
             Budget of each of these models.
         """
 
-        def with_private(baselines: Baselines) -> Baselines:
+        def with_private_scores(baselines: Baselines) -> Baselines:
+            """Return the baselines in one measure with the private scores in this measure."""
             scores = np.array([measures[baselines.metric] for measures in private])
-            return replace(baselines, alone_private=scores, epsilon=epsilon, delta=delta)
+            return replace(baselines, private_single_sites=scores, epsilon=epsilon, delta=delta)
 
-        further = {name: with_private(baselines) for name, baselines in self.others.items()}
-        return replace(with_private(self), others=further)
+        further = {name: with_private_scores(baselines) for name, baselines in self.others.items()}
+        return replace(with_private_scores(self), others=further)
 
     def as_dict(self) -> JsonObject:
-        """Return the baselines in types of JSON."""
-        content = dict(vars(self))
-        content["alone"] = self.alone.tolist()
-        if self.alone_private is not None:
-            content["alone_private"] = self.alone_private.tolist()
+        """Return the baselines in types of JSON, under the keys of saved files."""
+        content = {_SAVED_KEYS.get(name, name): value for name, value in vars(self).items()}
+        content["alone"] = self.single_sites.tolist()
+        if self.private_single_sites is not None:
+            content["alone_private"] = self.private_single_sites.tolist()
         content["others"] = {name: baselines.as_dict() for name, baselines in self.others.items()}
         return content
 
     @classmethod
     def from_dict(cls, saved: JsonObject) -> Baselines:
-        """Return the baselines that `as_dict` gave."""
-        content = dict(saved)
-        content["alone"] = np.array(saved["alone"])
+        """Return the baselines of which `as_dict` returned this dictionary."""
+        field_of_key = {key: name for name, key in _SAVED_KEYS.items()}
+        content = {field_of_key.get(key, key): value for key, value in saved.items()}
+        content["single_sites"] = np.array(saved["alone"])
         if saved["alone_private"] is not None:
-            content["alone_private"] = np.array(saved["alone_private"])
+            content["private_single_sites"] = np.array(saved["alone_private"])
         further = saved.get("others", {})
         content["others"] = {name: cls.from_dict(baselines) for name, baselines in further.items()}
         return cls(**content)
 
 
 class _Known(NamedTuple):
-    """Models without privacy, as scores of the test records, and the baselines that follow."""
+    """Scores of non-private models on the test records, and the baselines computed from them."""
 
     models: NonPrivate
     baselines: Baselines
 
 
 _known: WeakKeyDictionary[LinearProblem, _Known] = WeakKeyDictionary()
-"""They are the same for all runs on a problem."""
+"""Non-private baselines already computed, by problem: all runs on a problem share them."""
 
 
 def compute(
@@ -221,58 +243,69 @@ def compute(
     without_privacy = _known[problem].baselines
     if epsilon is None:
         return without_privacy
-    private = alone_private_measures(problem, epsilon, delta, key=key, most=most)
-    return without_privacy.beside(private, epsilon, delta)
+    private = private_single_site_measures(problem, epsilon, delta, key=key, most=most)
+    return without_privacy.with_private_single_sites(private, epsilon, delta)
 
 
-def beside(problem: object, privacy: Report) -> Baselines | None:
-    """Return the baselines of a run; None if they cannot be computed in a few seconds.
+def baselines_of_run(problem: object, privacy: Report) -> Baselines | None:
+    """Compute the baselines of a run; return None if that would take more than a few seconds.
 
-    Nodes alone and private have the epsilon and delta of the run's report, where that protects
-    records, delta is positive and records have norms of at most 1. Their noise has a fixed seed:
-    nothing of them is released.
+    Private single-site models have the epsilon and delta of the run's report. They are trained
+    only if the report's unit is the record, its epsilon is finite, its delta is positive, the
+    problem is a classification, and all records have norms of at most 1. Their noise has a fixed
+    seed, so their scores are NOT private.
+
+    Parameters
+    ----------
+    problem
+        Problem of the run. None is returned if the problem is not linear, has no test records, or
+        has more than `LARGEST` values; or if scikit-learn is missing.
+    privacy
+        Privacy report of the run.
     """
     if not isinstance(problem, LinearProblem) or problem.test is None:
         return None
     features = problem.train.features
     if features.size * max(problem.classes or 1, 1) > LARGEST:
         return None
-    epsilon = float(rounded_up(privacy.epsilon))
     if find_spec("sklearn") is None:
         return None
+    epsilon = float(rounded_up(privacy.epsilon))
     protects_records = privacy.unit == "record" and privacy.is_finite and privacy.delta > 0
     if not protects_records or epsilon <= 0 or problem.loss not in _CLASSES:
         return compute(problem)
-    if _longest(problem) > 1.001:
+    if _largest_norm(problem) > 1 + _NORM_TOLERANCE:
         return compute(problem)
     key = Key.seeded(0)
     return compute(problem, epsilon=epsilon, delta=privacy.delta, key=key, most=SHOWN)
 
 
 def _without_privacy(problem: LinearProblem, models: NonPrivate) -> Baselines:
-    """Return the baselines whose models gave these scores of the test records."""
+    """Return the baselines of non-private models, from their scores on the test records."""
     assert problem.test is not None
     assert problem.outline is not None
     task = task_of_problem(problem)
     labels = problem.test.labels
     tested = len(labels)
     trivial = trivial_measures(problem)
-    alone = [task.measures(problem.outline, scores, labels) for scores in models.alone]
-    pooled = task.measures(problem.outline, models.pooled, labels)
+    single_sites = [
+        task.measures(problem.outline, scores, labels) for scores in models.single_sites
+    ]
+    centralized = task.measures(problem.outline, models.centralized, labels)
     held_out = tested / (tested + int(problem.records.sum()))
 
     def baselines_in(metric: str) -> Baselines:
         return Baselines(
             metric=metric,
-            chance=trivial[metric],
-            alone=np.array([measures[metric] for measures in alone]),
-            pooled=pooled[metric],
+            majority_class=trivial[metric],
+            single_sites=np.array([measures[metric] for measures in single_sites]),
+            centralized=centralized[metric],
             tested=tested,
             held_out=held_out,
             sampled=models.sampled,
         )
 
-    main_metric, *further_metrics = pooled
+    main_metric, *further_metrics = centralized
     further = {metric: baselines_in(metric) for metric in further_metrics}
     return replace(baselines_in(main_metric), others=further)
 
@@ -346,7 +379,7 @@ def population(
         rare = _rarest_class(problem, models, released)
     return Population(
         federation=scores_by_node(released),
-        alone=scores_by_node(models.alone),
+        single_sites=scores_by_node(models.single_sites),
         tested=np.array([len(records) for records in records_of_node]),
         rare=rare,
     )
@@ -373,12 +406,12 @@ def _rarest_class(
     return RareClass(
         name=str(problem.outline.classes[rarest]),
         federation=float(np.mean([recall(scores) for scores in released])),
-        alone=float(np.mean([recall(scores) for scores in models.alone])),
+        single_site=float(np.mean([recall(scores) for scores in models.single_sites])),
         tested=int(records.sum()),
     )
 
 
-def alone_private(
+def private_single_sites(
     problem: LinearProblem,
     epsilon: float,
     delta: float = 1e-5,
@@ -395,11 +428,11 @@ def alone_private(
     ValueError
         As `compute`.
     """
-    measures_of_nodes = alone_private_measures(problem, epsilon, delta, key=key, most=most)
+    measures_of_nodes = private_single_site_measures(problem, epsilon, delta, key=key, most=most)
     return np.array([next(iter(measures.values())) for measures in measures_of_nodes])
 
 
-def alone_private_measures(
+def private_single_site_measures(
     problem: LinearProblem,
     epsilon: float,
     delta: float = 1e-5,
@@ -455,8 +488,8 @@ def _require_test(problem: LinearProblem) -> None:
         fail("test", "records to compare models on", None)
 
 
-def _longest(problem: LinearProblem) -> float:
-    """Return the largest norm of a training record."""
+def _largest_norm(problem: LinearProblem) -> float:
+    """Return the largest L2 norm of a training record."""
     features = problem.train.features
     squares = features.power(2) if hasattr(features, "power") else np.square(features)
     return float(np.sqrt(squares.sum(axis=1).max()))
@@ -465,27 +498,27 @@ def _longest(problem: LinearProblem) -> float:
 def _private(
     problem: LinearProblem, node: int, epsilon: float, delta: float, key: Key | None
 ) -> Measures:
-    """Return the measures of a node that trains alone and publishes a private model."""
-    alone = _node_alone(problem, node)
+    """Return the test scores of a private model that one node trains on its own records."""
+    local_problem = _problem_of_node(problem, node)
     if key is None:
         key = Key.generate()
-    else:  # nodes that work apart must not share noise
+    else:  # models of different nodes must not share noise
         seed = int(generator(key, Purpose.INIT, node=node).integers(2**62))
         key = Key.seeded(seed)
     rule = BY_LOSS[problem.loss].rule
-    choice = choose(Sizes.of(alone), epsilon=epsilon, delta=delta, task=rule)
+    choice = choose(Sizes.of(local_problem), epsilon=epsilon, delta=delta, task=rule)
     algorithm = choice.algorithm
-    alone = wide_enough(algorithm, alone, choice.rounds)
-    carrier = carrier_for(algorithm, alone, choice.topology, None, key)
-    *_, last = run_rounds(algorithm, alone, carrier, rounds=choice.rounds, key=key)
+    local_problem = wide_enough(algorithm, local_problem, choice.rounds)
+    carrier = carrier_for(algorithm, local_problem, choice.topology, None, key)
+    *_, last = run_rounds(algorithm, local_problem, carrier, rounds=choice.rounds, key=key)
     return measured(problem, algorithm.published(last.state, last.received))
 
 
-def _node_alone(problem: LinearProblem, node: int) -> LinearProblem:
-    """Return the problem of one node, with the features of its records alone."""
+def _problem_of_node(problem: LinearProblem, node: int) -> LinearProblem:
+    """Return a problem whose only node holds the records of `node`, without test records."""
     train = problem.train.take(problem.partition[node])
     if train.records > MOST_RECORDS and not issparse(train.features):
         train = replace(train, features=train.features.astype(np.float64))
-    everything = (np.arange(train.records),)
-    alone = replace(problem, train=train, partition=everything, test=None, memory=None)
-    return alone.as_node(int(problem.members[node]), problem.all_records)
+    partition = (np.arange(train.records),)
+    local_problem = replace(problem, train=train, partition=partition, test=None, memory=None)
+    return local_problem.as_node(int(problem.members[node]), problem.all_records)

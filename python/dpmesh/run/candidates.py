@@ -69,16 +69,16 @@ class NonPrivate:
 
     Parameters
     ----------
-    alone
-        Of the model of each node, shape (test records, outputs).
-    pooled
-        Of the model of all records.
+    single_sites
+        Scores of the model of each node, shape (test records, outputs) each.
+    centralized
+        Scores of the model of all nodes' records, shape (test records, outputs).
     sampled
-        Whether a model learned from a sample of its records.
+        True if the model of all records learned from a sample of them.
     """
 
-    alone: tuple[Numbers, ...]
-    pooled: Numbers
+    single_sites: tuple[Numbers, ...]
+    centralized: Numbers
     sampled: bool
 
 
@@ -145,11 +145,15 @@ def non_private(
             skip_parameter_validation=True,  # all fits are of checked records
         ),
     ):
-        alone = tuple(_scores_of_best(problem, views, group, quick=quick) for group in groups)
-        pooled = alone[0]
+        single_sites = tuple(
+            _scores_of_best(problem, views, group, quick=quick) for group in groups
+        )
+        centralized = single_sites[0]
         if len(groups) > 1:
-            pooled = _scores_of_best(problem, views, all_records, quick=quick)
-    return NonPrivate(alone=alone, pooled=pooled, sampled=len(all_records) > MOST_RECORDS)
+            centralized = _scores_of_best(problem, views, all_records, quick=quick)
+    return NonPrivate(
+        single_sites=single_sites, centralized=centralized, sampled=len(all_records) > MOST_RECORDS
+    )
 
 
 def _views(problem: LinearProblem, columns: tuple[Matrix, Matrix] | None) -> list[_View]:

@@ -1,9 +1,17 @@
-"""Evaluation populations beside all sites' records: each site's own ones, and the rarest class."""
+"""Evaluation populations other than all test records: each site's own ones, and the rarest class.
+
+The verdict on a federation (`dpmesh.run.verdict`) is about all test records. It also shows scores
+on two kinds of parts of them:
+
+- the *own test records* of a site, which `owners_by_label` deals to it, with labels distributed
+  as in its training records;
+- the test records of the *rarest class*: the class with the fewest training records.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,16 +33,35 @@ class RareClass:
     ----------
     name
         Name of the class.
-    federation, alone
-        Recall of the federation, and the mean recall of single sites.
+    federation, single_site
+        Recall of the federation, and the mean recall of non-private single-site models.
     tested
         Number of test records of the class.
     """
 
     name: str
     federation: float
-    alone: float
+    single_site: float
     tested: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the recalls in plain types that JSON can hold, under the keys of saved files."""
+        return {
+            "name": self.name,
+            "federation": self.federation,
+            "alone": self.single_site,
+            "tested": self.tested,
+        }
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> RareClass:
+        """Return the recalls of which `as_dict` returned this dictionary."""
+        return cls(
+            name=saved["name"],
+            federation=saved["federation"],
+            single_site=saved["alone"],
+            tested=saved["tested"],
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,9 +70,9 @@ class Population:
 
     Parameters
     ----------
-    federation, alone
-        On each site's own test records: scores of the federation, and of the site's own model
-        without privacy, shape (sites,).
+    federation, single_sites
+        Scores of the federation, and of each site's non-private local model, on the site's own
+        test records, shape (sites,).
     tested
         Number of test records of each site, shape (sites,).
     rare
@@ -53,7 +80,7 @@ class Population:
     """
 
     federation: Numbers
-    alone: Numbers
+    single_sites: Numbers
     tested: Indices
     rare: RareClass | None = None
 
@@ -61,20 +88,20 @@ class Population:
         """Return the scores in plain types that JSON can hold."""
         return {
             "federation": self.federation.tolist(),
-            "alone": self.alone.tolist(),
+            "alone": self.single_sites.tolist(),
             "tested": self.tested.tolist(),
-            "rare": None if self.rare is None else asdict(self.rare),
+            "rare": None if self.rare is None else self.rare.as_dict(),
         }
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Population:
-        """Return the scores that `as_dict` gave."""
+        """Return the scores of which `as_dict` returned this dictionary."""
         rare = saved["rare"]
         return cls(
             federation=np.array(saved["federation"], np.float64),
-            alone=np.array(saved["alone"], np.float64),
+            single_sites=np.array(saved["alone"], np.float64),
             tested=np.array(saved["tested"], np.int64),
-            rare=None if rare is None else RareClass(**rare),
+            rare=None if rare is None else RareClass.from_dict(rare),
         )
 
 

@@ -22,7 +22,7 @@ from dpmesh._table import Table
 from dpmesh._validate import fail, integer
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
-from dpmesh.run.baselines import Baselines, beside, measured, population_of
+from dpmesh.run.baselines import Baselines, baselines_of_run, measured, population_of
 from dpmesh.run.carriers import Traffic
 from dpmesh.run.history import History
 from dpmesh.run.identity import in_lines
@@ -80,7 +80,7 @@ def compared(
     epsilon = cost_in_words(privacy)
     return Verdict(
         measured=[reached],
-        beside=[baselines],
+        baselines_by_split=[baselines],
         epsilon=epsilon,
         unit="run",
         populations=() if population is None else (population,),
@@ -251,7 +251,7 @@ class Run(Tabled):
         problem is a `LinearProblem` with test records, and few seconds suffice;
         `dm.baselines.compute` has no such limit.
         """
-        return beside(self.problem, self.privacy)
+        return baselines_of_run(self.problem, self.privacy)
 
     @cached_property
     def measured(self) -> Measures | None:

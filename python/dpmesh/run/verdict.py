@@ -201,7 +201,7 @@ class Verdict:
     ----------
     measured
         What the federation's released models reach in each split, by measure.
-    beside
+    baselines_by_split
         Baselines of each split, on the same test records.
     epsilon
         Epsilon of a run; None without privacy.
@@ -230,7 +230,7 @@ class Verdict:
     """
 
     measured: Sequence[Measures]
-    beside: Sequence[Baselines]
+    baselines_by_split: Sequence[Baselines]
     epsilon: float | None
     unit: str = "split"
     populations: Sequence[Population] = ()
@@ -240,24 +240,34 @@ class Verdict:
     def __post_init__(self) -> None:
         if self.populations and len(self.populations) != len(self.measured):
             fail("populations", "one for each split, or none", len(self.populations))
-        if not self.measured or len(self.measured) != len(self.beside):
+        if not self.measured or len(self.measured) != len(self.baselines_by_split):
             fail("measured", "as many as there are baselines, at least 1", len(self.measured))
-        if len({(len(baselines.alone), *baselines.measures) for baselines in self.beside}) > 1:
-            fail("beside", "the same sites and measures in each", "others")
+        if (
+            len(
+                {
+                    (len(baselines.single_sites), *baselines.measures)
+                    for baselines in self.baselines_by_split
+                }
+            )
+            > 1
+        ):
+            fail("baselines_by_split", "the same sites and measures in each", "others")
 
     @cached_property
     def baselines(self) -> Baselines:
         """The baselines, averaged over the splits or runs."""
         further = {
-            metric: _mean_baselines([baselines.others[metric] for baselines in self.beside])
-            for metric in self.beside[0].others
+            metric: _mean_baselines(
+                [baselines.others[metric] for baselines in self.baselines_by_split]
+            )
+            for metric in self.baselines_by_split[0].others
         }
-        return replace(_mean_baselines(self.beside), others=further)
+        return replace(_mean_baselines(self.baselines_by_split), others=further)
 
     @property
     def metric(self) -> str:
         """The measure that the verdict is about: accuracy, or R²."""
-        return self.beside[0].metric
+        return self.baselines_by_split[0].metric
 
     @property
     def score(self) -> float:
@@ -281,7 +291,7 @@ class Verdict:
     @cached_property
     def gain(self) -> Difference:
         """The federation less the mean of the sites alone; needs 2 splits."""
-        return self._against(self._alone.mean(axis=1))
+        return self._against(self._single_site_scores.mean(axis=1))
 
     @cached_property
     def sites(self) -> Indices:
@@ -331,7 +341,7 @@ class Verdict:
         scores = []
         for split, population in enumerate(self.populations):
             worst = int(np.delete(federation, split, axis=0).mean(axis=0).argmin())
-            scores.append([population.federation[worst], population.alone[worst]])
+            scores.append([population.federation[worst], population.single_sites[worst]])
         return np.array(scores)
 
     @property
@@ -351,7 +361,7 @@ class Verdict:
         for recall in recalls:
             if recall is None or recall.tested < FEWEST_TESTED:
                 return None
-            gains.append(recall.federation - recall.alone)
+            gains.append(recall.federation - recall.single_site)
         return self._interval(np.array(gains))
 
     @cached_property
@@ -363,16 +373,16 @@ class Verdict:
         """
         metric = self.metric
         gain = self.gain if len(self.measured) > 1 else None
-        alone = float(self.baselines.alone.mean())
-        rows = [
-            PopulationRow("all sites' records", metric, self.score, alone, gain, self.claim or "")
-        ]
+        single_site = float(self.baselines.single_sites.mean())
+        name = "all sites' records"
+        word = self.claim or ""
+        rows = [PopulationRow(name, metric, self.score, single_site, gain, word)]
         if not self.populations or self._is_single:
             return rows
         federation = float(
             np.mean([population.federation.mean() for population in self.populations])
         )
-        single = float(np.mean([population.alone.mean() for population in self.populations]))
+        single = float(np.mean([population.single_sites.mean() for population in self.populations]))
         gains = self._population_gains
         counts = ""
         if self.decides:
@@ -391,7 +401,7 @@ class Verdict:
                 population.rare for population in self.populations if population.rare is not None
             ]
             federation = float(np.mean([recall.federation for recall in recalls]))
-            single = float(np.mean([recall.alone for recall in recalls]))
+            single = float(np.mean([recall.single_site for recall in recalls]))
             name = f"{RAREST_CLASS}, {recalls[0].name}"
             rows.append(PopulationRow(name, "recall", federation, single, gains[RAREST_CLASS]))
         return rows
@@ -402,7 +412,7 @@ class Verdict:
         heads = ["evaluated on", "measure", "federation", "single site", "95% interval", "joining"]
         lines = [self._population_line(row) for row in self.rows_by_population]
         shown_names = {row.name.partition(",")[0] for row in self.rows_by_population}
-        if self.decides and self.populations and len(self.baselines.alone) > 1:
+        if self.decides and self.populations and len(self.baselines.single_sites) > 1:
             too_few = f"too few test records (under {FEWEST_TESTED})"
             for name in (WORST_SITE, RAREST_CLASS):
                 if name == RAREST_CLASS and self.populations[0].rare is None:
@@ -509,7 +519,7 @@ class Verdict:
     @property
     def _is_single(self) -> bool:
         """True if there is one site alone, and so no federation."""
-        return len(self.baselines.alone) == 1
+        return len(self.baselines.single_sites) == 1
 
     @property
     def _subjects(self) -> tuple[str, str]:
@@ -528,8 +538,8 @@ class Verdict:
     @property
     def _levels(self) -> str:
         """Both mean scores in words."""
-        alone = float(self.baselines.alone.mean())
-        levels = f"{self._shown(self.score)} against {self._shown(alone)}"
+        single_site = float(self.baselines.single_sites.mean())
+        levels = f"{self._shown(self.score)} against {self._shown(single_site)}"
         if not self._is_single:
             levels = f"{levels} on average"
         if self.metric != "accuracy":
@@ -539,7 +549,7 @@ class Verdict:
     @property
     def _trivial_level(self) -> str:
         """The trivial predictor and its mean score."""
-        return f"{self.trivial} {self._shown(self.baselines.chance)}"
+        return f"{self.trivial} {self._shown(self.baselines.majority_class)}"
 
     @property
     def trivial(self) -> str:
@@ -560,7 +570,7 @@ class Verdict:
         count = len(self.sites)
         if count == 1:
             return []
-        above = int((self._alone.mean(axis=0) < self.score).sum())
+        above = int((self._single_site_scores.mean(axis=0) < self.score).sum())
         words = counted(self.sites, "significantly better than", "worse than")
         return [f"Site by site it is {words}; its mean is above {above} of {count}."]
 
@@ -601,20 +611,20 @@ class Verdict:
     @cached_property
     def _labels(self) -> list[str]:
         """Names of the measures of single labels."""
-        return [name for name in self.beside[0].others if "accuracy (" in name]
+        return [name for name in self.baselines_by_split[0].others if "accuracy (" in name]
 
     @cached_property
     def _own_differences(self) -> Numbers:
         """The gain of each site on its own test records, shape (splits, sites)."""
         return np.stack(
-            [population.federation - population.alone for population in self.populations]
+            [population.federation - population.single_sites for population in self.populations]
         )
 
     @cached_property
     def _significant(self) -> dict[str, Indices]:
         """Signs of significant differences: all but the headline test under one Holm procedure."""
         families: dict[str, list[Difference]] = {
-            "sites": [self._against(scores) for scores in self._alone.T],
+            "sites": [self._against(scores) for scores in self._single_site_scores.T],
             "own records": [],
             "labels": [],
         }
@@ -626,8 +636,13 @@ class Verdict:
             ]
         for name in self._labels:
             federation = np.array([measures[name] for measures in self.measured])
-            alone = np.array([baselines.others[name].alone.mean() for baselines in self.beside])
-            families["labels"].append(self._interval(federation - alone))
+            single_site = np.array(
+                [
+                    baselines.others[name].single_sites.mean()
+                    for baselines in self.baselines_by_split
+                ]
+            )
+            families["labels"].append(self._interval(federation - single_site))
         everything = [difference for family in families.values() for difference in family]
         significant = clearly([difference.p for difference in everything])
         directions = np.sign([difference.mean for difference in everything]).astype(np.int64)
@@ -650,26 +665,30 @@ class Verdict:
             budget = f"epsilon {as_given(self.epsilon)}"
         by_measure = [*self.baselines.measures.values()]
         federation = [self.mean(baselines.metric) for baselines in by_measure]
-        chance = [baselines.chance for baselines in by_measure]
-        pooled = [baselines.pooled for baselines in by_measure]
+        trivial = [baselines.majority_class for baselines in by_measure]
+        centralized = [baselines.centralized for baselines in by_measure]
         if self._is_single:
             return [
-                self._row(self.trivial, chance),
+                self._row(self.trivial, trivial),
                 self._row(f"the model, {budget}", federation),
-                self._row("without privacy", pooled),
+                self._row("without privacy", centralized),
             ]
-        alone = [baselines.alone for baselines in by_measure]
-        rows = [self._row(self.trivial, chance), self._row("single site, without privacy", alone)]
-        private = [
-            baselines.alone_private
-            for baselines in by_measure
-            if baselines.alone_private is not None
+        single_sites = [baselines.single_sites for baselines in by_measure]
+        rows = [
+            self._row(self.trivial, trivial),
+            self._row("single site, without privacy", single_sites),
         ]
-        budget_alone = self.baselines.epsilon
-        if private and budget_alone is not None:
-            rows.append(self._row(f"single site, epsilon {as_given(budget_alone)}", private))
+        private = [
+            baselines.private_single_sites
+            for baselines in by_measure
+            if baselines.private_single_sites is not None
+        ]
+        single_site_epsilon = self.baselines.epsilon
+        if private and single_site_epsilon is not None:
+            name = f"single site, epsilon {as_given(single_site_epsilon)}"
+            rows.append(self._row(name, private))
         rows.append(self._row(f"the federation, {budget}", federation))
-        rows.append(self._row("centralized, without privacy", pooled))
+        rows.append(self._row("centralized, without privacy", centralized))
         return rows
 
     def _row(
@@ -720,18 +739,23 @@ class Verdict:
     @cached_property
     def _learned(self) -> bool:
         """True if the federation is significantly above the trivial predictor."""
-        return self._against(np.array([baselines.chance for baselines in self.beside])).sign > 0
+        return self._against(self._trivial_scores).sign > 0
 
     @cached_property
     def _sites_learned(self) -> bool:
         """True if single-site models beat the trivial predictor on average."""
-        chance = np.array([baselines.chance for baselines in self.beside])
-        return self._interval(self._alone.mean(axis=1) - chance).sign > 0
+        mean_single_site = self._single_site_scores.mean(axis=1)
+        return self._interval(mean_single_site - self._trivial_scores).sign > 0
 
     @property
-    def _alone(self) -> Numbers:
-        """Shape (splits, sites)."""
-        return np.stack([baselines.alone for baselines in self.beside])
+    def _trivial_scores(self) -> Numbers:
+        """Score of the trivial predictor in each split, shape (splits,)."""
+        return np.array([baselines.majority_class for baselines in self.baselines_by_split])
+
+    @property
+    def _single_site_scores(self) -> Numbers:
+        """Score of each non-private single-site model in each split, shape (splits, sites)."""
+        return np.stack([baselines.single_sites for baselines in self.baselines_by_split])
 
     def _against(self, rival: Numbers) -> Difference:
         federation = np.array([measures[self.metric] for measures in self.measured])
@@ -739,7 +763,7 @@ class Verdict:
 
     def _interval(self, differences: Numbers, *, tested: int | None = None) -> Difference:
         """Return the interval of paired differences, whose spread is at least one test record."""
-        baselines = self.beside[0]
+        baselines = self.baselines_by_split[0]
         records = baselines.tested if tested is None else tested
         finest = 1 / records if records and "accuracy" in self.metric else 0.0
         return difference(differences, held_out=baselines.held_out, resolution=finest)
@@ -755,16 +779,18 @@ def _mean_baselines(splits: Sequence[Baselines]) -> Baselines:
     of them, as many as every split has.
     """
     private = [
-        baselines.alone_private for baselines in splits if baselines.alone_private is not None
+        baselines.private_single_sites
+        for baselines in splits
+        if baselines.private_single_sites is not None
     ]
-    alone_private = None
+    private_single_sites = None
     if private:
         fewest = min(map(len, private))
-        alone_private = np.mean([scores[:fewest] for scores in private], axis=0)
+        private_single_sites = np.mean([scores[:fewest] for scores in private], axis=0)
     return replace(
         splits[0],
-        chance=float(np.mean([baselines.chance for baselines in splits])),
-        alone=np.mean([baselines.alone for baselines in splits], axis=0),
-        alone_private=alone_private,
-        pooled=float(np.mean([baselines.pooled for baselines in splits])),
+        majority_class=float(np.mean([baselines.majority_class for baselines in splits])),
+        single_sites=np.mean([baselines.single_sites for baselines in splits], axis=0),
+        private_single_sites=private_single_sites,
+        centralized=float(np.mean([baselines.centralized for baselines in splits])),
     )

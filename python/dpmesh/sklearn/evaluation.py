@@ -138,7 +138,7 @@ class Evaluation(InNotebooks):
             against = f"\nThe epsilon holds against {report.threat_model}."
         compared = [str(self.epsilon_table), ""] if self.by_epsilon else []
         tables = str(self.verdict.table)
-        if self.verdict.populations and len(self.verdict.baselines.alone) > 1:
+        if self.verdict.populations and len(self.verdict.baselines.single_sites) > 1:
             tables = f"{tables}\n\n{self.verdict.population_table}"
         result = f"{tables}\n\n{self.sentence}{against}\n{self.note}".rstrip()
         return "\n".join([*compared, result])
@@ -378,10 +378,12 @@ def _compare_with_baselines(
         if noise_draw is not None:
             key = Key.seeded(int(noise_draw.randint(2**31)))
         shown_nodes = baselines.SHOWN_OF_MANY if is_large else baselines.SHOWN
-        private = baselines.alone_private_measures(
+        private = baselines.private_single_site_measures(
             problem, fitted.epsilon, fitted.delta, key=key, most=shown_nodes
         )
-        without_privacy = without_privacy.beside(private, fitted.epsilon, fitted.delta)
+        without_privacy = without_privacy.with_private_single_sites(
+            private, fitted.epsilon, fitted.delta
+        )
     scores = _scores(fitted, problem)
     sites = np.unique(test_owners, return_inverse=True)[1]
     return _ScoredFit(
@@ -399,7 +401,7 @@ def _verdict(epsilon: float | None, runs: Sequence[_ScoredFit]) -> Verdict:
         protects=privacy.unit if privacy.is_finite else "",
         adversary=privacy.adversary_in_brief,
         measured=[run.measured for run in runs],
-        beside=[run.baselines for run in runs],
+        baselines_by_split=[run.baselines for run in runs],
         epsilon=epsilon,
         populations=[run.population for run in runs],
     )

@@ -189,10 +189,15 @@ def _trials(
     problem = task.problem(key, most=most)
     plain = cache(partial(baselines.compute, problem))
     trials: list[tuple[Cell, Callable[[], Measured]]] = []
-    for method, which in ((MAJORITY, "chance"), (ALONE, "alone"), (POOLED, "pooled")):
+    baseline_fields = (
+        (MAJORITY, "majority_class"),
+        (ALONE, "single_sites"),
+        (POOLED, "centralized"),
+    )
+    for method, field_name in baseline_fields:
         trust = "trusted server, without privacy" if method == POOLED else NO_RELEASE
         cell = Cell(task=name, method=method, trust=trust, epsilon=None, bytes=0.0)
-        trials.append((cell, lambda which=which: _scores(getattr(plain(), which))))  # type: ignore[misc]
+        trials.append((cell, lambda name=field_name: _scores(getattr(plain(), name))))  # type: ignore[misc]
     for epsilon in epsilons:
         cell = Cell(task=name, method=ALONE_PRIVATE, trust=EVERYBODY, epsilon=epsilon, bytes=0.0)
         trials.append((cell, partial(_alone_private, task, problem, epsilon, key)))
@@ -217,7 +222,9 @@ def _alone_private(task: Task, problem: LinearProblem, epsilon: float, key: Key)
     if task.unit == "user":
         raise CannotRun("a person's model hides no person")
     site_key = key.derive(b"alone")
-    scores = baselines.alone_private(problem, epsilon, task.delta, key=site_key, most=MOST_ALONE)
+    scores = baselines.private_single_sites(
+        problem, epsilon, task.delta, key=site_key, most=MOST_ALONE
+    )
     return _scores(scores) | {"proved": epsilon}
 
 

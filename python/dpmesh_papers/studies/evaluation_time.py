@@ -29,7 +29,7 @@ from dpmesh_papers.studies.results import keep
 
 SITES = 10
 
-MEASURED = ("compute", "alone_private_measures", "population")
+MEASURED = ("compute", "private_single_site_measures", "population")
 """Functions of `dpmesh.run.baselines` that only the comparison with single sites needs."""
 
 

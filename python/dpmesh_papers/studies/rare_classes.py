@@ -28,7 +28,7 @@ def balanced(records: int, epsilon: float, seed: int, *, stated: bool) -> tuple[
         epsilon, classes=[*SHARES], class_shares=SHARES if stated else None, random_state=seed
     )
     evaluation = dm.sklearn.evaluate(model, x, y, groups=np.arange(records) % 5, splits=1)
-    pooled = evaluation.baselines.measures["balanced accuracy"].pooled
+    pooled = evaluation.baselines.measures["balanced accuracy"].centralized
     return evaluation.verdict.mean("balanced accuracy"), pooled
 
 

@@ -85,7 +85,7 @@ def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
     owners = draw.integers(sites, size=records)
     split_draw = np.random.RandomState(int(draw.integers(2**31)))
     measured = []
-    beside = []
+    baselines = []
     populations = []
     for _ in range(SPLITS):
         test = draw_test_records(owners, SHARE, split_draw, classes=y)
@@ -104,12 +104,12 @@ def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
         own_records = [owners[test] == site for site in range(sites)]
         rare = y[test] == (y[train].mean() < 0.5)
         measured.append({"accuracy": float(correct.mean())})
-        beside.append(
+        baselines.append(
             Baselines(
                 metric="accuracy",
-                chance=float(max(y[test].mean(), 1 - y[test].mean())),
-                alone=np.array([is_correct.mean() for is_correct in correct_alone]),
-                pooled=float(correct.mean()),
+                majority_class=float(max(y[test].mean(), 1 - y[test].mean())),
+                single_sites=np.array([is_correct.mean() for is_correct in correct_alone]),
+                centralized=float(correct.mean()),
                 tested=int(test.sum()),
                 held_out=SHARE,
             )
@@ -117,7 +117,7 @@ def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
         populations.append(
             Population(
                 federation=np.array([correct[is_own].mean() for is_own in own_records]),
-                alone=np.array(
+                single_sites=np.array(
                     [
                         is_correct[is_own].mean()
                         for is_correct, is_own in zip(correct_alone, own_records, strict=True)
@@ -127,12 +127,16 @@ def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
                 rare=RareClass(
                     name="rare",
                     federation=float(correct[rare].mean()),
-                    alone=float(np.mean([is_correct[rare].mean() for is_correct in correct_alone])),
+                    single_site=float(
+                        np.mean([is_correct[rare].mean() for is_correct in correct_alone])
+                    ),
                     tested=int(rare.sum()),
                 ),
             )
         )
-    return Verdict(measured=measured, beside=beside, epsilon=None, populations=populations)
+    return Verdict(
+        measured=measured, baselines_by_split=baselines, epsilon=None, populations=populations
+    )
 
 
 def line(setting: Setting, runs: int, seed: int) -> Row:
