@@ -131,7 +131,7 @@ class StandIn:
 
     def _row(self, position: Position) -> bytes:
         mixed = bytes(
-            MIXED_ENTRY_BYTES * (len(self._schedule.mixed_by(position, self._number)) + 1)
+            MIXED_ENTRY_BYTES * (len(self._schedule.mixed_senders(position, self._number)) + 1)
         )
         values = np.random.default_rng(self._number).normal(size=DIM).tobytes()
         named = self._contract.hash, position, self._number, 0, "float64", (1, DIM)

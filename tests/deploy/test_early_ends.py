@@ -143,7 +143,7 @@ def test_no_router_ends_a_run_early_by_its_own_word(tmp_path: Path) -> None:
         Withdrawal(step, party).signed(contract, parties.folders[signer].signing)
         for step, party, signer in [(1, 2, 2), (0, 2, 1)]  # of a later sum; in another's name
     ]
-    closing = Schedule(contract).closing(0)
+    closing = Schedule(contract).closing_position(0)
     for lie in ((), words):
         early = StepQuestion(closing, (*asks[0].attached, *lie)).as_bytes(contract)
         assert refusal_reason(parties.nodes[0].answer(early)) in ("malformed", "not the next round")

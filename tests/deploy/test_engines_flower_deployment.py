@@ -198,7 +198,7 @@ def reopened(folder: Path, made: dict[str, mesh_parties.Parties]) -> None:
 def turns(meshed: mesh_parties.Parties, own: int) -> list[int]:
     """Return the rounds in which a party sends."""
     schedule = Router(meshed.contract).schedule
-    return [t for t in range(10) if schedule.gossips or own in schedule.holders(t)]
+    return [t for t in range(10) if schedule.is_gossip or own in schedule.token_holders(t)]
 
 
 def charged(meshed: mesh_parties.Parties, own: int) -> list[int]:
@@ -264,6 +264,6 @@ def test_a_deployment_ends_with_one_party_late_and_one_that_never_comes_back(
         for own in range(4):
             spent, due = charged(meshed, own), turns(meshed, own)
             assert spent == sorted({*spent} & {*due})
-            if schedule.gossips:  # who comes back runs the rounds that it missed
+            if schedule.is_gossip:  # who comes back runs the rounds that it missed
                 assert spent == (due if own < 3 else due[: len(spent)])
                 assert own < 3 or 0 < len(spent) < 10

@@ -201,7 +201,7 @@ def test_a_mesh_over_flower_ends_with_one_party_late_and_one_gone(
     for own, folder in enumerate(made.folders):
         charged = [release.round for release in folder.ledger(made.contract).releases]
         assert charged == sorted({*charged})
-        if router.schedule.gossips:
+        if router.schedule.is_gossip:
             assert charged == [*range(7 if own == 2 else 10)]
 
 

@@ -266,7 +266,7 @@ def test_who_claims_a_later_row_proves_it_or_counts_as_silent(claim: str, tmp_pa
     """Party 0 starts again after round 1; one of those who hear it claims that it was restored."""
     started = Started(tmp_path, rehearsal=False, quorum=4)
     parties, router, contract = started.parties, started.router, started.parties.contract
-    liar = min(router.schedule.confirming(Position(2), 0)[0])
+    liar = min(router.schedule.confirmers(Position(2), 0)[0])
     row, key = started.rows[0], parties.folders[liar].signing
     later = {
         "forged": forged(row, key, party=0, position=Position(3)),

@@ -64,7 +64,7 @@ def test_only_those_who_hear_a_node_confirm_its_start(tmp_path: Path) -> None:
     """On a ring its neighbours: the node opposite knows nothing of it."""
     parties = Parties(tmp_path, rehearsal=False)
     contract, nodes = parties.contract, parties.nodes
-    others, needed = Router(contract).schedule.confirming(Position(0), 0)
+    others, needed = Router(contract).schedule.confirmers(Position(0), 0)
     assert (others, needed) == ({1}, 1)  # the link to the other one is down in this round
     here = [unpack(node.answer(Router(contract).requests()[0])) for node in nodes]
     signed = [signature for _, signature, _, _ in here]
@@ -179,7 +179,7 @@ def test_coins_follow_from_the_rows_that_arrived(
 
     monkeypatch.setattr(exchange, "Coins", Spied)
     for rows in ((), (b"a row",), (b"a row",)):
-        node.protocol.channel_from(node.start).run_to(Position(1), rows)
+        node.protocol.channel_from(node.initial_state).run_to(Position(1), rows)
     noise = [
         dm.kernels.add_noise("gaussian", np.zeros((1, 4)), 1.0, key.stream(1, 0)) for key in drawn
     ]

@@ -51,10 +51,10 @@ def test_a_record_moves_a_gossiping_node_by_what_is_charged_for_any_rows(
     one, other = neighbours(tmp_path, algorithm)
     contract, rng, largest = one.contract, np.random.default_rng(0), 0.0
     for _ in range(150):
-        states = [one.start, other.start]
+        states = [one.initial_state, other.initial_state]
         for t in range(contract.terms.rounds - 1):
             rows, until = {}, Position(t + 1)
-            for exchange in range(contract.patterns.exchanges(t)):
+            for exchange in range(contract.patterns.exchange_count(t)):
                 sent = {party: hostile(rng, contract.dim) for party in rng.permutation(4)[:3]}
                 sent[0] = hostile(rng, contract.dim)  # given what it sent itself
                 rows[Position(t, exchange)] = sent
@@ -80,7 +80,7 @@ def test_a_lying_holder_moves_a_record_by_at_most_what_is_charged(
     turns = [
         Position(t, k)
         for t in range(contract.terms.rounds)
-        for k, holder in enumerate(one.schedule.holders(t))
+        for k, holder in enumerate(one.schedule.token_holders(t))
         if holder == 0
     ]
     rounds = range(contract.terms.rounds)
@@ -88,14 +88,14 @@ def test_a_lying_holder_moves_a_record_by_at_most_what_is_charged(
     for position in turns * 60:
         sent: dict[Position, Any] = {}
         for t in range(position.round + 1):
-            for k, holder in enumerate(one.schedule.holders(t)):
+            for k, holder in enumerate(one.schedule.token_holders(t)):
                 if holder == 0 and Position(t, k) < position:
                     sent[Position(t, k)] = {0: None}  # given what it sent itself
                 elif Position(t, k) < position and rng.random() < 0.7:
                     sent[Position(t, k)] = {holder: hostile(rng, contract.dim)}
         packets = []
         for node in (one, other):
-            rounds = node.protocol.channel_from(node.start)
+            rounds = node.protocol.channel_from(node.initial_state)
             rounds.rows.update(deepcopy(sent))
             packets.append(rounds.run_to(position, ()).values)
         if packets[0] is None:

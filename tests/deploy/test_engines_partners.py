@@ -129,7 +129,7 @@ class Read:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.rows: dict[int, list[Any]] = defaultdict(list)
-        share, step_key, draw = RowChannel.share, RowChannel.noise_key, NoiseRows.draw
+        share, step_key, draw = RowChannel.set_partner_seeds, RowChannel.noise_key, NoiseRows.draw
         now: dict[str, Any] = {}
 
         def shared(channel: Any, seeds: Any) -> None:
@@ -146,7 +146,7 @@ class Read:
             self.rows[t].append(now | {"noise": noise[0] * unit})
             return noise
 
-        patch.setattr(RowChannel, "share", shared)
+        patch.setattr(RowChannel, "set_partner_seeds", shared)
         patch.setattr(RowChannel, "noise_key", keyed)
         patch.setattr(NoiseRows, "draw", drawn)
 

@@ -59,7 +59,7 @@ def test_a_run_ends_with_one_sealed_model_and_every_ledger_is_its_plan(made: Sum
         np.testing.assert_array_equal(node.released, made.nodes[0].released)
         ledger = node.folder.ledger(made.contract)
         assert ledger.releases == made.contract.plan.releases[:4]  # one more for a lost party
-        assert node.own_model().tobytes() == node.released.tobytes()
+        assert node.local_model().tobytes() == node.released.tobytes()
     assert router.missing == []
 
 

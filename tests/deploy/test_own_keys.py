@@ -68,7 +68,7 @@ def channel(parties: Parties, records: dm.Dataset) -> RowChannel:
     """The rounds of node 0 under one key and one context, on these records."""
     problem = parties.contract.problem(records, 0)
     node = parties.nodes[0]
-    return RowChannel(node.schedule, 0, problem, node.key, b"context", node.start)
+    return RowChannel(node.schedule, 0, problem, node.key, b"context", node.initial_state)
 
 
 @pytest.mark.parametrize("algorithm", ["online", "gradient descent", "quantized"])
@@ -96,7 +96,7 @@ def test_other_secrets_of_partners_have_other_noise_of_the_node_itself(tmp_path:
     streams = []
     for seeds in ({1: b"a" * 32}, {1: b"a" * 32}, {1: b"b" * 32}, {}):
         rounds = channel(parties, parties.records[0])
-        rounds.share(seeds)
+        rounds.set_partner_seeds(seeds)
         rounds.run_to(Position(0), ())
         drawn = dm.kernels.uniform(1, rounds.noise_key(values).stream(Purpose.NOISE))
         streams.append(float(drawn[0]))
@@ -119,7 +119,7 @@ def test_each_record_is_drawn_for_one_round_of_an_allocation(
 
     parties.contract.patterns.check_thoroughly()
     for t in range(6):
-        parties.contract.patterns.exchanges(t)
+        parties.contract.patterns.exchange_count(t)
         parties.contract.patterns.expected(t)
     monkeypatch.setattr(kind, "examples", counted)
     assert not parties.run().gone

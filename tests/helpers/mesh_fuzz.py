@@ -141,7 +141,7 @@ class Schedule:
         for folder in self.parties.folders:
             ledger = folder.ledger(contract)
             assert folder.last_sent(contract.hash).position == self.router.schedule.end
-            if self.router.schedule.gossips:
+            if self.router.schedule.is_gossip:
                 assert ledger == contract.plan
             keys = [(release.round, release.batch) for release in ledger.releases]
             assert len(set(keys)) == len(keys)

@@ -180,7 +180,7 @@ class Parties:
 
     def models(self) -> Any:
         """Return all parties' own models."""
-        return np.concatenate([node.own_model() for node in self.nodes])
+        return np.concatenate([node.local_model() for node in self.nodes])
 
     def simulated(self) -> Any:
         """Return the run of the simulator, under the contract's key."""

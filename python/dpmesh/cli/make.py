@@ -111,7 +111,7 @@ def make(
     """
     from dpmesh._files import replace_text
     from dpmesh.deploy import read_contract
-    from dpmesh.deploy.slack import Slack
+    from dpmesh.deploy.fault_tolerance import FaultTolerance
     from dpmesh.settings.format import FORMAT
     from dpmesh.tables.ranges import read_ranges
 
@@ -167,7 +167,7 @@ def make(
     typer.echo(f"wrote {file}. Read it, then: dpmesh contract check {file}")
     with suppress(ValueError):  # of keys that are still to be filled in, which the check refuses
         contract = read_contract(file)
-        for line in Slack.of(contract).lines(contract):
+        for line in FaultTolerance.of(contract).lines(contract):
             typer.echo(line)
         if forecast and dropouts > 0:
             for line in _forecast_of_reserve(contract, request, reserve):

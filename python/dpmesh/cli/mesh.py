@@ -116,8 +116,8 @@ def check(file: File, module: Module = None) -> None:
     """
     from dpmesh._epsilons import rounded_up
     from dpmesh.deploy import read_contract
+    from dpmesh.deploy.fault_tolerance import FaultTolerance
     from dpmesh.deploy.schedule import bytes_of_round
-    from dpmesh.deploy.slack import Slack
 
     read = read_contract(file, module)
     terms, algorithm = read.terms, read.algorithm
@@ -153,7 +153,7 @@ def check(file: File, module: Module = None) -> None:
         typer.echo("calibration  none under a contract: totals of skewed targets are too low")
     for assumption in read.assumptions:
         typer.echo(f"assumption   {assumption}")
-    for line in Slack.of(read).lines(read):
+    for line in FaultTolerance.of(read).lines(read):
         typer.echo(line)
     with progress_bar(len(read.patterns.thorough_rounds), unit="round") as advance:
         played = read.patterns.check_thoroughly(on_round=lambda: advance(1))

@@ -1,4 +1,15 @@
-"""The rounds of an algorithm at one node, suspended where it waits for others, or as bytes."""
+"""Channels: the rounds of an algorithm at one node, driven step by step as messages arrive.
+
+An algorithm's round is a generator. It yields requests to send a message, and is sent what the node
+receives. `dpmesh.run.channel.Channel` turns requests into releases with noise. The channels here
+drive it for one node of a contract's run: `RowChannel` where nodes send rows (gossip, token), and
+`SumChannel` where they send masked parts of sums. They stop at each step, until the messages of
+the next step have arrived, and can start from a state that the node's folder stored.
+
+`dpmesh.deploy.node_rows` and `dpmesh.deploy.node_sums` use them. All randomness of a step follows
+from the node's secret key and the inputs of the step: the same inputs give the same bits after a
+restart, and other inputs give other noise.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +41,22 @@ from dpmesh.run.codec import Arrays, classes_in, decode, encode
 from dpmesh.run.noise import DrawnRows
 
 RowsByPosition = dict[Position, dict[int, Released | None]]
-"""The released row of each party, by position; None where it released nothing."""
+"""The values of rows by position and party; None where a party released nothing."""
 
 
 class Coins:
-    """The coins of a node's rounds, in the place of a `Key`.
+    """The randomness of a node's round, in the place of a `Key`: private and public coins.
 
     Parameters
     ----------
     private
-        The node's key of the round, for coins that no other party knows.
+        Secret key for the coins of this round.
     lasting
-        The node's key of the run, for allocations, which are drawn once for all rounds.
+        Secret key for random allocation, whose coins are drawn once for all rounds.
     public
-        The contract's key, for coins that all parties share.
+        The contract's public key, for coins that all parties share.
     shared
-        The purposes of these coins.
+        Purposes of the coins that all parties share.
     """
 
     def __init__(self, private: Key, lasting: Key, public: Key, shared: frozenset[Purpose]) -> None:
@@ -55,7 +66,7 @@ class Coins:
         self._shared = shared
 
     def stream(self, purpose: int, round: int = 0) -> Stream:
-        """Return the stream of a purpose."""
+        """Return the stream of a purpose in a round, from the key that the purpose needs."""
         if purpose == Purpose.ALLOCATION:
             key = self._lasting
         elif purpose in self._shared:
@@ -65,7 +76,7 @@ class Coins:
         return key.stream(purpose, round)
 
     def for_nodes(self, nodes: Any) -> Coins:
-        """Return the coins of some nodes."""
+        """Return the coins of these nodes, shape (nodes,), in their order."""
         return Coins(
             self._private.for_nodes(nodes),
             self._lasting.for_nodes(nodes),
@@ -77,14 +88,20 @@ class Coins:
 class NodeChannel(Channel):
     """Drives the rounds of one node, and fails at any release that is not charged.
 
+    The base of `RowChannel` and `SumChannel`.
+
     Parameters
     ----------
-    schedule, node
-        The run's schedule, and the node whose rounds they are.
-    problem, key
-        The node's problem and key.
+    schedule
+        The run's schedule.
+    node
+        Number of the node.
+    problem
+        The learning problem of the node's records.
+    key
+        The node's key of all noise.
     state
-        The state before the node's next round.
+        The algorithm's state before the node's next round.
     """
 
     def __init__(
@@ -97,15 +114,15 @@ class NodeChannel(Channel):
         self.node = node
         self.state = state
         self.published: Any = None
-        """The released model after the last round that it finished."""
+        """The released model after the last round in which something arrived; None before."""
         self._problem = problem
         self._allowed: list[Release] = []
-        """Releases of the current round that were charged, and that it has not made yet."""
+        """Releases of the current round that were charged, and that the node has not made yet."""
         self._requests = 0
         """Number of requests that the current round has yielded so far."""
 
     def check_request(self, t: int, request: object) -> None:
-        """Fail unless a round yields what its dry run did, before it draws any noise."""
+        """Fail unless a request is the one of the dry run of round t, before any noise is drawn."""
         expected = self.schedule.contract.patterns.expected(t)
         place = self._requests
         self._requests += 1
@@ -123,13 +140,13 @@ class NodeChannel(Channel):
         )
 
     def _check_end(self, t: int) -> None:
-        """Fail if a round ends before it has yielded all that its dry run did."""
+        """Fail if round t ends before it has yielded all requests of its dry run."""
         expected = self.schedule.contract.patterns.expected(t)
         if expected is not None and self._requests != len(expected):
             raise RuntimeError(f"round {t} ends before it yields {expected[self._requests]}")
 
     def admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
-        """Fail unless the releases are charged."""
+        """Fail unless this node was charged for its releases in a message; each is made once."""
         if message.sender not in (None, self.node):
             return
         for release in releases:
@@ -139,7 +156,7 @@ class NodeChannel(Channel):
                 self._allowed.remove(release)
 
     def _round(self, t: int, coins: Any) -> Generator[Packet, Any, None]:
-        """Run round t; set the state and the released model after it."""
+        """Run round t, and yield each packet; set the state and the released model after it."""
         algorithm = self.schedule.contract.algorithm
         self._requests = 0
         step = yield from self.steps(algorithm, self.state, t, self._problem, coins)
@@ -147,26 +164,26 @@ class NodeChannel(Channel):
         self.state = step.state
         self.end_round()
         published = algorithm.published(self.state, self.received)
-        if published is not None:  # of a round in which something arrived
+        if published is not None:  # None if nothing arrived in the round
             self.published = published
 
 
 class RowChannel(NodeChannel):
-    """Drives the rounds of one node, one position after another, as far as rows have arrived.
+    """Drives the rounds of one node that sends rows, one position after another.
 
-    What the node has sent before is never released again.
+    A row that the node has sent before is taken from `rows`, and never released again.
 
     Parameters
     ----------
-    schedule, node
-        The run's schedule, and the node whose rounds they are.
-    problem, key
-        The node's problem and key.
+    schedule, node, problem, key
+        As of a `NodeChannel`.
     context
-        A hash that its streams depend on beside the inputs of a round; None in a rehearsal, whose
-        streams are the simulator's.
-    state, t
-        The state before round t, the first to be run.
+        A hash on which all streams depend, beside the inputs of a round; None in a rehearsal, which
+        has the simulator's streams.
+    state
+        The algorithm's state before round t.
+    t
+        Number of the first round to be run.
     """
 
     def __init__(
@@ -181,19 +198,19 @@ class RowChannel(NodeChannel):
     ) -> None:
         super().__init__(schedule, node, problem, key, state)
         self.rows: RowsByPosition = {}
-        """Rows that arrived in the current round, and those that the node itself sent."""
+        """The rows of the current round: those that arrived, and those that the node sent."""
         self.position = BEFORE
-        """The position that it waits at."""
-        self.drawn: dict[str, DrawnRows] = {}
-        """The correlated noise of the rows that the node sent in round t, before a restart."""
+        """The position whose rows the round waits for."""
+        self.drawn_rows: dict[str, DrawnRows] = {}
+        """Correlated noise of the rows that the node sent in its first round, before a restart."""
         self._node_key = key
         self._context = context
         self._packets = self._rounds(t)
-        """The packets that the node sends, position by position."""
+        """Generator of the packets that the node sends, one for each position."""
         self._arrived: tuple[bytes, ...] = ()
-        """The messages of the step that ends at the next position."""
-        self._seeds: tuple[bytes, ...] = ()
-        """The seeds of the secrets in the noise of the next row."""
+        """The messages that arrived for the step that ends at the next position."""
+        self._partner_seeds: tuple[bytes, ...] = ()
+        """The seeds of the noise that the next row shares with partners, by partner's number."""
 
     @property
     def stored_state(self) -> bytes:
@@ -201,22 +218,33 @@ class RowChannel(NodeChannel):
         noise = self.noise
         return pack(*map(state_as_bytes, (self.state, noise.memory, noise.in_round)))
 
-    def share(self, seeds: Mapping[int, bytes]) -> None:
-        """Let the next row share secrets with these partners alone, each from a seed."""
-        self._seeds = tuple(seed for _, seed in sorted(seeds.items()))
+    def set_partner_seeds(self, seeds: Mapping[int, bytes]) -> None:
+        """Let the next row share noise with these partners alone.
+
+        Parameters
+        ----------
+        seeds
+            The seed of the shared noise, 32 bytes, by partner.
+        """
+        self._partner_seeds = tuple(seed for _, seed in sorted(seeds.items()))
         self.noise.partners = {
             partner: Key.seeded(int.from_bytes(seed, "big")) for partner, seed in seeds.items()
         }
 
     def run_to(self, position: Position, arrived: tuple[bytes, ...]) -> Packet:
-        """Run up to a position, for which these messages arrived; return what the node sends there.
+        """Run the rounds up to a position, and return the packet that the node sends there.
 
-        The rows in them are in `rows` already.
+        Parameters
+        ----------
+        position
+            The position.
+        arrived
+            The messages that arrived for the step. The values of their rows are in `rows` already.
 
         Raises
         ------
         RuntimeError
-            If the algorithm sends at other positions than it states.
+            If the algorithm sends at other positions than its dry run.
         """
         self._arrived = arrived
         packet = Packet(None)
@@ -229,27 +257,27 @@ class RowChannel(NodeChannel):
         return packet
 
     def _rounds(self, t: int) -> Iterator[Packet]:
-        """Run all rounds from t on; yield what the node sends at each position."""
+        """Run all rounds from t on; yield the packet of each position, an empty one at the end."""
         contract = self.schedule.contract
         while t < contract.terms.rounds:
-            steps = self._round(t, self._begin(t))
+            steps = self._round(t, self._start_round(t))
             arrived = None
             self._allowed = list(contract.planned.releases(self.node, t))
             with suppress(StopIteration):
                 while True:
                     packet = steps.send(arrived)
                     yield packet
-                    arrived = self._received(packet)
+                    arrived = self._arrived_for(packet)
                     self.position = Position(t, self.position.exchange + 1)
             t += 1
         self.position = self.schedule.end
         yield Packet(None)
 
-    def _begin(self, t: int) -> Any:
+    def _start_round(self, t: int) -> Any:
         """Begin round t, and return its coins.
 
-        Its streams are keyed by the contract, the records, the versions, the state and the messages
-        that arrived: under other inputs the same round draws other coins and other noise.
+        Coins and noise depend on the context (contract, records, versions), the state and the
+        messages that arrived: under other inputs the same round draws other ones.
         """
         self.position = Position(t)
         self.received = None
@@ -263,65 +291,89 @@ class RowChannel(NodeChannel):
             key = key.derive(digest(b"dpmesh mesh round", self._context, *inputs))
         self.key = key
         coins = Coins(key, lasting, contract.public_key, contract.algorithm.public_coins)
-        return self.schedule.seat(self.node, coins)
+        return self.schedule.key_of_node(self.node, coins)
 
     def noise_key(self, values: Sensitive) -> Key:
-        """Return the key of a row's noise: other values, rows or partners, other noise."""
+        """Return the key of the noise of a row with these values.
+
+        It also depends on the rows of the round so far, and on the seeds of partners.
+        """
         key = self.key
         if self._context is not None:
             positions = (
                 position for position in sorted(self.rows) if position.round == self.position.round
             )
-            rows = [part for position in positions for part in _flat(self.rows[position])]
+            fields: list[bytes] = []
+            for position in positions:
+                fields += _row_fields(self.rows[position])
             shape = f"{values.dtype}{values.shape}".encode()
-            key = key.derive(digest(pack(*rows), shape, values.tobytes(), *self._seeds))
+            key = key.derive(digest(pack(*fields), shape, values.tobytes(), *self._partner_seeds))
         return key
 
-    def _received(self, packet: Packet) -> Released | None:
-        """Return what this node receives, shape (1, dim), or by token (models, dim)."""
+    def _arrived_for(self, packet: Packet) -> Released | None:
+        """Return what the node receives at the open position, once it has sent a packet there.
+
+        In gossip, the weighted mean of its neighbours' rows and its own, shape (1, dim). Weights of
+        missing rows go to its own row. By token, the models of the packet's sender, shape
+        (models, dim); None if they have not arrived.
+        """
         arrived = self.rows.get(self.position, {})
         if packet.sender is not None:
             return arrived.get(packet.sender)
-        neighbours = self.schedule.mixed_by(self.position, self.node)
+        neighbours = self.schedule.mixed_senders(self.position, self.node)
         missing = {party for party in neighbours if arrived.get(party) is None}
-        parties, weights = self.schedule.mixing(self.position.round, self.node, missing)
-        order = np.arange(len(parties)), np.array([0, len(parties)])
-        mixing = sparse.csr_array((weights, *order), shape=(1, len(parties)))
+        parties, weights = self.schedule.mixing_row(self.position.round, self.node, missing)
+        columns = np.arange(len(parties))
+        row_ends = np.array([0, len(parties)])
+        mixing = sparse.csr_array((weights, columns, row_ends), shape=(1, len(parties)))
         rows = np.concatenate([arrived[party] for party in parties])
         return Released(kernels.mix(mixing, rows))
 
     def release_rows(
         self, t: int, message: Message, values: Sensitive, releases: tuple[Release, ...]
     ) -> Packet:
-        """Release rows, or take those of this round that the node sent before it restarted."""
+        """Release the rows of a message, or take the row that the node sent before a restart.
+
+        Parameters
+        ----------
+        t
+            Number of the round.
+        message
+            The message of the round's request.
+        values
+            Its private values, shape (1, dim), or by token (models, dim).
+        releases
+            The releases of the message.
+        """
         earlier = self.rows.get(self.position, {})
         if self.node not in earlier:
             return super().release_rows(t, message, values, releases)
         self.earlier_messages(message, len(values))
-        self.noise.in_round.update(self.drawn)
+        self.noise.in_round.update(self.drawn_rows)
         return Packet(earlier[self.node], sender=message.sender)
 
 
 class SumChannel(NodeChannel):
-    """Drives the rounds of one node whose parts of sums leave it under masks.
+    """Drives the rounds of one node that adds to secure sums.
 
-    A round has one sum or several, a step each. It may be begun several times, for one attempt at
-    a step after another, given the totals of the steps before, and ends with that of its last one.
+    A round has one sum or several, each a *step* of the run. For each attempt at a step the round
+    is run again from its beginning, with the totals of its earlier steps. It ends with the total of
+    its last step.
 
     Parameters
     ----------
     schedule, node, problem
         As of a `NodeChannel`.
     rehearsal_key
-        In a rehearsal the contract's key; else None: each attempt has a key of its own.
+        The contract's public key in a rehearsal; else None: each attempt has a key of its own.
     state
-        The state before the round of `step`.
+        The algorithm's state before the round of `step`.
     step
-        The first step to be run.
+        Number of the first step to be run.
     transcript
-        The hash of all totals before it, and of the agreement on each.
+        The transcript before this step: the hash of all totals, each with its agreement.
     totals
-        The totals of its round before it.
+        The totals of the earlier steps of the same round, each of shape (1, dim).
     """
 
     def __init__(
@@ -335,14 +387,15 @@ class SumChannel(NodeChannel):
         transcript: bytes,
         totals: list[Integers],
     ) -> None:
-        key = rehearsal_key or Key.seeded(0)  # of which nothing is drawn
+        key = rehearsal_key or Key.seeded(0)  # replaced by each attempt, before anything is drawn
         super().__init__(schedule, node, problem, key, state)
         self.step = step
         self.transcript = transcript
         self._rehearses = rehearsal_key is not None
         self.totals = totals
-        """The totals of the open round so far."""
+        """The totals of the open round so far, each of shape (1, dim)."""
         self._steps: Generator[Packet, Any, None] | None = None
+        """The open round, which waits for the total of its step; None before an attempt."""
 
     @property
     def stored_state(self) -> bytes:
@@ -350,66 +403,80 @@ class SumChannel(NodeChannel):
         totals = (total.tobytes() for total in self.totals)
         return pack(self.transcript, state_as_bytes(self.state), *totals)
 
-    def take(self, total: Integers, transcript: bytes) -> None:
-        """End the step with a total, and with the transcript after it."""
-        steps = self._steps or self._begun(None)[0]
+    def end_step(self, total: Integers, transcript: bytes) -> None:
+        """End the open step.
+
+        Parameters
+        ----------
+        total
+            The total of the step, shape (1, dim).
+        transcript
+            The transcript after the step.
+        """
+        steps = self._steps or self._run_to_step(None)[0]
         self.totals.append(total)
         try:
             steps.send(total)
-        except StopIteration:
+        except StopIteration:  # it was the last step of the round
             self.totals = []
         self.transcript = transcript
         self._steps = None
         self.step += 1
 
-    def attempt(self, key: Key | None) -> Masked:
-        """Begin the round for an attempt; return the integers that the node adds to its step.
+    def begin_attempt(self, key: Key | None) -> Masked:
+        """Begin an attempt at the open step; return the integers that the node adds to its sums.
 
         Parameters
         ----------
         key
-            A key of this attempt alone, from which all noise and coins are drawn; None in a
-            rehearsal.
+            A secret key of this attempt alone, for all noise and coins; None in a rehearsal.
         """
-        self._steps, packet = self._begun(key)
+        self._steps, packet = self._run_to_step(key)
         if packet.masked is None:
             raise RuntimeError(f"step {self.step} releases no sum")
         return packet.masked
 
-    def of_one_sum(self, masked: Masked, key_of_sum: Key) -> Masked:
-        """Return an attempt's integers with the noise of one of its sums, drawn from its own key.
+    def with_noise_of_sum(self, masked: Masked, key_of_sum: Key) -> Masked:
+        """Return an attempt's integers with the noise of one of its sums, from a key of this sum.
 
-        Whoever asks again for some sums of an attempt under other headers gets the same bytes for
-        the sums whose header is the same.
+        So if a router asks again with other headers for some sums of an attempt, the sums whose
+        headers are unchanged get the same bytes.
         """
         key = key_of_sum.derive(digest(masked.steps.tobytes()))
         return replace(masked, stream=key.stream(Purpose.NOISE, self.step))
 
-    def _begun(self, key: Key | None) -> tuple[Generator[Packet, Any, None], Packet]:
-        """Begin the open round anew up to its step; return the round and the packet of the step."""
+    def _run_to_step(self, key: Key | None) -> tuple[Generator[Packet, Any, None], Packet]:
+        """Run the open round again from its beginning up to the open step.
+
+        Without a key its noise is not secret, and nothing of it may leave the node.
+
+        Returns
+        -------
+        The round, and the packet of the step.
+        """
         contract = self.schedule.contract
         t = contract.planned.sum_releases[self.step].round
         self.received = None
         self._allowed = list(contract.planned.releases(self.node, t))
         if not self._rehearses:
-            self.key = key or Key.seeded(0)  # of whose noise nothing leaves
+            self.key = key or Key.seeded(0)
         coins = Coins(self.key, self.key, contract.public_key, contract.algorithm.public_coins)
-        steps = self._round(t, self.schedule.seat(self.node, coins))
+        steps = self._round(t, self.schedule.key_of_node(self.node, coins))
         packet = next(steps)
         for total in self.totals:
             packet = steps.send(total)
         return steps, packet
 
     def noise_key(self, values: Sensitive) -> Key:
-        """Return a key that is bound to the integers as they leave."""
+        """Return a key of the noise of a sum that also depends on the integers that are added."""
         if self._rehearses:
             return self.key
         numbers = self.schedule.contract.planned.sum_at(self.step)
         return self.key.derive(digest(numbers.steps_of(values).tobytes()))
 
 
-def _flat(rows: Mapping[int, Released | None]) -> list[bytes]:
-    """Return rows as fields, in the order of their parties."""
+def _row_fields(rows: Mapping[int, Released | None]) -> list[bytes]:
+    """Return the number and the values of each party's row as fields, in the order of parties."""
     fields: list[bytes] = []
     for party, row in sorted(rows.items()):
         content = b""
@@ -420,14 +487,25 @@ def _flat(rows: Mapping[int, Released | None]) -> list[bytes]:
 
 
 def state_as_bytes(state: Any) -> bytes:
-    """Return an algorithm's state as bytes, the same for the same state."""
+    """Return an algorithm's state as bytes, the same bytes for the same state."""
     arrays: Arrays = {}
     tree = json.dumps(encode(state, arrays)).encode()
-    return pack(tree, *(part for name in arrays for part in (name.encode(), _saved(arrays[name]))))
+    fields = [tree]
+    for name, array in arrays.items():
+        fields += [name.encode(), _array_bytes(array)]
+    return pack(*fields)
 
 
 def state_from_bytes(data: bytes, start: Any) -> Any:
-    """Return the state, of the same classes as `start`."""
+    """Return the state in bytes of `state_as_bytes`.
+
+    Parameters
+    ----------
+    data
+        The bytes.
+    start
+        A state with all classes that the state may have, such as the first one.
+    """
     tree, *parts = unpack(data)
     names, contents = parts[::2], parts[1::2]
     arrays = {
@@ -437,7 +515,7 @@ def state_from_bytes(data: bytes, start: Any) -> Any:
     return decode(json.loads(tree), arrays, classes_in(start))
 
 
-def _saved(array: Any) -> bytes:
+def _array_bytes(array: Any) -> bytes:
     """Return an array in NumPy's file format."""
     file = BytesIO()
     np.save(file, array, allow_pickle=False)

@@ -1,4 +1,8 @@
-"""A party's share in a contract's run: its records, its folder, and its keys of the run."""
+"""A party of a contract's run: its learning problem, its folder, and its secrets of the run.
+
+`Member` stands between `dpmesh.deploy.outcome.Outcome`, which reads progress and results from the
+folder, and `dpmesh.deploy.node.Node`, which answers the router.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +24,20 @@ _log = logging.getLogger("dpmesh")
 
 
 class Member(Outcome):
-    """A party of a contract, with its records.
+    """A party of a contract, with its records. To make one joins the contract.
 
     Parameters
     ----------
     contract
         The contract, from the parties and not from the router.
     folder
-        The party's folder. Its budget gets charged for the whole contract now.
+        The party's folder. Its budget is charged for the whole contract, unless it was before.
     records
-        The party's own records, as `Tables.dataset` or a file of arrays gives them.
+        The party's local records, as `dpmesh.deploy.tables.Tables.read` or its `dataset` returns
+        them.
     rehearsal
-        True if all randomness comes from the contract's public key, but for masks. A run then has
-        the bits of `simulate` under that key, and no privacy: anyone with the contract can subtract
+        True if all randomness but masks comes from the contract's public key. A run then has the
+        bits of `simulate` under that key, and is NOT private: anyone with the contract can subtract
         the noise.
 
     Raises
@@ -40,8 +45,9 @@ class Member(Outcome):
     OverBudget
         A `ValueError`, if the folder's budget has no room for the contract.
     ValueError
-        If the folder's key is not in the contract, or the records are not those that the contract
-        describes or with which it was joined. The text may depend on the records: keep it.
+        If the folder's key is not in the contract, or if the records are not as the contract
+        describes them, or are others than those with which the party joined it. The text may depend
+        on the records, and must not leave the party.
     """
 
     def __init__(
@@ -50,64 +56,74 @@ class Member(Outcome):
         super().__init__(contract, folder)
         self.rehearsal = rehearsal
         self.problem = contract.problem(records, self.number)
-        """The learning problem of the party's own records."""
-        self.records = digest(self.problem)
+        """The learning problem of the party's local records."""
+        self.records_digest = digest(self.problem)
+        """Digest of the party's records, in their order."""
         self.key = folder.key
-        """The party's own key; in a rehearsal the contract's."""
+        """The party's secret key of all noise; in a rehearsal the contract's public key."""
         if rehearsal:
             self.key = contract.public_key
-        seated = self.schedule.seat(self.number, contract.public_key)
-        self.start = contract.algorithm.init(self.problem, seated)
-        """The state before the first round."""
-        folder.join(contract, self.records, seeded=rehearsal)
-        self._pairwise_secrets: PairwiseSecrets | None = None
+        node_key = self.schedule.key_of_node(self.number, contract.public_key)
+        self.initial_state = contract.algorithm.init(self.problem, node_key)
+        """The algorithm's state before the first round."""
+        folder.join(contract, self.records_digest, seeded=rehearsal)
         self._secrets: RunSecrets | None = None
+        """The party's secrets of the run; None if the run needs none, or is over."""
+        self._pairwise_secrets: PairwiseSecrets | None = None
+        """Secrets shared with the other parties; None before the first step has fixed their keys.
+        """
         if contract.planned.has_partners or contract.planned.first_sum is not None:
             self._read_secrets(folder.secrets(contract, lambda: RunSecrets.generate().as_bytes()))
 
     def _read_secrets(self, stored: bytes) -> None:
-        """Take this run's secrets, and all keys once they are fixed; none if it is over."""
+        """Read this run's secrets, and the parties' keys, from bytes of `RunSecrets.as_bytes`.
+
+        There are no keys before the first step, and no secrets once the run is over.
+        """
         fields = unpack(stored)
-        secrets, keys = fields[:2], fields[2:]
+        secrets = fields[:2]
+        keys = fields[2:]
         if secrets:
             self._secrets = RunSecrets(*secrets)
         if keys:
-            self._pairwise_secrets = self._group_with(keys)
+            self._pairwise_secrets = self._secrets_with(keys)
 
-    def own_model(self) -> Any:
-        """Return the party's own model, shape (1, dim).
+    def local_model(self) -> Any:
+        """Return the party's local model, shape (1, dim), NOT private.
 
-        It may have no noise, and must not leave the party.
+        It may have no noise, and must not leave the party. Publish `released` or `model()` instead.
         """
-        state = self.start
+        state = self.initial_state
         last = self.folder.last_step(self.contract)
         if last is not None and last.state is not None:
-            state = self.state(last.state)
+            state = self.read_state(last.state)
         return self.contract.algorithm.parameters(state)
 
-    def state(self, stored: bytes) -> Any:
-        """Return the algorithm's state in the bytes that the folder keeps of a step."""
-        return state_from_bytes(self.state_and_transcript(stored)[0], self.start)
+    def read_state(self, stored: bytes) -> Any:
+        """Return the algorithm's state, from the bytes that the folder stores of a step."""
+        state, _ = self.state_and_transcript(stored)
+        return state_from_bytes(state, self.initial_state)
 
     def pairwise_secrets(self, messages: tuple[bytes, ...] = ()) -> PairwiseSecrets:
-        """Return the parties with their keys of the run.
+        """Return the secrets that this party shares with each other party in this run.
 
-        They are fixed by the run's first step. Before it they come from signatures.
+        The parties' public keys come from their signatures, until the first step fixes them.
 
         Parameters
         ----------
         messages
-            The attached messages of a question, signatures among them.
+            The messages attached to a question, with the signatures of all parties before the first
+            step.
 
         Raises
         ------
         RefusedError
-            If the run is over, a party's key is missing, or one is no key.
+            If the run is over, if a party's signature is missing, or if a key is not valid.
         """
         if self._pairwise_secrets is not None:
             return self._pairwise_secrets
         if self._secrets is None:
-            raise RefusedError("stopped")  # the run is over
+            raise RefusedError("stopped")  # the run is over, and its secrets are erased
         keys = {self.number: self._secrets.public_key}
         for message in messages:
             with suppress(ValueError):
@@ -116,10 +132,13 @@ class Member(Outcome):
         for number, party in enumerate(self.contract.parties):
             if len(keys.get(number, b"")) != KEY_BYTES:
                 raise RefusedError(f"not signed by {party.name}")
-        return self._group_with(tuple(keys[number] for number in range(self.contract.nodes)))
+        return self._secrets_with(tuple(keys[number] for number in range(self.contract.nodes)))
 
-    def _group_with(self, keys: tuple[bytes, ...]) -> PairwiseSecrets:
-        """Return the parties with these keys; refuse a bad one, whose party the log names."""
+    def _secrets_with(self, keys: tuple[bytes, ...]) -> PairwiseSecrets:
+        """Return the pairwise secrets with these public keys, in the order of the parties.
+
+        A key that is not valid is refused, and the log names its party.
+        """
         assert self._secrets is not None
         try:
             return PairwiseSecrets(self.contract, self.number, self._secrets, keys)

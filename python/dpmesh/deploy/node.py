@@ -207,7 +207,7 @@ class Node(Member):
         folder = self.folder
         travel = self.protocol
         last = folder.last_step(contract)
-        if last is not None and last.answer is None and not self.schedule.gossips:
+        if last is not None and last.answer is None and not self.schedule.is_gossip:
             self._finished(last.position)  # the process was killed in this turn or attempt
             last = folder.last_step(contract)
         if (last is not None and last.answer is None) or not travel.is_next(last, ask.position):

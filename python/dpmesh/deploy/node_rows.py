@@ -77,7 +77,7 @@ class RowProtocol:
 
         The router asks so if all receivers of the row are lost.
         """
-        return self._schedule.gossips and WITHHOLD in ask.attached
+        return self._schedule.is_gossip and WITHHOLD in ask.attached
 
     def withdrawal(self, ask: StepQuestion, last: StoredStep | None) -> bytes | None:
         """Return None: a node over budget refuses, as no other waits for its row."""
@@ -142,7 +142,7 @@ class RowProtocol:
                 name = contract.parties[reporter].name
                 _log.error("%s has a later row of this node: its folder was restored", name)
                 raise RefusedError("restored")
-        confirmers = self._schedule.confirming(self._schedule.after(last), self._number)
+        confirmers = self._schedule.confirmers(self._schedule.after(last), self._number)
         return len(reports.keys() & confirmers.parties) >= confirmers.needed
 
     def is_next(self, last: StoredStep | None, position: Position) -> bool:
@@ -151,7 +151,7 @@ class RowProtocol:
         last_position = None
         if last is not None:
             last_position = last.position
-        if schedule.gossips:
+        if schedule.is_gossip:
             return position == schedule.after(last_position)
         sends = self._number in schedule.senders(position) or position == schedule.end
         return sends and (last_position is None or last_position < position)
@@ -205,7 +205,7 @@ class RowProtocol:
             row = Row.read(message, self._contract)
         except ValueError:
             raise RefusedError("malformed") from None
-        if not self._schedule.gossips and last is not None and row.position <= last.position:
+        if not self._schedule.is_gossip and last is not None and row.position <= last.position:
             return None  # the router did not get the last answer, and sends an old model again
         with suppress(ValueError):
             row.values(self._contract)
@@ -216,12 +216,12 @@ class RowProtocol:
     def _is_expected(self, row: Row, last: StoredStep | None, position: Position) -> bool:
         """Return True if a row is a neighbour's last one, or an earlier token holder's."""
         schedule = self._schedule
-        if schedule.gossips:
+        if schedule.is_gossip:
             is_of_last_position = last is not None and row.position == last.position
             return is_of_last_position and row.party in schedule.delivered_to(
                 row.position, self._number
             )
-        return row.position < position and row.party in schedule.mixed_by(
+        return row.position < position and row.party in schedule.mixed_senders(
             row.position, self._number
         )
 
@@ -237,8 +237,8 @@ class RowProtocol:
             If the step releases something and the folder is over its budget.
         """
         rounds = range(0)
-        if self._schedule.gossips:
-            rounds = self._schedule.begun(position)
+        if self._schedule.is_gossip:
+            rounds = self._schedule.rounds_begun(position)
         elif self._number in self._schedule.senders(position):
             rounds = range(position.round, position.round + 1)
         planned = self._contract.planned
@@ -257,7 +257,9 @@ class RowProtocol:
         is_end = position == self._schedule.end
         self._read(channel, step.received)
         if self._contract.planned.has_partners and position.exchange == 0 and not is_end:
-            channel.share(self._seeds(position, step.received))  # before the row's noise is drawn
+            channel.set_partner_seeds(
+                self._seeds(position, step.received)
+            )  # before the row's noise is drawn
         packet = channel.run_to(position, step.received)
         row = self._packed(packet, position, mixed_rows_field(self._contract, step.received))
         message = row.signed(self._node.folder.signing)
@@ -305,13 +307,13 @@ class RowProtocol:
             The steps from its round on. Rows that the node has computed are taken from them.
         """
         if base is None or base.state is None:
-            channel = self.channel_from(self._node.start)
+            channel = self.channel_from(self._node.initial_state)
         else:
-            channel = self.channel_from(self._node.state(base.state), base.position.round)
+            channel = self.channel_from(self._node.read_state(base.state), base.position.round)
             pattern = DrawnRows(rows=0, earlier=())
             _, memory, in_round = unpack(base.state)
             channel.noise.recall(state_from_bytes(memory, pattern))
-            channel.drawn = state_from_bytes(in_round, pattern)
+            channel.drawn_rows = state_from_bytes(in_round, pattern)
         for step in steps:
             if step.answer is not None:
                 self._read(channel, (*step.received, step.answer))
@@ -328,7 +330,7 @@ class RowProtocol:
         context = None
         if not node.rehearsal:
             versions = f"{__version__} {np.__version__}".encode()
-            context = digest(self._contract.hash, node.records.encode(), versions)
+            context = digest(self._contract.hash, node.records_digest.encode(), versions)
         return RowChannel(self._schedule, self._number, node.problem, node.key, context, state, t)
 
     def _read(self, channel: RowChannel, messages: tuple[bytes, ...]) -> None:
@@ -366,7 +368,7 @@ class RowProtocol:
     def _encoded(self, packet: Packet, values: Released, position: Position) -> bytes:
         """Return released values as they are sent; fail if they are too long, or not as agreed."""
         released = values
-        if not self._schedule.gossips:
+        if not self._schedule.is_gossip:
             released = Released(values[~np.isnan(values[:, 0])])  # the models of this turn
         check_norms(released, self._contract)
         compressor = compressor_at(self._contract, position)

@@ -455,7 +455,7 @@ class SumProtocol:
                 opened, transcript = self._node.pairwise_secrets().open_total(
                     total, channel.transcript
                 )
-                channel.take(opened[None], transcript)
+                channel.end_step(opened[None], transcript)
         headers = _headers_in(step.received, self._contract)
         if not headers:
             seal = Seal(step.position, self._number, channel.transcript)
@@ -467,12 +467,12 @@ class SumProtocol:
         attempt_key = None
         if not rehearses:
             attempt_key = _key(group, *agreements)
-        masked = channel.attempt(attempt_key)
+        masked = channel.begin_attempt(attempt_key)
         parts = list[bytes]()
         for header, agreement in zip(headers, agreements, strict=True):
             one_sum = masked
             if not rehearses:
-                one_sum = channel.of_one_sum(masked, _key(group, agreement))
+                one_sum = channel.with_noise_of_sum(masked, _key(group, agreement))
             (noisy,) = one_sum.part(group.sum_index(header.dealer))
             parts.append(group.masked_part(header, before, noisy).as_bytes(self._contract))
         return pack(MASKED_PARTS, *parts)
@@ -484,10 +484,10 @@ class SumProtocol:
         """
         node = self._node
         step, transcript = self._reached(base)
-        state = node.start
+        state = node.initial_state
         totals: list[Integers] = []
         if base is not None and base.state is not None:
-            state = node.state(base.state)
+            state = node.read_state(base.state)
             _, _, *stored_totals = unpack(base.state)
             totals = [np.frombuffer(total, np.int64)[None] for total in stored_totals]
         rehearsal_key = None

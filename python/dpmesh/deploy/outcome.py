@@ -105,12 +105,12 @@ class Outcome:
         if not self.is_done:
             return False
         last = self.folder.last_step(self.contract)
-        if last is None or not self.schedule.gossips:
+        if last is None or not self.schedule.is_gossip:
             return True
         position_before = self.schedule.before(self.schedule.end)
         if position_before is None:
             return True
-        has_neighbours = bool(self.schedule.mixed_by(position_before, self.number))
+        has_neighbours = bool(self.schedule.mixed_senders(position_before, self.number))
         return bool(last.received) or not has_neighbours
 
     @property

@@ -112,7 +112,7 @@ class RoundPatterns:
         key = self._key if self._in_turns else self._key.for_nodes(node)
         return DryRun(self._algorithm, problem, key)
 
-    def exchanges(self, t: int) -> int:
+    def exchange_count(self, t: int) -> int:
         """Return how often messages travel in round t."""
         if t not in self._exchanges:
             self._exchanges[t] = exchanges_of(self._dry_run.pattern(t))
@@ -251,7 +251,7 @@ class RoundPatterns:
             self._refuse(t, f"{reason}they name each other before they share a secret")
 
     def _check_turns(self, t: int, pattern: RoundPattern) -> None:
-        holders = self._turns.holders(t)
+        holders = self._turns.token_holders(t)
         if tuple(request.sender for request in pattern) != holders:
             self._refuse(t, "has other senders, or in another order, than its senders(..)")
         for request in pattern:

@@ -305,7 +305,7 @@ class Router(Attendance):
         """Return True if enough parties reported what they received of this one since its start."""
         if party not in self.unconfirmed:
             return True
-        confirmers = self.routing.confirming(party)
+        confirmers = self.routing.confirmers(party)
         return len(confirmers.parties & self.reporters(party)) >= confirmers.needed
 
     def _silent(self, party: int) -> set[int]:
@@ -317,7 +317,7 @@ class Router(Attendance):
             return holding_up
         if self._confirmed(party):
             return set()
-        return self.routing.confirming(party).parties - self.reporters(party)
+        return self.routing.confirmers(party).parties - self.reporters(party)
 
     def _take_refusal(self, party: int, reason: str) -> None:
         """Go on after a refusal; some end a party's run for good."""

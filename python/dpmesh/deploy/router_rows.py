@@ -134,7 +134,7 @@ class RowRouting:
         last = self._router.last_answered[party]
         if last == self._schedule.end:
             return None
-        if self._schedule.gossips:
+        if self._schedule.is_gossip:
             following = self._schedule.after(last)
             if following > position:
                 return None
@@ -144,7 +144,7 @@ class RowRouting:
             return position
         return None
 
-    def confirming(self, party: int) -> Confirmers:
+    def confirmers(self, party: int) -> Confirmers:
         """Return the parties that can confirm a party's start, and how many of them must.
 
         They are the receivers of its next row, after the one that it knows to have sent last.
@@ -155,7 +155,7 @@ class RowRouting:
             following = min(
                 self._schedule.after(question.last_release.position), self._schedule.end
             )
-            start = _Start(question, self._schedule.confirming(following, party))
+            start = _Start(question, self._schedule.confirmers(following, party))
             self._starts[party] = start
         return start.confirmers
 
@@ -166,7 +166,7 @@ class RowRouting:
             self._indexed_starts = router.starts
             self._askers = {}
             for asker in router.unconfirmed:
-                for confirmer in self.confirming(asker).parties:
+                for confirmer in self.confirmers(asker).parties:
                     self._askers.setdefault(confirmer, set()).add(asker)
         return self._askers.get(party, set()) & router.unconfirmed.keys()
 
@@ -176,9 +176,9 @@ class RowRouting:
         Such a party computes its step and keeps the row, whose receivers are not there.
         """
         router = self._router
-        if not self._schedule.gossips or not router.has_quorum or party not in router.unconfirmed:
+        if not self._schedule.is_gossip or not router.has_quorum or party not in router.unconfirmed:
             return False
-        confirmers = self.confirming(party)
+        confirmers = self.confirmers(party)
         may_confirm = (router.all_parties - router.absent) | router.reporters(party)
         return len(confirmers.parties & may_confirm) < confirmers.needed
 
@@ -195,8 +195,8 @@ class RowRouting:
             signatures = router.signatures.values()
         confirmers = set[int]()
         if party in router.unconfirmed:
-            confirmers = self.confirming(party).parties
-        if self._schedule.gossips:
+            confirmers = self.confirmers(party).parties
+        if self._schedule.is_gossip:
             places = self._places_to_mix(party, last)
         else:
             places = self._places_of_models(party, last)
@@ -241,7 +241,7 @@ class RowRouting:
         ):
             return
         is_end = row.position == self._schedule.end
-        is_withheld = row.is_withheld and self._schedule.gossips and not is_end
+        is_withheld = row.is_withheld and self._schedule.is_gossip and not is_end
         values: Released | None = None
         if not is_end and not is_withheld:
             values = row.values(self._contract)
@@ -257,7 +257,7 @@ class RowRouting:
         """Keep a row of the open position for its receivers, and drop those that are used up."""
         self._router.in_time[place.position].add(place.party)
         self._rows.setdefault(place.position, {})[place.party] = message
-        if values is not None and not self._schedule.gossips:
+        if values is not None and not self._schedule.is_gossip:
             models = np.flatnonzero(~np.isnan(values[:, 0])).tolist()
             self._newest |= dict.fromkeys(models, place)
         self._forget()
@@ -275,7 +275,7 @@ class RowRouting:
         open one, and each of its models was released again.
         """
         router = self._router
-        if not self._schedule.gossips:
+        if not self._schedule.is_gossip:
             used = {place.position for place in self._newest.values()} | {router.open_position}
             return [position for position in self._rows if position not in used]
         answered = [
@@ -294,7 +294,7 @@ class RowRouting:
         before this router started, as it has released later models since: nobody waits for it.
         """
         router = self._router
-        is_over = reason == "not the next round" and not self._schedule.gossips
+        is_over = reason == "not the next round" and not self._schedule.is_gossip
         if is_over and router.open_position is not None:
             router.in_time[router.open_position].add(party)
         for sender, signer in enumerate(self._contract.parties):

@@ -210,7 +210,9 @@ class SumRouting:
             ).values():
                 self._keep_word(message)
         if self._schedule.is_closing(last.position):
-            self.open(self._schedule.closing(last.position.round))  # seals are collected anew
+            self.open(
+                self._schedule.closing_position(last.position.round)
+            )  # seals are collected anew
         else:
             self.open(last.position, Header.read(last.header, self._contract))
 
@@ -429,7 +431,7 @@ class SumRouting:
         names = ", ".join(router.names({*spent}))
         text = "the run ends early, after %d of %d rounds: %s may release no more"
         _log.warning(text, rounds, self._contract.terms.rounds, names)
-        self.open(self._schedule.closing(position.round))
+        self.open(self._schedule.closing_position(position.round))
         return True
 
     def _take_spent(self, _: int, answer: bytes) -> None:
@@ -714,7 +716,7 @@ class SumRouting:
         """Return the parties whose start this one must confirm: all that have started."""
         return {*self._router.unconfirmed}
 
-    def confirming(self, party: int) -> Confirmers:
+    def confirmers(self, party: int) -> Confirmers:
         """Return the parties that must confirm a start: the rest of the cohort that is there."""
         others = self._cohort - self._router.absent - {party}
         return Confirmers(others, len(others))

@@ -1,4 +1,15 @@
-"""Schedule of a run: senders and sizes of messages at each position, from the contract alone."""
+"""Schedule of a run, from the contract alone: who sends what to whom, and how many bytes.
+
+A *position* is a round, and an exchange of messages in it; where parties add up sums, a sum and an
+attempt at it. A run has one of three communication patterns:
+
+- gossip: at each position all nodes send a row to their neighbours, which mix it;
+- token: at each position one node sends a row, the *holder* of the token in a turn of the round;
+- sums: at each position all nodes send masked parts, which the router adds up.
+
+At a *closing position* the rounds are over: nothing is released, and nodes sign the end. A run of
+sums may end early, after fewer sums. Nodes and the router use the same `Schedule`.
+"""
 
 from __future__ import annotations
 
@@ -9,47 +20,49 @@ import numpy as np
 
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.row import MIXED_ENTRY_BYTES, PROCESS_NONCE_BYTES, Row
-from dpmesh.deploy.signing import LENGTH_BYTES, SigningKey, pack
+from dpmesh.deploy.signing import LENGTH_BYTES, SigningKey
 from dpmesh.deploy.sums import Header, MaskedPart, Total
 from dpmesh.deploy.turns import Turns
 from dpmesh.deploy.wire import Position, StepQuestion
 from dpmesh.topology import MixingMatrix
 
 COUNTED_ROUNDS = 10
-"""Number of rounds whose bytes are counted for the mean of a round."""
-EARLY = 2**31
-"""The exchange at which the parties sign an early end: after all attempts at the open sum."""
-_EMPTY_HEADER = Header(Position(0), (), 0, bytes(60))
-"""A header without a cohort, with a sealed secret of its usual length."""
-_PART_EXTRA = 2**8
-"""Bytes of a part of a sum beside its integers, at most."""
-_PARTY_EXTRA = 2**9
-"""Bytes of an answer for each party, at most: a secret sealed for it, or its signature."""
-_MESSAGE_EXTRA = 2**16
-"""Bytes of a question or an answer beside what is counted, at most."""
-_ROWS_OF_AN_ANSWER = 4
-"""Number of rows to whose length the fixed parts of an answer may add up."""
+"""First rounds of a run over which the bytes of a round are averaged."""
+EARLY_END_EXCHANGE = 2**31
+"""The exchange at which the parties sign an early end. It is larger than the number of any attempt
+at the open sum."""
+_TYPICAL_HEADER = Header(Position(0), (), 0, bytes(60))
+"""A header with a sealed tag secret of its usual length, to count bytes."""
+_MOST_PART_EXTRA = 2**8
+"""Most bytes of a part of a sum beside its integers."""
+_MOST_PARTY_EXTRA = 2**9
+"""Most bytes of an answer for each party: a secret sealed for it, or its signature."""
+_MOST_MESSAGE_EXTRA = 2**16
+"""Most bytes of a question or an answer beside those that are counted."""
+_MOST_ANSWER_ROWS = 4
+"""Most rows in an answer, beside one of each party that started."""
 
 
 class PerNode(Protocol):
-    """Randomness that names the nodes whose rows it is drawn for: a key, or a round's coins."""
+    """Randomness that differs between nodes: a `Key`, or the `Coins` of a round."""
 
     def for_nodes(self: AnyPerNode, nodes: Any) -> AnyPerNode:
-        """Return the randomness of these nodes alone, in the order of `nodes`."""
+        """Return the randomness of these nodes, shape (nodes,), in their order."""
 
 
 AnyPerNode = TypeVar("AnyPerNode", bound=PerNode)
 
 
 class Confirmers(NamedTuple):
-    """Parties that can confirm a node's start.
+    """Parties that can confirm a node's start: that its folder lacks no release of the node.
 
     Attributes
     ----------
     parties
-        They know whether the node released its next row before it started.
+        Numbers of the parties that would have the node's next release, if it had sent it before
+        its start.
     needed
-        How many of them must say so.
+        Number of them that must report on the node.
     """
 
     parties: set[int]
@@ -62,9 +75,9 @@ class MixingRow(NamedTuple):
     Attributes
     ----------
     parties
-        The parties whose rows the node mixes, itself among them.
+        Numbers of the parties whose rows the node mixes, itself among them.
     weights
-        The weight of each.
+        The weight of each of these rows.
     """
 
     parties: list[int]
@@ -72,83 +85,91 @@ class MixingRow(NamedTuple):
 
 
 class Schedule:
-    """The positions of a run.
+    """The positions of a run in their order, with their senders and receivers.
 
     Parameters
     ----------
     contract
-        The contract.
+        The contract of the run.
     """
 
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
         self.topology = contract.topology
         self.end = Position(contract.planned.steps, int(contract.has_one_model))
-        """After the last message, when the nodes take what was sent last; where one sum is for
-        all, once they have signed what they took."""
+        """The last position of a whole run. Where parties send rows, nodes mix the last rows there.
+        Where one sum is for all, nodes sign their transcripts at the position before (exchange 0),
+        and receive the signatures of the others at this one (exchange 1)."""
         self._turns = Turns(contract.algorithm, contract.records, contract.public_key)
         if self.topology is not None:
             self.matrix = lru_cache(maxsize=4)(self.topology.matrix)
-        self._partners = lru_cache(maxsize=4)(self._partners_at)
+        self._partners_of_round = lru_cache(maxsize=4)(self._find_partners)
 
-    def closing(self, step: int) -> Position:
-        """Return the position at which the parties sign the end of a run after so many sums.
+    def closing_position(self, step: int) -> Position:
+        """Return the position at which nodes sign the end of a run of sums, after `step` sums.
 
-        It is another one if the run ends early.
+        A whole run and a run that ends early have different positions.
         """
         if step == self.end.round:
             return Position(step)
-        return Position(step, EARLY)
+        return Position(step, EARLY_END_EXCHANGE)
 
     def is_early(self, position: Position) -> bool:
-        """Return True if the parties sign an early end at a position."""
-        return self.contract.has_one_model and position.exchange >= EARLY
+        """Return True if nodes sign an early end at a position."""
+        return self.contract.has_one_model and position.exchange >= EARLY_END_EXCHANGE
 
     def is_closing(self, position: Position) -> bool:
         """Return True if the rounds are over at a position, so that nothing is released there."""
         return position.round == self.end.round or self.is_early(position)
 
     def is_last(self, position: Position | None) -> bool:
-        """Return True if no position follows."""
+        """Return True if no position follows on this one, in a whole run or at an early end.
+
+        None stands for no position yet.
+        """
         if position is None:
             return False
-        is_last_early = self.is_early(position) and position.exchange == EARLY + 1
-        return position == self.end or is_last_early
+        ends_early = self.is_early(position) and position.exchange == EARLY_END_EXCHANGE + 1
+        return position == self.end or ends_early
 
     @property
-    def gossips(self) -> bool:
-        """True if all nodes send at each position; by token one does."""
+    def is_gossip(self) -> bool:
+        """True if nodes gossip: all of them send a row at each position."""
         return self.topology is not None
 
-    def seat(self, node: int, key: AnyPerNode) -> AnyPerNode:
-        """Return the key of a node's rows: that of all nodes with a token, as rows name nodes."""
-        if self.gossips or self.contract.planned.first_sum is not None:
+    def key_of_node(self, node: int, key: AnyPerNode) -> AnyPerNode:
+        """Return the randomness of one node, from that of all nodes.
+
+        By token it stays the randomness of all nodes, from which algorithms select the nodes of
+        their rows themselves.
+        """
+        if self.is_gossip or self.contract.planned.first_sum is not None:
             return key.for_nodes(np.array([node], np.uint32))
         return key
 
-    def holders(self, t: int) -> tuple[int, ...]:
-        """Return the nodes that hold the token in round t, in their order."""
-        return self._turns.holders(t)
+    def token_holders(self, t: int) -> tuple[int, ...]:
+        """Return the nodes that hold the token in round t, in the order of their turns."""
+        return self._turns.token_holders(t)
 
-    def exchanges(self, t: int) -> int:
-        """Return how often messages travel in round t, where all nodes send at once."""
-        return self.contract.patterns.exchanges(t)
+    def exchange_count(self, t: int) -> int:
+        """Return the number of exchanges of messages in round t, in gossip."""
+        return self.contract.patterns.exchange_count(t)
 
     def senders(self, position: Position) -> tuple[int, ...]:
-        """Return the nodes that send at a position; none at the end."""
+        """Return the nodes that send a release at a position; none after the last round."""
         if not 0 <= position.round < self.end.round:
             return ()
         if self.contract.planned.first_sum is not None:
             return tuple(range(self.contract.nodes))  # each exchange is another attempt
-        if self.gossips:
-            if position.exchange < self.exchanges(position.round):
+        if self.is_gossip:
+            if position.exchange < self.exchange_count(position.round):
                 return tuple(range(self.contract.nodes))
             return ()
-        holders = self.holders(position.round)
+        holders = self.token_holders(position.round)
         return holders[position.exchange : position.exchange + 1]
 
     def after(self, position: Position | None) -> Position:
-        """Return the position that follows, `end` after the last one."""
+        """Return the position that follows: the first one after None, and `end` after the last."""
         if position is None:
             following = Position(0)
         else:
@@ -158,20 +179,20 @@ class Schedule:
         return following
 
     def before(self, position: Position) -> Position | None:
-        """Return the position of gossip before another one; None before the first."""
+        """Return the position before another one, in gossip; None before the first."""
         if position.exchange > 0:
             return Position(position.round, position.exchange - 1)
         for t in reversed(range(position.round)):
-            exchanges = self.exchanges(t)
+            exchanges = self.exchange_count(t)
             if exchanges > 0:
                 return Position(t, exchanges - 1)
         return None
 
-    def begun(self, position: Position) -> range:
-        """Return the rounds that begin in the step of gossip that ends at a position.
+    def rounds_begun(self, position: Position) -> range:
+        """Return the rounds that a node begins in the step that ends at a position, in gossip.
 
-        They are the round of the position, and those before it in which nothing travels. The step
-        is charged for all of them.
+        The first exchange of a round begins this round, and the rounds without messages before it.
+        A step is charged for all rounds that begin in it.
         """
         if position.exchange > 0:
             return range(0)
@@ -181,10 +202,19 @@ class Schedule:
             first = before.round + 1
         return range(first, min(position.round + 1, self.end.round))
 
-    def mixing(self, t: int, node: int, missing: set[int]) -> MixingRow:
+    def mixing_row(self, t: int, node: int, missing: set[int]) -> MixingRow:
         """Return the parties whose rows a node mixes in round t, and their weights.
 
-        Both ends of a link to a missing node put its weight on themselves.
+        The weight of a link to a missing party goes to the node's own row.
+
+        Parameters
+        ----------
+        t
+            Number of the round.
+        node
+            Number of the node.
+        missing
+            Numbers of the neighbours whose rows are missing.
         """
         matrix: MixingMatrix = self.matrix(t)
         if missing:
@@ -195,29 +225,32 @@ class Schedule:
         start, end = weights.indptr[node : node + 2]
         return MixingRow(weights.indices[start:end].tolist(), weights.data[start:end].tolist())
 
-    def mixed_by(self, position: Position, node: int) -> set[int]:
-        """Return the other nodes whose rows of a position a node mixes or builds upon."""
-        if self.gossips:
+    def mixed_senders(self, position: Position, node: int) -> set[int]:
+        """Return the other nodes whose rows of a position a node mixes.
+
+        By token these are the position's senders, from whose models the node goes on.
+        """
+        if self.is_gossip:
             return set(self.matrix(position.round).neighbours(node).tolist())
         return set(self.senders(position)) - {node}
 
     def delivered_to(self, position: Position, node: int) -> set[int]:
-        """Return the other nodes whose rows of a position go to a node.
+        """Return the other nodes whose rows of a position are sent to a node.
 
-        They are those whose rows it mixes, and with the last row of a round its partners in the
-        next one: rows name the processes that may share secrets.
+        The node mixes these rows. After the last exchange of a round it also gets the rows of its
+        partners in the next round, for the nonces in them.
         """
-        senders = self.mixed_by(position, node)
-        ends_round = self.gossips and self.after(position).exchange == 0
+        senders = self.mixed_senders(position, node)
+        ends_round = self.is_gossip and self.after(position).exchange == 0
         if ends_round:
             return senders | {*self.partners(position.round + 1, node)}
         return senders
 
     def partners(self, t: int, node: int) -> tuple[int, ...]:
         """Return the nodes with which a node shares secrets in round t, ascending."""
-        return self._partners(t).get(node, ())
+        return self._partners_of_round(t).get(node, ())
 
-    def _partners_at(self, t: int) -> dict[int, tuple[int, ...]]:
+    def _find_partners(self, t: int) -> dict[int, tuple[int, ...]]:
         """Return the partners of each node that shares secrets in round t."""
         secrets = self.contract.planned.secrets_at(t)
         if secrets is None:
@@ -228,16 +261,17 @@ class Schedule:
             partners.setdefault(j, []).append(i)
         return {node: tuple(sorted(others)) for node, others in partners.items()}
 
-    def confirming(self, position: Position, node: int) -> Confirmers:
-        """Return the parties that know if a node released its row of a position, and the quorum.
+    def confirmers(self, position: Position, node: int) -> Confirmers:
+        """Return the parties that know whether a node has released its row of a position.
 
-        They are the receivers of the row, or all other parties if it has none, or by token. As many
-        of them may be silent as the contract's quorum allows to be missing, but not all.
+        They are the receivers of the row; all other parties by token, or if the row has no
+        receivers. As many of them may be silent as the contract's quorum lets be missing, but at
+        least one must report.
         """
         nodes = self.contract.nodes
         receivers = set[int]()
-        if self.gossips:
-            receivers = self.mixed_by(position, node)
+        if self.is_gossip:
+            receivers = self.mixed_senders(position, node)
         if not receivers:
             receivers = {*range(nodes)} - {node}
         may_be_silent = nodes - self.contract.terms.quorum
@@ -245,79 +279,89 @@ class Schedule:
 
 
 def bytes_of_row(contract: Contract, mixed: int) -> int:
-    """Return the bytes of an uncompressed signed row that mixes `mixed` rows of other nodes."""
+    """Return the length of a signed row without compression.
+
+    Parameters
+    ----------
+    contract
+        The contract.
+    mixed
+        Number of rows of other nodes that the row's node mixed, and of its partners, if any.
+    """
     shape = (contract.models, contract.dim // contract.models)
-    numbers = contract.terms.numbers
-    processes = 0
+    dtype = contract.terms.numbers
+    nonces = 0
     if contract.planned.has_partners:
-        processes = 1 + mixed
+        nonces = 1 + mixed
     row = Row(
         contract.hash,
         Position(0),
         party=0,
         incarnation=0,
-        dtype=numbers,
+        dtype=dtype,
         shape=shape,
-        encoded_values=np.zeros(shape, numbers).tobytes(),
+        encoded_values=np.zeros(shape, dtype).tobytes(),
         mixed_rows=bytes(mixed * MIXED_ENTRY_BYTES),
-        process_nonces=bytes(processes * PROCESS_NONCE_BYTES),
+        process_nonces=bytes(nonces * PROCESS_NONCE_BYTES),
     )
     return len(row.signed(SigningKey.generate()))
 
 
 def bytes_of_total(contract: Contract) -> int:
-    """Return the length of the longest total with its header, as it goes to a node."""
+    """Return the length of the longest total, with its header, as the router sends it to a node."""
     packed = bytes(_longest_sum(contract))
-    return len(Total(_EMPTY_HEADER, packed, 0).as_bytes(contract))
+    return len(Total(_TYPICAL_HEADER, packed, 0).as_bytes(contract))
 
 
 def _longest_sum(contract: Contract) -> int:
-    """Return the bytes of the longest sum, packed."""
+    """Return the length of the longest packed sum, in bytes."""
     planned = contract.planned
     return max(planned.sum_at(step).message_bytes for step in range(planned.steps))
 
 
 def longest_question(contract: Contract) -> int:
-    """Return the most bytes that a router sends a node in one message."""
+    """Return the most bytes of a question that a router sends to a node."""
     totals = 0
     if contract.planned.first_sum is not None:
-        totals = contract.planned.steps * bytes_of_total(contract)  # if it missed them all
+        # a node that missed all totals gets them in one question
+        totals = contract.planned.steps * bytes_of_total(contract)
     row = bytes_of_row(contract, contract.nodes)
-    return 2 * contract.nodes * row + totals + _MESSAGE_EXTRA
+    return 2 * contract.nodes * row + totals + _MOST_MESSAGE_EXTRA
 
 
 def longest_answer(contract: Contract) -> int:
-    """Return the most bytes that a node sends a router in one message."""
+    """Return the most bytes of an answer that a node sends to a router."""
     sums = contract.planned.first_sum
     parts = 0
-    rows = _ROWS_OF_AN_ANSWER
+    rows = _MOST_ANSWER_ROWS
     if sums is not None:
-        parts = sums.sites * (_longest_sum(contract) + _PART_EXTRA)
+        parts = sums.sites * (_longest_sum(contract) + _MOST_PART_EXTRA)
     else:
-        rows += contract.nodes  # later ones of all that started
+        rows += contract.nodes  # a rollback report has a row of each party that started
     row = bytes_of_row(contract, contract.nodes)
-    return rows * row + parts + _PARTY_EXTRA * contract.nodes + _MESSAGE_EXTRA
+    return rows * row + parts + _MOST_PARTY_EXTRA * contract.nodes + _MOST_MESSAGE_EXTRA
 
 
 def bytes_of_round(contract: Contract) -> int:
-    """Return the bytes that the router receives and sends in a round, without losses.
+    """Return the bytes that the router receives and sends in a round, if no message is lost.
 
-    Questions are among them. Each node's row goes to the router once, and once to each node that
-    receives it. By token each model goes to the router and to the next holder. A part of a sum goes
-    to the router, and the total to all; where sums differ in length, the longest counts.
+    Questions count, too. In gossip each row goes to the router once, and from it to each receiver.
+    By token each model goes to the router, and from it to the next holder. Each part of a sum goes
+    to the router, and the total to all nodes; if sums differ in length, the longest one counts.
     """
     if contract.planned.first_sum is not None:
-        return _bytes_of_sums(contract, sum(map(len, contract.planned.first_sum.receivers)))
+        parts = sum(map(len, contract.planned.first_sum.receivers))
+        return _bytes_of_sums(contract, parts)
     schedule = Schedule(contract)
+    bytes_of_rounds = _bytes_of_gossip if schedule.is_gossip else _bytes_of_token
     rounds = min(COUNTED_ROUNDS, contract.terms.rounds)
-    bytes_of_rounds = _bytes_of_gossip if schedule.gossips else _bytes_of_token
     return sum(bytes_of_rounds(schedule, t) for t in range(rounds)) // rounds
 
 
 def _bytes_of_sums(contract: Contract, parts: int) -> int:
-    """Return the bytes of a round with so many parts of sums."""
-    part = MaskedPart(_EMPTY_HEADER, bytes(32), bytes(_longest_sum(contract)), 0)
-    header = len(_EMPTY_HEADER.as_bytes(contract))
+    """Return the bytes of a round with this number of masked parts, all sums together."""
+    part = MaskedPart(_TYPICAL_HEADER, bytes(32), bytes(_longest_sum(contract)), 0)
+    header = len(_TYPICAL_HEADER.as_bytes(contract))
     part_and_header = len(part.as_bytes(contract)) + header + 2 * LENGTH_BYTES
     question = len(StepQuestion(Position(0), ()).as_bytes(contract)) + 3 * LENGTH_BYTES
     return parts * part_and_header + contract.nodes * (question + bytes_of_total(contract))
@@ -325,7 +369,7 @@ def _bytes_of_sums(contract: Contract, parts: int) -> int:
 
 def _bytes_of_question(contract: Contract) -> int:
     """Return the bytes of a question for a row, without the rows attached."""
-    return len(pack(b"dpmesh ask 1", contract.hash, bytes(4), bytes(4)))
+    return len(StepQuestion(Position(0), ()).as_bytes(contract))
 
 
 def _bytes_of_token(schedule: Schedule, t: int) -> int:
@@ -333,7 +377,7 @@ def _bytes_of_token(schedule: Schedule, t: int) -> int:
     contract = schedule.contract
     model = bytes_of_row(contract, contract.models)
     turn = 2 * model + _bytes_of_question(contract) + LENGTH_BYTES
-    return len(schedule.holders(t)) * turn
+    return len(schedule.token_holders(t)) * turn
 
 
 def _bytes_of_gossip(schedule: Schedule, t: int) -> int:
@@ -342,4 +386,4 @@ def _bytes_of_gossip(schedule: Schedule, t: int) -> int:
     links = schedule.matrix(t).messages
     row = bytes_of_row(contract, links // contract.nodes)
     answers_and_questions = contract.nodes * (row + _bytes_of_question(contract))
-    return schedule.exchanges(t) * (answers_and_questions + links * (row + LENGTH_BYTES))
+    return schedule.exchange_count(t) * (answers_and_questions + links * (row + LENGTH_BYTES))

@@ -10,20 +10,20 @@ import pytest
 from mesh_parties import Parties
 
 from dpmesh.deploy import Contract
-from dpmesh.deploy.slack import Slack
+from dpmesh.deploy.fault_tolerance import FaultTolerance
 
 
-def _slack(path: Path, algorithm: str, **terms: Any) -> tuple[Slack, Contract, str]:
+def _tolerance_of(path: Path, algorithm: str, **terms: Any) -> tuple[FaultTolerance, Contract, str]:
     parties = Parties(path, algorithm, **terms)
-    slack = Slack.of(parties.contract)
-    return slack, parties.contract, "\n".join(slack.lines(parties.contract))
+    tolerance = FaultTolerance.of(parties.contract)
+    return tolerance, parties.contract, "\n".join(tolerance.lines(parties.contract))
 
 
 def test_a_sum_states_its_reserve_and_the_noise_that_it_costs(tmp_path: Path) -> None:
-    slack, contract, lines = _slack(tmp_path, "sums", quorum=3, rounds=8)
-    assert (slack.missing, slack.attempts) == (1, (1,))
+    tolerance, contract, lines = _tolerance_of(tmp_path, "sums", quorum=3, rounds=8)
+    assert (tolerance.missing, tolerance.attempts) == (1, (1,))
     assert len(contract.plan.releases) == 9
-    np.testing.assert_allclose(slack.noise, np.sqrt(9 / 8 * 4 / 3))  # 4 shares for 3
+    np.testing.assert_allclose(tolerance.noise, np.sqrt(9 / 8 * 4 / 3))  # 4 shares for 3
     assert "1 missing party at a time, after 10 seconds" in lines
     assert "refusals of parties: 1 in all" in lines
     assert "22% more noise: 15% for missing parties, 6.1% for the reserve" in lines
@@ -33,43 +33,48 @@ def test_a_sum_states_its_reserve_and_the_noise_that_it_costs(tmp_path: Path) ->
 def test_a_reserve_is_stated_apart_from_dropouts(tmp_path: Path) -> None:
     combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": 3}
     changes = {"combination": combination}
-    slack, contract, lines = _slack(tmp_path, "sums", quorum=3, rounds=8, changes=changes)
-    assert (slack.missing, slack.attempts) == (1, (3,))
+    tolerance, contract, lines = _tolerance_of(
+        tmp_path, "sums", quorum=3, rounds=8, changes=changes
+    )
+    assert (tolerance.missing, tolerance.attempts) == (1, (3,))
     assert contract.terms.quorum == 3
     assert len(contract.plan.releases) == 11
-    np.testing.assert_allclose(slack.noise_of_attempts, np.sqrt(11 / 8))
-    np.testing.assert_allclose(slack.noise_of_missing, np.sqrt(4 / 3))
+    np.testing.assert_allclose(tolerance.noise_of_attempts, np.sqrt(11 / 8))
+    np.testing.assert_allclose(tolerance.noise_of_missing, np.sqrt(4 / 3))
     assert "refusals of parties: 3 in all" in lines
 
 
 def test_a_first_stage_counts_with_its_own_noise(tmp_path: Path) -> None:
-    slack, contract, lines = _slack(tmp_path, "first stage", quorum=3, rounds=8)
+    tolerance, contract, lines = _tolerance_of(tmp_path, "first stage", quorum=3, rounds=8)
     assert "1 of each kind of sum" in lines
     mean, *gradients = (
         1 / each.mechanism.noise_to_sensitivity**2 for each in contract.planned.sum_releases
     )
     spent = (2 * mean + sum(gradients) + gradients[0]) / (mean + sum(gradients))
-    np.testing.assert_allclose(slack.noise, np.sqrt(spent * 4 / 3))
+    np.testing.assert_allclose(tolerance.noise, np.sqrt(spent * 4 / 3))
 
 
 def test_a_sum_without_a_reserve_waits(tmp_path: Path) -> None:
-    slack, _, lines = _slack(tmp_path, "sums")
-    assert (slack.missing, slack.attempts, slack.noise) == (0, (0,), 1.0)
+    tolerance, _, lines = _tolerance_of(tmp_path, "sums")
+    assert (tolerance.missing, tolerance.attempts, tolerance.noise) == (0, (0,), 1.0)
     assert "waits for a party that is away" in lines
     assert "reserve" not in lines
 
 
 @pytest.mark.parametrize("algorithm", ["online", "without replacement", "neighbour sums"])
 def test_others_spend_no_attempts(algorithm: str, tmp_path: Path) -> None:
-    slack, contract, lines = _slack(tmp_path, algorithm)
-    assert slack.attempts == ()
+    tolerance, contract, lines = _tolerance_of(tmp_path, algorithm)
+    assert tolerance.attempts == ()
     assert "reserve" not in lines
-    assert slack.restored > contract.cost(1e-5)
+    assert tolerance.restored_epsilon > contract.cost(1e-5)
 
 
 def test_a_folder_allows_a_restored_copy_with_the_budget_that_is_printed(tmp_path: Path) -> None:
-    slack, *_ = _slack(tmp_path / "probe", "sums")
-    for budget, is_over in ((1.001 * slack.restored, False), (0.98 * slack.restored, True)):
+    tolerance, *_ = _tolerance_of(tmp_path / "probe", "sums")
+    for budget, is_over in (
+        (1.001 * tolerance.restored_epsilon, False),
+        (0.98 * tolerance.restored_epsilon, True),
+    ):
         parties = Parties(tmp_path / f"{budget}", "sums", budget=budget)
         parties.folders[0].charge_again()
         assert parties.folders[0].is_over_budget == is_over
