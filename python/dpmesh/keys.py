@@ -1,8 +1,9 @@
 """Keys and streams, the source of all random numbers of this package.
 
-A `Key` is a secret of 256 bits. It opens a `Stream` for each purpose and round, and a stream holds
-one sequence of random words for each node, so that a number depends on (key, purpose, round, node,
-place) and on nothing else: not on the order of the calls, the number of threads or the engine.
+A `Key` is a secret of 256 bits. It opens a `Stream` for each purpose and round. A stream holds one
+sequence of random 32-bit words for each node. A random number therefore depends only on its key,
+purpose, round, node and index in the sequence, and not on the order of the calls, the number of
+threads or the engine.
 
 >>> key = Key.generate()
 >>> stream = key.stream(Purpose.NOISE, round=3)
@@ -13,22 +14,24 @@ The words are the key stream of a cipher: AES-256 in counter mode (the default; 
 processors with AES instructions, with the same bits on others) or ChaCha20. Neither Python nor a
 pickle ever sees the key.
 
-- ``Key.generate(cipher="aes")`` takes the key from the operating system, as a release needs.
-- ``Key.seeded(seed, cipher="aes")`` takes it from an integer below 2**256, for runs that others can
-  repeat. Whoever knows the seed can subtract the noise: a seeded run is not a private release, and
-  ``is_seeded`` of the key and of its streams states it.
-- ``key.for_nodes(nodes)`` is the same key for a process that holds some of the nodes. ``nodes``
-  lists their numbers, which are distinct and uint32. Row r of a draw is what ``nodes[r]`` would
-  draw where all nodes are in one process. The argument ``nodes`` of a draw indexes into this list.
-- ``key.derive(data)`` is another key, which only those know who have this one and these bytes. Keys
-  derived from different bytes are independent.
-- Two runs with the same noise have none in the difference of their releases. So a run mixes 256
-  fresh bits into a key from the operating system, and keeps them in its checkpoint: one key may
-  serve any number of runs, in any number of processes. Seeded runs, which are not private anyway,
-  take the key as it is, to be repeated and compared.
+- ``Key.generate(cipher="aes")`` draws the key from the operating system. A private release needs
+  such a key.
+- ``Key.seeded(seed, cipher="aes")`` computes the key from an integer below 2**256, for runs that
+  others can repeat. Whoever knows the seed can subtract the noise: a seeded run is NOT private.
+  ``is_seeded`` of the key and of its streams is then True.
+- ``key.for_nodes(nodes)`` is the same key for a process that holds only some of the nodes.
+  ``nodes`` is an array of their distinct indices, uint32. Row r of a draw is then the row that node
+  ``nodes[r]`` has where one process holds all nodes. The argument ``nodes`` of a draw indexes into
+  this array.
+- ``key.derive(data)`` is another key, computed from this key and the bytes ``data``. Without this
+  key, keys for different bytes look independent, under standard cryptographic assumptions.
+- One key may be used for any number of runs, in any number of processes. If two runs had equal
+  noise, the difference of their releases would have none. A run therefore mixes 256 fresh bits into
+  a key from the operating system, and keeps these bits in its checkpoint. A seeded run uses the key
+  unchanged, so that it can be repeated and compared.
 - ``key.save(path)`` writes a key from the operating system into a new file that only its owner can
-  read, and ``Key.load(path)`` reads it: for a run that is to be resumed. Protect the file like the
-  data, and delete it when the run is over: whoever has it can subtract the noise.
+  read, and ``Key.load(path)`` reads it, to resume a run. Protect the file like the data, and delete
+  it when the run is over: whoever has the file can subtract the noise.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ __all__ = ["Key", "Purpose", "Stream", "fingerprint", "generator"]
 
 
 A_KEY = "a Key, such as Key.generate() or Key.seeded(1)"
+"""Description of a key in errors."""
 
 
 class Purpose(IntEnum):
@@ -64,11 +68,11 @@ class Purpose(IntEnum):
     NOISE = 1
     """Noise of releases."""
     QUANTIZE = 2
-    """Coins of quantization and compression."""
+    """Random rounding of quantization, and other coins of compression."""
     SAMPLE = 3
-    """Who takes part, or which records are drawn."""
+    """Sampling of clients, nodes or records."""
     INIT = 4
-    """Initial models, and further keys made of a seeded one."""
+    """Initial models, and further keys derived from a seeded key."""
     SPLIT = 5
     """Division of records into training, test, and nodes."""
     TOPOLOGY = 6
@@ -84,9 +88,9 @@ class Purpose(IntEnum):
     BATCHES = 11
     """Order of records in mini-batches."""
     CHECKPOINT = 12
-    """Identity of a run in its checkpoints."""
+    """Public identifier of a key (`fingerprint`), in checkpoints."""
     SHARED = 13
-    """Draws that several nodes share."""
+    """Random numbers that several nodes share."""
     PAIR = 14
     """Noise or masks that two nodes share."""
     ALLOCATION = 15
@@ -127,10 +131,14 @@ def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.rando
 
 
 def fingerprint(key: Key) -> str:
-    """Return a public identifier of a key, 128 bits as a string of 36 characters.
+    """Return a public identifier of a key: its cipher and 128 bits of one of its streams.
 
-    It is a part of a stream of the key: without the key it is indistinguishable from random bits,
-    under standard cryptographic assumptions. The seed of a seeded key can be guessed and checked.
+    It reveals nothing about a key from the operating system, under standard cryptographic
+    assumptions. It can confirm a guess of the seed of a seeded key.
+
+    Returns
+    -------
+    A string such as ``"aes-"`` with 32 hexadecimal digits.
 
     Examples
     --------

@@ -29,7 +29,7 @@ class CorrectionAfterClipping(ClientUpdates):
 
     def updates(self, w, cohort, t, problem, key, *, clipping_norm, correction):
         updates = super().updates(w, cohort, t, problem, key, clipping_norm=clipping_norm)
-        return updates - self.distance(t) * correction
+        return updates - self.total_step(t) * correction
 
 
 class ControlWithoutNoise(FederatedLearning):

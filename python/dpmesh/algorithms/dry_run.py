@@ -1,9 +1,10 @@
-"""A dry run of an algorithm's rounds on made-up records: which requests each round yields.
+"""Dry runs of an algorithm's rounds on made-up records, to learn which requests each round yields.
 
-An engine that carries messages between machines must know before a round how often its messages
-travel, and what it may be charged for. Both are read from the round itself: it is run on records
-that are all zero, without noise, a network or a ledger. What a round yields may differ from round
-to round, but only by the number of the round and by public sizes: numbers of nodes and of records.
+An engine that carries messages between machines (`dpmesh.deploy`) must know before a round how many
+messages it carries, and which releases it makes. Both are read from the round itself. The round is
+run on records that are all zero, without noise, a network or a ledger. A *request* is a `Message`
+or a `Relay` that the round yields. Requests may depend only on the index of the round and on public
+sizes: the numbers of nodes and of records.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ from dpmesh.privacy.releases import Release
 from dpmesh.problems import Problem
 
 MOST_REQUESTS = 2**16
-"""Requests of one round after which it counts as one that never ends."""
+"""Largest number of requests of one round; a round with more is taken to be endless."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestPattern:
-    """A request of a round, as far as public numbers determine it.
+    """Facts of a `Message` or a `Relay` that public numbers determine.
 
     Parameters
     ----------
     releases
-        What it releases, of which nodes; nothing for a `Relay`.
+        Releases of the message; empty for a `Relay`.
     travels
-        Whether it is carried to others.
+        True if rows are carried to other nodes.
     sender
-        The only node that sends, where messages travel by token.
+        Index of the only node that sends, in an algorithm with a token; else None.
     compresses
-        Whether it is compressed.
+        True if the released rows are compressed.
     unmixed
-        Whether everybody receives the rows of all nodes as they are.
+        True if all nodes receive the rows of all nodes, without mixing.
     row_length
-        How many numbers a row has, which does not count where patterns are compared: made-up
-        records may have fewer columns. None for a `Relay`, or if nothing is released.
+        Length of a row. Comparisons of patterns ignore it, since made-up records may have fewer
+        columns. None for a `Relay`, or for a message without values.
     """
 
     releases: tuple[Release, ...]
@@ -58,12 +59,12 @@ class RequestPattern:
 
     @classmethod
     def of(cls, request: object) -> RequestPattern:
-        """Return the pattern of what a round has yielded.
+        """Return the pattern of a request.
 
         Raises
         ------
         ValueError
-            If that is neither a `Message` nor a `Relay`.
+            If the request is neither a `Message` nor a `Relay`.
         """
         if isinstance(request, Relay):
             return cls(releases=(), travels=True)
@@ -89,80 +90,80 @@ class RequestPattern:
 
 
 RoundPattern = tuple[RequestPattern, ...]
-"""What a round yields, in its order."""
+"""Patterns of all requests of a round, in their order."""
 
 
 def exchanges_of(pattern: RoundPattern) -> int:
-    """Return how often messages travel in a round of this pattern."""
+    """Return the number of requests of a round whose rows are carried to other nodes."""
     return sum(request.travels for request in pattern)
 
 
 def without_round(pattern: RoundPattern) -> RoundPattern:
-    """Return a pattern that compares equal to the same one in another round."""
-    return tuple(
-        replace(
-            request,
-            releases=tuple(replace(release, round=0, batch=None) for release in request.releases),
-        )
-        for request in pattern
-    )
+    """Return a pattern whose releases have round 0 and no batch, to compare different rounds."""
+    requests: list[RequestPattern] = []
+    for request in pattern:
+        releases = tuple(replace(release, round=0, batch=None) for release in request.releases)
+        requests.append(replace(request, releases=releases))
+    return tuple(requests)
 
 
 class DryRun:
-    """Plays rounds of an algorithm on made-up records, from public numbers alone.
+    """Runner of an algorithm's rounds on made-up records, which reads no private data.
 
-    By token each round is played after the one before it, as turns depend on earlier ones. Other
-    rounds are played by themselves, each from the state after round 0: a million rounds need not be
-    played to know the last one.
+    An algorithm with a token is run round after round, since turns depend on earlier turns. Any
+    round of another algorithm is run from the state after round 0, so that the last of a million
+    rounds needs two rounds only.
 
     Parameters
     ----------
     algorithm
         The algorithm.
     problem
-        One of made-up records, which are nobody's.
+        A problem with made-up records.
     key
-        Public.
+        A public key, such as a seeded one.
     """
 
     def __init__(self, algorithm: AnyAlgorithm, problem: Problem, key: Key) -> None:
         self._algorithm, self._problem, self._key = algorithm, problem, key
-        self._is_in_turns = algorithm.travels == "token"
+        self._has_token = algorithm.travels == "token"
         self._states: list[Any] = [algorithm.init(problem, key)]
-        """The state before round 0, and after it; by token only that before the next round."""
-        self._played = 0
-        """By token: how many rounds were played."""
+        """States before and after round 0; with a token, only the state before the next round."""
+        self._rounds_run = 0
+        """Number of rounds that were run; counted with a token only."""
         self._pattern_of = lru_cache(maxsize=256)(self._pattern)
 
     def pattern(self, t: int) -> RoundPattern:
-        """Return what round t yields.
+        """Return the pattern of round t, counted from 0.
 
         Raises
         ------
         ValueError
-            If the round fails on made-up records, or yields what no engine can carry. By token:
-            also if it was played before, and forgotten.
+            If the round fails on made-up records, or yields a request that no engine can carry.
+            With a token, also if t is an earlier round that is no longer cached.
         """
         return self._pattern_of(t)
 
     def _pattern(self, t: int) -> RoundPattern:
-        if self._is_in_turns:
-            if t < self._played:
-                fail("round", f"at least {self._played}: turns are played in their order", t)
-            while self._played < t:
-                self._take_turn()
-            return self._take_turn()
+        if self._has_token:
+            if t < self._rounds_run:
+                fail("round", f"at least {self._rounds_run}: turns are played in their order", t)
+            while self._rounds_run < t:
+                self._run_next()
+            return self._run_next()
         if t > 0 and len(self._states) == 1:
-            self._states.append(self._play(0, self._states[0])[1])
-        return self._play(t, self._states[min(t, 1)])[0]
-
-    def _take_turn(self) -> RoundPattern:
-        pattern, self._states[0] = self._play(self._played, self._states[0])
-        self._played += 1
+            _, state_after = self._run(0, self._states[0])
+            self._states.append(state_after)
+        pattern, _ = self._run(t, self._states[min(t, 1)])
         return pattern
 
-    def _play(self, t: int, state: Any) -> tuple[RoundPattern, Any]:
-        """Run round t from a state; return what it yields, and the state after it."""
+    def _run_next(self) -> RoundPattern:
+        pattern, self._states[0] = self._run(self._rounds_run, self._states[0])
+        self._rounds_run += 1
+        return pattern
+
+    def _run(self, t: int, state: Any) -> tuple[RoundPattern, Any]:
+        """Run round t from a state; return its pattern, and the state after it."""
         requests = self._algorithm.round(state, t, self._problem, self._key)
         if not isinstance(requests, GeneratorType):
             name = type(self._algorithm).__name__
@@ -188,7 +189,7 @@ class DryRun:
 
 
 def _answer_to(message: Message) -> Released | None:
-    """Return what a node may receive in answer to its own message, as if nobody added noise."""
+    """Return the rows that a node receives if it is alone and there is no noise: its own rows."""
     values = message.values
     if values is None:
         return None

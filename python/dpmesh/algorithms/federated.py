@@ -1,14 +1,16 @@
-"""Federated learning: a server steps along noisy sums of what its clients contribute.
+"""Federated learning: a server steps along noisy sums of its clients' vectors.
 
-An algorithm of this family is made of parts. In every round clients contribute vectors, these come
-together in a sum with noise, and the server makes its step of it. The symbols are those of
-Algorithm 1 of Liang et al. (DP-Fed-LS); its t counts from 0, as our rounds do:
+`FederatedLearning` consists of parts. In every round clients contribute vectors, the vectors are
+summed with noise, and the server moves the global model w along the noisy average. The symbols are
+from Algorithm 1 of Liang et al. (DP-Fed-LS), except that t counts from 0, as rounds do in this
+package. S is the expected number of clients or records in a round, D the denoiser:
 
-    Delta_j   = what client j contributes                               `contribution`
+    Delta_j   = vector of client j                                      `contribution`
     Delta     = 1 / S  D(sum_j Delta_j + N(0, nu^2))      (*)           `combination`, `denoiser`
     w^(t+1)   = w^t + eta_g Delta                                       `optimizer`, `step_size`
 
-FedAvg, DP-Fed-LS, FedAdam, SCAFFOLD and DP-SGD across sites under a secure sum are::
+FedAvg, DP-Fed-LS, FedAdam, SCAFFOLD, and DP-SGD across sites with secure aggregation are, in this
+order::
 
     updates = ClientUpdates(clients=100, sampling_rate=0.1, steps=5)
     FederatedLearning(updates, noise_multiplier=1.0)
@@ -21,16 +23,16 @@ FedAvg, DP-Fed-LS, FedAdam, SCAFFOLD and DP-SGD across sites under a secure sum 
         combination=SecureAggregation(dim=31, rounds=50),
     )
 
-One thing differs from the paper: S is a public number, how many clients or records take part on
-average, and not their realised number. Division by that would move the result by up to 2 L / S when
-a client is added, twice what the paper's noise covers, and would reveal the number.
+One thing differs from the paper: S is the expected number of participants, which is public, and not
+the realised number. Division by the realised number would move the average by up to 2 L / S when a
+client is added, twice as far as the paper's noise covers, and would reveal the number.
 """
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from math import isnan, sqrt
+from math import ceil, isnan, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,26 +68,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedState:
-    """The global model w^t and its history, shapes (1, dim), all but `controls` from releases.
+    """State before round t. All of it but `controls` is computed from releases.
 
     Parameters
     ----------
     w
-        The global model.
+        Global model w^t, shape (1, dim).
     total
-        Sum of the noisy averages of all rounds.
+        Sum of the noisy averages of all rounds so far, shape (1, dim).
     output
-        The output: the last model, or an average of models.
+        Output of the run so far, shape (1, dim): the last model, or an average of models.
     weight
-        Sum of the weights of models in it.
+        Sum of the weights of the models in an averaged output.
     clipping_norm
-        That of the next round.
+        Clipping norm of the next round; it changes with adaptive clipping only.
     moments
-        What the server's optimizer remembers, shape (count, dim).
+        Memory of the server's optimizer, shape (count, dim).
     control
-        The control variate c of the server.
+        Control variate c of the server (SCAFFOLD), shape (1, dim).
     controls
-        Those of the clients, c_j, shape (clients, dim), which stay with them; (0, dim) without.
+        Control variates c_j of the clients, shape (clients, dim), which the clients keep private.
+        Shape (0, dim) without control variates.
     """
 
     w: Released = field(metadata=KNOWN_TO_ALL)
@@ -99,6 +102,7 @@ class FederatedState:
 
 
 TRUSTED = TrustedServer()
+"""Default combination."""
 
 
 @dataclass(frozen=True)
@@ -142,19 +146,19 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
     Guarantee
     ---------
     The global models of all rounds together are (epsilon, delta)-DP with the epsilon of
-    ``plan(rounds).cost(delta)``. The unit and the neighbouring relation are those of the
-    contribution. The adversary sees all global models. A `TrustedServer` is trusted, and keeps
-    secret who takes part where sampling amplifies privacy. With `SecureAggregation` the adversary
-    is the server with its colluding clients.
+    ``plan(rounds).cost(delta)``. The contribution sets the unit of privacy and the neighbouring
+    relation. The adversary sees all global models. A `TrustedServer` is trusted, and keeps secret
+    who takes part where sampling amplifies privacy. With `SecureAggregation` the adversary is the
+    server together with its colluding clients.
 
     A unit moves the sum by at most its sensitivity, divisors are public, and all that follows the
     noise is post-processing. With ``sampling="cyclic"``, for k turns of a group, the models are
     mu-Gaussian-DP with mu = sqrt(k) / `noise_multiplier`, also with `InTime` (Theorem 1 of
-    ``docs/privacy/correlated_noise.md``). If a client is removed, the others keep their numbers and
-    groups. SCAFFOLD's control variates do not change the guarantee: a client's follows from its own
-    data, its coins and releases, and the server's from releases
+    ``docs/privacy/correlated_noise.md``). If a client is removed, the other clients keep their
+    indices and groups. SCAFFOLD's control variates do not change the guarantee. A client's control
+    variate follows from its data, its coins and releases; the server's follows from releases
     (``docs/algorithms/federated.md``). All clients have the same weight, since weights by numbers
-    of records would be private data.
+    of records would depend on private data.
 
     Examples
     --------
@@ -207,7 +211,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
             )
         instance("average", self.average, "Average() or None", Average, type(None))
         keep_schedules(self, "step_size")
-        _ = self.secure_sum, self.bit_weight  # which check their numbers
+        _ = self.secure_sum, self.bit_weight  # computing them checks their parameters
         keep_noise(self)
         self._check_noise()
 
@@ -228,38 +232,44 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         if not probability("delta", delta, one=False):
             expected = "a positive number such as 1e-5: no sum has a finite epsilon at delta 0"
             fail("delta", expected, delta)
-        numbers = self.combination.public(self.contribution)
-        sums = calibrated_sum(epsilon=epsilon, delta=delta, **numbers)
+        sizes = self.combination.secure_sum_sizes(self.contribution)
+        sums = calibrated_sum(epsilon=epsilon, delta=delta, **sizes)
         return sums.noise_to_sensitivity / self.noise_to_sensitivity_at(1.0)
 
     @cached_property
     def secure_sum(self) -> SecureSum | None:
-        """Public parameters of the secure sum; None with a trusted server."""
-        return self.combination.numbers(self.contribution, self.noise_to_sensitivity)
+        """Public parameters of secure aggregation; None with a trusted server."""
+        return self.combination.secure_sum(self.contribution, self.noise_to_sensitivity)
 
     @cached_property
     def expected_size(self) -> float:
-        """Divisor S of sums, a public number: expected number of units whose vectors arrive."""
+        """Public divisor S of sums: expected number of units whose vectors arrive in a round."""
         return self.combination.arrival_rate * self.contribution.expected_size
 
     @cached_property
     def bit_weight(self) -> float:
-        """Sensitivity of the sum to one bit of adaptive clipping, in units of the clipping norm."""
+        """Weight of a client's indicator bit in the sum, over the clipping norm.
+
+        0 without adaptive clipping.
+        """
         return self.contribution.bit_weight(self.noise_multiplier or 0.0, self.expected_size)
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """Noise on the sum, Gaussian but for independent `noise` of another kind."""
+        """Mechanism of the sum: Gaussian, or independent noise of another kind (`noise`)."""
         if isinstance(self.noise, Independent) and self.noise_to_sensitivity is not None:
             return self.noise.mechanism(self.noise_to_sensitivity)
         return self.combination.mechanism(self.noise_to_sensitivity, self.secure_sum)
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return the sensitivity of the sum to one client or record."""
-        return self._of_each_round
+        """Return the L2 sensitivity of the sum to one client or record, equal in all rounds.
+
+        With adaptive clipping it is stated over the clipping norm of the round.
+        """
+        return self._sensitivity
 
     @cached_property
-    def _of_each_round(self) -> Sensitivity:
+    def _sensitivity(self) -> Sensitivity:
         return self.contribution.sensitivity(self.bit_weight)
 
     @property
@@ -271,22 +281,26 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         """Return the release of round t: the noisy sum of all contributions."""
         scheme = self.contribution.scheme
         if self.secure_sum is not None and scheme is not None and scheme.rate == 1:
-            scheme = None
+            scheme = None  # all take part: nothing is sampled
         if isinstance(scheme, RandomAllocation):
             scheme = replace(scheme, cycle=t // scheme.rounds)
         mechanism = self.mechanism
         if self._joint is not None:
             mechanism = CorrelatedRow.of(self._joint, t)
-        groups = self.contribution.groups
-        batch = None if groups is None else t % groups
+        batch = None
+        if self.contribution.groups is not None:
+            batch = t % self.contribution.groups
         return Release(t, mechanism, self.sensitivity(t), sampling=scheme, batch=batch)
 
     def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
-        """Return the releases of a run, and one more for each client that may drop out."""
+        """Return the releases of a run: see `Algorithm.plan`.
+
+        With `SecureAggregation` it has the further releases of its `reserve`.
+        """
         return super().plan(self.combination.attempts(rounds), problem)
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return two problems: one canary that all others oppose, and one of many canaries."""
+        """Return problems for audits: a canary that all other units oppose, and many canaries."""
         return self.contribution.leaking_data(self, size)
 
     # A run
@@ -297,7 +311,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         clients = self.contribution.clients
         local_clients = problem.nodes
         all_clients = local_clients
-        if hasattr(problem, "all_records"):  # of which some may be elsewhere
+        if hasattr(problem, "all_records"):  # other processes may hold the other clients
             all_clients = len(problem.all_records)
         is_complete = clients == local_clients
         if self.secure_sum is not None:
@@ -338,7 +352,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         self, state: FederatedState, t: int, problem: ModelProblem, key: Key
     ) -> Round[FederatedState]:
         """Run round t of Algorithm 1."""
-        if len(state.controls):
+        if len(state.controls):  # `vectors` changes them in place
             state = replace(state, controls=state.controls.copy())
         cohort = self.cohort(t, key, problem.nodes)
         vectors = self.contribution.vectors(state, cohort, t, problem, key, self.bit_weight)
@@ -346,25 +360,42 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         return self.absorb(state, noisy, t, self.contribution.decay(problem))
 
     def cohort(self, t: int, key: Key, local_clients: int) -> Indices:
-        """Return the clients whose contributions to round t arrive, ascending, as a secret."""
+        """Return the indices of the clients whose contributions to round t arrive, ascending.
+
+        They are secret, unless public groups take turns. `local_clients` is the number of clients
+        of this process.
+        """
         return self.combination.cohort(self.contribution, t, key, local_clients)
 
     def absorb(
         self, state: FederatedState, noisy: Released, t: int, decay: float = 0.0
     ) -> FederatedState:
-        """Return the state after the server's step along the noisy average of round t."""
+        """Return the state after the server's step along the noisy average of round t.
+
+        Parameters
+        ----------
+        state
+            State before the round.
+        noisy
+            Noisy sum of the round, shape (1, dim); with adaptive clipping, the noisy sum of the
+            clients' weighted bits follows it, shape (1, dim + 1).
+        t
+            Round, from 0.
+        decay
+            Weight decay of the server's step.
+        """
         contribution, size = self.contribution, self.expected_size
         dim = state.w.shape[1]
         noisy = Released(noisy.astype(state.total.dtype, copy=False))
         average = Released(noisy[:, :dim] / noisy.dtype.type(size))
         total = Released(state.total + average)
-        norm = state.clipping_norm
-        scale = self._noise_scale(noisy, t)
+        clipping_norm = state.clipping_norm
+        noise_scale = self._noise_scale(noisy, t)
         if contribution.bits:
-            scale *= norm
-            share = float(noisy[0, dim]) / (self.bit_weight * norm) / size
-            norm = contribution.next_norm(norm, share)
-        delta = self.denoiser(average, scale / size, ReleasedSum(total, t + 1))
+            noise_scale *= clipping_norm  # sensitivity and noise are over the clipping norm
+            bit_sum = float(noisy[0, dim]) / (self.bit_weight * clipping_norm)
+            clipping_norm = contribution.next_norm(clipping_norm, bit_sum / size)
+        delta = self.denoiser(average, noise_scale / size, ReleasedSum(total, t + 1))
         direction: Floats = delta
         moments: Floats = state.moments
         if self.optimizer is not None:
@@ -372,19 +403,23 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         w = contribution.moved(state.w, direction, at(self.step_size, t + 1), decay)
         control = Released(contribution.next_control(state.control, delta, t, size))
         after = replace(
-            state, total=total, clipping_norm=norm, control=control, moments=Released(moments)
+            state,
+            total=total,
+            clipping_norm=clipping_norm,
+            control=control,
+            moments=Released(moments),
         )
         return self._moved(after, Released(w), t + 1)
 
     def _noise_scale(self, noisy: Released, t: int) -> float:
-        """Return the standard deviation of the noise that is in a sum."""
+        """Return the standard deviation of the noise in a sum; adaptive clipping multiplies it."""
         if self.secure_sum is not None:
             return self.secure_sum.noise_scale
         scale = self.mechanism.drawn_scale(noisy, self.sensitivity(t))
         return scale * self.mechanism.deviation
 
     def _moved(self, state: FederatedState, w: Released, t: int) -> FederatedState:
-        """Return the state with the model w^t, also in its output."""
+        """Return the state with the global model w^t, and with the output up to w^t."""
         output: Floats = w
         weight = 0.0
         if self.average is not None:
@@ -408,25 +443,29 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
 
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:
-        """The noise of all rounds together; None if it is independent."""
+        """Correlated noise of all rounds as one joint release; None if noise is independent.
+
+        A client takes part in `uses` rounds, one for each turn of its group.
+        """
         groups = self.contribution.groups
         strategy = strategy_of(self.noise)
         if strategy is None or self.noise_to_sensitivity is None or groups is None:
             return None
-        uses = -(-strategy.rows // groups)
+        uses = ceil(strategy.rows / groups)
         bounds = [self.sensitivity(0).bound] * strategy.rows
         ratio = self.noise_to_sensitivity / sqrt(uses)
         return strategy.release(ratio, bounds, uses=uses, separation=groups)
 
     def _check_noise(self) -> None:
-        """Fail unless `noise` is proved for these cohorts."""
+        """Raise a ValueError unless `noise` has a proof with the other parts."""
         if isinstance(self.noise, Independent):
             self._check_kind(self.noise)
             return
         noise = strategy_of(self.noise)
         if noise is None:
             return
-        if (self.contribution.groups or 1) == 1 or getattr(self.combination, "grid", None):
+        takes_turns = self.contribution.groups is not None and self.contribution.groups > 1
+        if not takes_turns or getattr(self.combination, "grid", None):
             expected = (
                 "None, or sampling='cyclic' in several groups and the grid= of the noise "
                 "alone: correlated noise is not proved for random cohorts, and buys nothing "
@@ -440,7 +479,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
             fail("adaptive_clipping", expected, "one")
 
     def _check_kind(self, noise: Independent) -> None:
-        """Fail unless independent noise of a kind is proved beside all other parts."""
+        """Raise a ValueError unless this kind of noise has a proof with the other parts."""
         if self.secure_sum is not None:
             expected = "None under a secure sum: shares of other noise are not proved to add up"
             fail("noise", expected, noise.kind.__name__)

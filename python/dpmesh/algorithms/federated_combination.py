@@ -1,4 +1,9 @@
-"""Combination of contributions: at a trusted server, or by secure aggregation."""
+"""Combination of the clients' contributions: at a trusted server, or by secure aggregation.
+
+The combination is a part of `FederatedLearning`. It decides where the clients' vectors are summed,
+who adds the noise, and whom the guarantee trusts. `SecureSum` holds the public parameters of secure
+aggregation. An *attempt* is a sum that is planned, whether or not it succeeds.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +57,7 @@ class TrustedServer:
     """
 
     follows_from_sizes: ClassVar[tuple[str, ...]] = ()
-    """Parameters that public sizes determine, as those of an `Algorithm`."""
+    """Names of parameters that public sizes determine: see `Algorithm.follows_from_sizes`."""
 
     grid: float | None = None
     arrival_rate: float = 1.0
@@ -65,17 +70,19 @@ class TrustedServer:
     def rounds(self) -> None:
         """None: a run with a trusted server may have any number of rounds."""
 
-    def numbers(self, contribution: AnyContribution, noise_to_sensitivity: float | None) -> None:
-        """Return None: a trusted server needs no secure aggregation."""
+    def secure_sum(self, contribution: AnyContribution, noise_to_sensitivity: float | None) -> None:
+        """Return None: a trusted server uses no secure aggregation."""
 
-    def mechanism(self, noise_to_sensitivity: float | None, numbers: SecureSum | None) -> Mechanism:
-        """Return Gaussian noise on the sum."""
+    def mechanism(
+        self, noise_to_sensitivity: float | None, secure_sum: SecureSum | None
+    ) -> Mechanism:
+        """Return the Gaussian mechanism of the sum, which the server applies."""
         if noise_to_sensitivity is None:
             return NoNoise()
         return Gaussian(noise_to_sensitivity, grid=self.grid)
 
     def assumptions(
-        self, contribution: AnyContribution, numbers: SecureSum | None
+        self, contribution: AnyContribution, secure_sum: SecureSum | None
     ) -> tuple[str, ...]:
         """Return the assumptions of trust in the server, in words."""
         return contribution.assumptions(trusted=True)
@@ -87,11 +94,14 @@ class TrustedServer:
     def cohort(
         self, contribution: AnyContribution, t: int, key: Key, local_clients: int
     ) -> Indices:
-        """Return the clients of the cohort whose contributions arrive; the others drop out."""
+        """Return the indices of the cohort's clients whose contributions arrive, ascending.
+
+        The other clients of the cohort drop out.
+        """
         cohort = contribution.cohort(t, key, None)
         if self.arrival_rate == 1:
             return cohort
-        coins = key.stream(Purpose.SAMPLE, t)  # the cohort has those of node 0
+        coins = key.stream(Purpose.SAMPLE, t)  # node 1; the coins of node 0 drew the cohort
         arrives = kernels.bernoulli((1, contribution.clients), self.arrival_rate, coins, nodes=[1])
         arriving: Indices = cohort[arrives[0, cohort]]
         return arriving
@@ -99,7 +109,10 @@ class TrustedServer:
     def message(
         self, cohort_vectors: Vectors, algorithm: Any, state: Any, t: int, local_clients: int
     ) -> Message:
-        """Return the sum of all vectors, shape (1, dim) or with a bit."""
+        """Return the message of the sum of all vectors, shape (1, dim).
+
+        With adaptive clipping, the sum of the clients' weighted bits follows, shape (1, dim + 1).
+        """
         contribution = algorithm.contribution
         dim = state.w.shape[1]
         total_update = np.zeros(dim + contribution.bits)
@@ -119,33 +132,34 @@ class TrustedServer:
 
 @dataclass(frozen=True, kw_only=True)
 class SecureAggregation:
-    """Secure aggregation: the server learns only the noisy sum of the clients' masked vectors.
+    """Secure aggregation: the server learns only the noisy sum of the clients' vectors.
 
-    It is a combination of `FederatedLearning` without a trusted server. Each client adds a share of
-    discrete Gaussian noise (distributed DP).
+    It is a combination of `FederatedLearning` without a trusted server (distributed DP). Each
+    client adds a share of discrete Gaussian noise to its vector, and masks it.
 
     Parameters
     ----------
     dim
         Length of the model.
     rounds
-        Number of rounds of the run, on which the modulus of the sums depends.
+        Largest number of rounds of the run. The noise and the modulus of the sums depend on it.
     colluding
-        Largest number of clients that collude with the server. With 0 a client could subtract its
-        own share of the noise.
+        Largest number of clients that collude with the server. With 0 the guarantee does not hold
+        against a client, which can subtract its share of the noise.
     dropouts
         Largest number of clients that drop out for good during a run. Each adds one release to the
         plan.
     reserve
-        Number of further releases in the plan, for sums that fail since a client stalls, sends a
-        wrong vector, or refuses. At least `dropouts`, the default.
+        Number of further releases in the plan, beyond one for each round. They are for sums that
+        fail because a client stalls, sends a wrong vector, or refuses. At least `dropouts`, which
+        is the default.
 
     Guarantee
     ---------
     The sums have the guarantee of `dpmesh.noise.secure.SecureSum`. The adversary is the server
-    together with `colluding` clients, or one of these alone. With `ClientUpdates` the unit is a
-    client. It decides by a secret coin whether it takes part; if not, it sends its share of the
-    noise alone.
+    together with `colluding` clients, or these clients alone. The unit is the contribution's. With
+    `ClientUpdates` the unit is a client, which decides by a secret coin whether it takes part in a
+    round. If it does not, it sends its share of the noise alone.
 
     Examples
     --------
@@ -155,7 +169,7 @@ class SecureAggregation:
     """
 
     follows_from_sizes: ClassVar[tuple[str, ...]] = ("dim", "rounds")
-    """Parameters that public sizes determine, as those of an `Algorithm`."""
+    """Names of parameters that public sizes determine: see `Algorithm.follows_from_sizes`."""
 
     dim: int
     rounds: int
@@ -168,38 +182,37 @@ class SecureAggregation:
 
     @property
     def arrival_rate(self) -> float:
-        """1: a sum opens only if all of its cohort answer."""
+        """Probability that a client's vector arrives: 1, since a sum needs all of its clients."""
         return 1.0
 
-    def numbers(
+    def secure_sum(
         self, contribution: AnyContribution, noise_to_sensitivity: float | None
     ) -> SecureSum:
-        """Return the public parameters of the secure sums, such as their noise and who may collude.
+        """Return the public parameters of the secure sums: sizes, noise, limit on collusion.
 
         Raises
         ------
         ValueError
-            If a number is out of its range, there is no noise, or who takes part or what they keep
-            cannot be hidden from the server.
+            If a number is out of its range, there is no noise, or a setting of the contribution has
+            no proof under secure aggregation (`Contribution.check_secure`).
         """
         contribution.check_secure()
         if noise_to_sensitivity is None:
             fail("noise_multiplier", "a positive number under a secure sum", None)
-        return SecureSum(noise_to_sensitivity=noise_to_sensitivity, **self.public(contribution))
+        sizes = self.secure_sum_sizes(contribution)
+        return SecureSum(noise_to_sensitivity=noise_to_sensitivity, **sizes)
 
-    def public(self, contribution: AnyContribution) -> dict[str, Any]:
-        """Return all public numbers of the sums but the noise."""
-        rate = (
-            contribution.sampling_rate
-            if contribution.unit == "record" or contribution.scheme is None
-            else contribution.scheme.rate
-        )
+    def secure_sum_sizes(self, contribution: AnyContribution) -> dict[str, Any]:
+        """Return all parameters of `SecureSum` by name, except for its noise."""
+        sampling_rate = contribution.sampling_rate
+        if contribution.unit == "user" and contribution.scheme is not None:
+            sampling_rate = contribution.scheme.rate
         return {
             **contribution.size,
             "dim": self.dim,
             "sites": contribution.clients,
             "clipping_norm": contribution.clipping_norm,
-            "sampling_rate": rate,
+            "sampling_rate": sampling_rate,
             "neighboring_relation": contribution.neighboring_relation,
             "rounds": self.rounds,
             "colluding": self.colluding,
@@ -207,26 +220,31 @@ class SecureAggregation:
             "reserve": self.reserve,
         }
 
-    def mechanism(self, noise_to_sensitivity: float | None, numbers: SecureSum | None) -> Mechanism:
+    def mechanism(
+        self, noise_to_sensitivity: float | None, secure_sum: SecureSum | None
+    ) -> Mechanism:
         """Return the mechanism by which each client adds a share of discrete Gaussian noise."""
-        assert numbers is not None
-        return DistributedDiscreteGaussian(numbers)
+        assert secure_sum is not None
+        return DistributedDiscreteGaussian(secure_sum)
 
     def assumptions(
-        self, contribution: AnyContribution, numbers: SecureSum | None
+        self, contribution: AnyContribution, secure_sum: SecureSum | None
     ) -> tuple[str, ...]:
-        """Return the limit on colluding clients, in words."""
-        assert numbers is not None
-        *against, cryptography = numbers.assumptions_about(contribution.parties)
-        return (*against, *contribution.assumptions(trusted=False), cryptography)
+        """Return the limit on colluding clients and the cryptographic assumptions, in words."""
+        assert secure_sum is not None
+        *collusion, cryptography = secure_sum.assumptions_about(contribution.parties)
+        return (*collusion, *contribution.assumptions(trusted=False), cryptography)
 
     def attempts(self, rounds: int) -> int:
-        """Return the number of planned sums: one for each round, and the reserve.
+        """Return the number of planned sums of a run, which all count towards epsilon.
+
+        These are one sum for each of `rounds` rounds, and `reserve` further sums, in place of sums
+        that fail.
 
         Raises
         ------
         ValueError
-            If they are more rounds than the sums are made for.
+            If `rounds` is larger than the parameter `rounds` of the class.
         """
         if integer("rounds", rounds, at_least=1) > self.rounds:
             fail("rounds", f"at most {self.rounds}, for which the secure sums were made", rounds)
@@ -235,21 +253,24 @@ class SecureAggregation:
     def cohort(
         self, contribution: AnyContribution, t: int, key: Key, local_clients: int
     ) -> Indices:
-        """Return the clients of the cohort; none of them drops out."""
+        """Return the indices of the cohort's clients, ascending; no contribution is missing."""
         return contribution.cohort(t, key, local_clients)
 
     def message(
         self, cohort_vectors: Vectors, algorithm: Any, state: Any, t: int, local_clients: int
     ) -> Message:
-        """Return the vector of each client that is here, 0 of one that does not take part."""
+        """Return the message with a row for each client of this process, shape (clients, dim).
+
+        The row of a client that does not take part in the round is 0.
+        """
         contribution = algorithm.contribution
         rows = np.zeros((local_clients, self.dim))
         for clients, vectors in cohort_vectors:
             rows[clients] = contribution.bounded(vectors)
-        copies = 2 * contribution.clients  # down, and up
+        copies = 2 * contribution.clients  # the model down, and a masked vector up
         bits = 8 * contribution.clients * (state.w.nbytes + algorithm.secure_sum.message_bytes)
         return Message(Sensitive(rows), algorithm.release_of(t), copies=copies, bits=bits)
 
 
 Combination: TypeAlias = TrustedServer | SecureAggregation
-"""Who adds up what clients contribute, and who adds the noise."""
+"""Place where contributions are summed: at a trusted server, or by secure aggregation."""

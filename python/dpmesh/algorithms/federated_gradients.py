@@ -1,9 +1,12 @@
-"""Sums of clipped gradients of records: what DP-SGD across sites contributes.
+"""Sums of clipped record gradients, the contribution of DP-SGD across sites.
+
+Client j sums the clipped gradients g_r of a random batch B_j of its records, at the global model:
 
     v_j = sum_(r in B_j) Clip(g_r(w^t), C)      B_j: each record of client j with probability q
 
-One gradient is taken each round. An update of several local steps moves with one record by as much
-as with all of them, so that it protects a client, not a record: `ClientUpdates`.
+A client takes one gradient in each round. After several local steps a single record could move the
+client's update as far as all of its records together: such an update protects a client and not a
+record (`ClientUpdates`).
 """
 
 from __future__ import annotations
@@ -55,8 +58,8 @@ class RecordGradients(Contribution[GradientProblem]):
     ---------
     The unit is one record. It moves the sum by at most 2 C in L2 norm if it is replaced, and by at
     most C if it is added or removed. The divisor of the sum is the public number q N. Sampling
-    amplifies privacy as long as nobody learns which records take part: their number, times and
-    losses are never sent. `FederatedLearning` states adversary and noise.
+    amplifies privacy only while it stays secret which records take part: clients never send their
+    number, times or losses. `FederatedLearning` states adversary and noise.
 
     Examples
     --------
@@ -82,7 +85,10 @@ class RecordGradients(Contribution[GradientProblem]):
 
     @property
     def scheme(self) -> PoissonSampling | None:
-        """Poisson sampling of records; None if it amplifies nothing, as under replace-one."""
+        """Poisson sampling of records; None under replace-one or if all records take part.
+
+        It then does not amplify privacy.
+        """
         if self.sampling_rate == 1 or self.neighboring_relation == "replace_one":
             return None
         return PoissonSampling(self.sampling_rate)
@@ -94,7 +100,7 @@ class RecordGradients(Contribution[GradientProblem]):
 
     @property
     def expected_clients(self) -> float:
-        """Number of clients in a round: all of them, each with some of its records."""
+        """Number of clients in a round: all clients, each with a sample of its records."""
         return self.clients
 
     @property
@@ -103,36 +109,50 @@ class RecordGradients(Contribution[GradientProblem]):
         return {"records": self.records, "records_per_site": self.records_per_client}
 
     def sensitivity(self, bit_weight: float) -> Sensitivity:
-        """Return the L2 sensitivity of the sum to one record."""
+        """Return the L2 sensitivity of the sum to one record: 2 C, or C under add-remove."""
         if self.neighboring_relation == "replace_one":
             return Sensitivity(2 * self.clipping_norm, "l2", "2 C, one clipped gradient replaced")
         return Sensitivity(self.clipping_norm, "l2", "C, one clipped gradient added or removed")
 
     def assumptions(self, *, trusted: bool) -> tuple[str, ...]:
-        """Return the assumptions of trust in the server, and of one client for each record."""
-        once = "no record is held by more than one site, nor twice by one"
-        sees = "the server is trusted: it sees the sites' sums of gradients before it adds noise"
+        """Return the assumptions: each record is at one client, and a trusted server if any.
+
+        Parameters
+        ----------
+        trusted
+            True if a trusted server sums the vectors, and so sees each of them; False with secure
+            aggregation.
+        """
+        distinct = "no record is held by more than one site, nor twice by one"
+        trust = "the server is trusted: it sees the sites' sums of gradients before it adds noise"
         if trusted:
-            return (sees, once)
-        return (once,)
+            return (trust, distinct)
+        return (distinct,)
 
     def check_secure(self) -> None:
-        """Accept secure aggregation, which hides the records that take part."""
+        """Accept all settings: secure aggregation hides which records take part."""
 
     def check(self, problem: GradientProblem) -> None:
-        """Fail unless each client here has records, and not more than the public bound."""
-        counts = np.diff(self._all_records(problem)[0])
-        names = getattr(problem, "members", np.arange(len(counts)))
+        """Check the number of records of each client of this process.
+
+        Raises
+        ------
+        ValueError
+            If a client has no record, or more than `records_per_client`.
+        """
+        indptr, _ = self._all_records(problem)
+        counts = np.diff(indptr)
+        clients = getattr(problem, "members", np.arange(len(counts)))
         if counts.min() < 1:
-            none_at = names[counts.argmin()]
-            fail("problem", "at least 1 record at each client", f"none at client {none_at}")
+            empty_client = clients[counts.argmin()]
+            fail("problem", "at least 1 record at each client", f"none at client {empty_client}")
         most = self.records if self.records_per_client is None else self.records_per_client
         if counts.max() > most:
             expected = f"at most {most} records at each client (records_per_client)"
-            fail("problem", expected, f"{counts.max()} at client {names[counts.argmax()]}")
+            fail("problem", expected, f"{counts.max()} at client {clients[counts.argmax()]}")
 
     def leaking_data(self, algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return clients whose first record is a canary in each sum, and many canaries of one."""
+        """Return problems for audits: a canary record at each client, and many canaries at one."""
 
         def sized(*, dim: int, records: int) -> Any:
             sized_algorithm = replace(algorithm, contribution=replace(self, records=records))
@@ -150,7 +170,7 @@ class RecordGradients(Contribution[GradientProblem]):
         return pair, crowd
 
     def cohort(self, t: int, key: Key, local_clients: int | None) -> Indices:
-        """Return all clients."""
+        """Return the indices of all clients: each takes part in each round."""
         return np.arange(self.clients if local_clients is None else local_clients)
 
     def vectors(
@@ -166,36 +186,49 @@ class RecordGradients(Contribution[GradientProblem]):
         yield cohort, Sensitive(self.sums(state.w, t, problem, key)[cohort])
 
     def sums(self, w: Released, t: int, problem: GradientProblem, key: Key) -> Sensitive:
-        """Return each local client's sum of clipped gradients, shape (clients, dim), un-noised."""
+        """Return each client's sum of clipped gradients, shape (clients, dim), without noise.
+
+        The clients are those of this process.
+        """
         batches = self.sample(self._all_records(problem), t, key)
         return clipped_gradient_sums(problem, w, batches, self.clipping_norm)
 
     def sample(self, everything: Ragged, t: int, key: Key) -> Ragged:
-        """Return the records that take part in round t, each by a secret coin of its client."""
+        """Return the records that take part in round t, each by a secret coin of its client.
+
+        Both `everything`, the records of each client, and the result are ``(indptr, indices)``.
+        """
         if self.sampling_rate == 1:
             return everything
         indptr, records = everything
         counts = np.diff(indptr)
-        shape = (len(counts), int(counts.max()))
-        coins = kernels.bernoulli(shape, self.sampling_rate, key.stream(Purpose.SAMPLE, t))
-        is_record = np.arange(shape[1]) < counts[:, np.newaxis]
-        ends = np.concatenate(([0], np.cumsum((coins & is_record).sum(axis=1))))
-        return ends, records[coins[is_record]]
+        clients, most = len(counts), int(counts.max())
+        # One coin for each place (client, k); a client with fewer records ignores its last coins.
+        coins = kernels.bernoulli(
+            (clients, most), self.sampling_rate, key.stream(Purpose.SAMPLE, t)
+        )
+        is_record = np.arange(most) < counts[:, np.newaxis]
+        sample_sizes = (coins & is_record).sum(axis=1)
+        sample_indptr = np.concatenate(([0], np.cumsum(sample_sizes)))
+        return sample_indptr, records[coins[is_record]]
 
     def losses(
         self, w: Released, cohort: Indices, t: int, problem: GradientProblem, key: Key
     ) -> Numbers:
-        """Return each client's loss on all of its records; only a simulation can."""
+        """Return each client's loss at the global model on all of its records.
+
+        Only a simulation can compute it: no client sends its loss.
+        """
         models = np.repeat(w, problem.nodes, axis=0)
         losses: Numbers = problem.objective(models, self._all_records(problem))
         return losses
 
     def moved(self, w: Released, direction: Floats, step_size: float, decay: float) -> Floats:
-        """Return w - eta (m + decay w)."""
+        """Return the global model after the server's step, w - step_size (direction + decay w)."""
         return w - step_size * (direction + decay * w)
 
     def decay(self, problem: GradientProblem) -> float:
-        """Return the problem's weight decay, which is no part of the clipped gradients."""
+        """Return the problem's weight decay; clipped gradients do not include it."""
         return float(problem.regularization)
 
     def _all_records(self, problem: GradientProblem) -> Ragged:

@@ -1,4 +1,8 @@
-"""Server optimizers on noisy averages: momentum, Adam, averaged models, clipping norms."""
+"""The server's parts of `FederatedLearning`: optimizers, averaged models, adaptive clipping norms.
+
+All of them are post-processing of noisy averages Delta_t of the clients' vectors. Adaptive clipping
+adds one number to each client's vector: see `AdaptiveClipping`.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +32,16 @@ class AdaptiveClipping:
     step_size
         Learning rate of the logarithm of the clipping norm.
     noise_std
-        Standard deviation of the noise on the number of set bits, more than half of the noise
-        multiplier. None for the larger of the noise multiplier and, as in the paper, 1/20 of the
-        expected number of updates.
+        Standard deviation of the noise on the number of set bits, above half of the algorithm's
+        noise multiplier. None for the larger of the noise multiplier and 1/20 of the expected
+        number of updates, the paper's choice.
 
     Guarantee
     ---------
-    Updates and bits are released together, as one Gaussian release of the algorithm's noise
-    multiplier. A client's vector is its update, followed by (bit - 1/2) `weight` C_t; the last
-    number is 0 for a client without records, as for an absent one. The bits therefore add nothing
-    to epsilon, and the noise on the updates is larger by the factor ``sqrt(1 + weight^2 / 4)``.
+    Updates and bits are released together, as one Gaussian release with the algorithm's noise
+    multiplier. A client's vector is its update, followed by (bit - 1/2) `weight` C_t. A client
+    without records sends 0 there, like an absent client. The bits therefore add nothing to epsilon,
+    and the noise on the updates is larger by the factor ``sqrt(1 + weight^2 / 4)``.
     Source: Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive
     Clipping", 2021, Algorithm 1 and Theorem 1, which has these two noise multipliers.
 
@@ -65,7 +69,7 @@ class AdaptiveClipping:
         ----------
         least_std
             Standard deviation of the noise on the number of set bits if they were released alone,
-            at the same epsilon: the smallest one possible.
+            at the same epsilon. Noise of updates and bits together must be larger. 0 without noise.
         updates
             Expected number of updates in a round.
 
@@ -74,33 +78,54 @@ class AdaptiveClipping:
         ValueError
             If `noise_std` is not above `least_std`.
         """
-        if least_std == 0:
+        if least_std == 0:  # without noise any weight will do
             return 1.0
         std = max(updates / 20, 2 * least_std) if self.noise_std is None else self.noise_std
         if std <= least_std:
             fail("noise_std", f"more than {least_std:g}, what the bits would need alone", std)
         return 2 * least_std / sqrt(std**2 - least_std**2)
 
-    def next_norm(self, clipping_norm: float, share_inside: float) -> float:
-        """Return the next clipping norm C_(t+1), given C_t and the noisy fraction of set bits."""
-        return clipping_norm * exp(-self.step_size * (share_inside - self.quantile))
+    def next_norm(self, clipping_norm: float, set_fraction: float) -> float:
+        """Return the clipping norm C_(t+1) of the next round.
+
+        Parameters
+        ----------
+        clipping_norm
+            Clipping norm C_t of this round.
+        set_fraction
+            Noisy fraction b of set bits.
+        """
+        return clipping_norm * exp(-self.step_size * (set_fraction - self.quantile))
 
 
 class ServerOptimizer(Protocol):
-    """A server optimizer on estimated averages of updates: post-processing, without epsilon."""
+    """Protocol of a server optimizer on noisy averages: post-processing, without epsilon."""
 
     count: ClassVar[int]
-    """How many vectors it remembers."""
+    """Number of vectors that it remembers from round to round, such as 1 for momentum."""
 
     def step(self, delta: Released, moments: Floats) -> tuple[Floats, Floats]:
-        """Return the direction, shape (1, dim), and the new moments, shape (count, dim)."""
+        """Return the direction of the server's step, and the optimizer's new memory.
+
+        Parameters
+        ----------
+        delta
+            Denoised average of the round, shape (1, dim).
+        moments
+            Memory from the round before, shape (count, dim); zeros before the first round.
+
+        Returns
+        -------
+        The direction, shape (1, dim), along which the server moves the global model, and the new
+        memory, shape (count, dim).
+        """
 
 
 @dataclass(frozen=True)
 class ServerMomentum:
-    """Server momentum (FedAvgM): steps along ``m_t = decay m_(t-1) + Delta_t``.
+    """Server momentum (FedAvgM): the server steps along ``m_t = decay m_(t-1) + Delta_t``.
 
-    Delta_t is the noisy average of round t. Momentum is post-processing: it adds no epsilon.
+    Delta_t is the denoised average of round t. Momentum is post-processing: it adds no epsilon.
 
     Parameters
     ----------
@@ -121,22 +146,33 @@ class ServerMomentum:
         every(self, probability, "decay", one=False)
 
     def step(self, delta: Released, moments: Floats) -> tuple[Floats, Floats]:
-        """Return the direction m_t, and m_t as the new memory."""
-        moments = moments.dtype.type(self.decay) * moments + delta
-        return moments, moments
+        """Return the direction m_t, shape (1, dim), and the new memory, which is m_t again.
+
+        Parameters
+        ----------
+        delta
+            Denoised average Delta_t of the round, shape (1, dim).
+        moments
+            The last direction m_(t-1), shape (1, dim); zeros before the first round.
+        """
+        direction = moments.dtype.type(self.decay) * moments + delta
+        return direction, direction
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerAdam:
-    """Server Adam (FedAdam): Adam steps along noisy averages; post-processing.
+    """Server Adam (FedAdam): Adam steps along denoised averages Delta_t.
 
-    Source: Reddi et al., 2021, Algorithm 2.
+    The direction is ``m_t / (sqrt(v_t) + adaptivity)``, where m_t and v_t are running means of
+    Delta_t and of its square in each coordinate, without bias correction. Adam is post-processing:
+    it adds no epsilon. Source: Reddi et al., 2021, Algorithm 2.
 
     Parameters
     ----------
-    decay, square_decay
-        Decay of the running means of the averages and of their squares, beta_1 and beta_2, in
-        [0, 1).
+    decay
+        Decay beta_1 of the running mean m_t, in [0, 1).
+    square_decay
+        Decay beta_2 of the running mean v_t of squares, in [0, 1).
     adaptivity
         Positive number added to the root mean square, the paper's tau (epsilon of Adam).
 
@@ -157,11 +193,21 @@ class ServerAdam:
         positive("adaptivity", self.adaptivity)
 
     def step(self, delta: Released, moments: Floats) -> tuple[Floats, Floats]:
-        """Return the direction, the mean over the root mean square, and both means as memory."""
-        new = np.concatenate([delta, delta**2])
+        """Return the direction, shape (1, dim), and the new memory m_t and v_t, shape (2, dim).
+
+        Parameters
+        ----------
+        delta
+            Denoised average Delta_t of the round, shape (1, dim).
+        moments
+            The means m_(t-1) and v_(t-1), shape (2, dim); zeros before the first round.
+        """
+        powers = np.concatenate([delta, delta**2])
         decays = np.array([[self.decay], [self.square_decay]], moments.dtype)
-        moments = decays * moments + (1 - decays) * new
-        return moments[:1] / (np.sqrt(moments[1:]) + moments.dtype.type(self.adaptivity)), moments
+        means = decays * moments + (1 - decays) * powers
+        mean, mean_square = means[:1], means[1:]
+        direction = mean / (np.sqrt(mean_square) + means.dtype.type(self.adaptivity))
+        return direction, means
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +235,7 @@ class Average:
     def __post_init__(self) -> None:
         every(self, integer, "since")
         keep_schedules(self, "weights")
-        if at(self.weights, self.since + 1) == 0:
+        if at(self.weights, self.since + 1) == 0:  # the average would be 0 / 0
             fail("weights", "a first weight greater than 0", 0)
 
     def next(self, output: Released, weight: float, w: Released, t: int) -> tuple[Floats, float]:
@@ -202,10 +248,15 @@ class Average:
         w
             Global model w^t, shape (1, dim).
         t
-            Index of the model. Before `since` the average is w^t itself, with a weight of 0.
+            Index t of the model.
+
+        Returns
+        -------
+        The average, shape (1, dim), and the sum of its weights. Before `since` these are w^t and 0.
         """
         if t < self.since:
             return w, 0.0
-        a = at(self.weights, t + 1)
-        weight += a
-        return output + w.dtype.type(a / weight) * (w - output), weight
+        model_weight = at(self.weights, t + 1)
+        total_weight = weight + model_weight
+        fraction = w.dtype.type(model_weight / total_weight)
+        return output + fraction * (w - output), total_weight

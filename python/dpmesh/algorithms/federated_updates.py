@@ -1,9 +1,14 @@
-"""Clipped updates of clients: what DP-Fed, FedAvg, FedProx and SCAFFOLD contribute.
+"""Clipped model updates of clients, the contribution of DP-Fed, FedAvg, FedProx and SCAFFOLD.
 
-A client trains on its own records, within a ball around the global model, and returns its update:
+Client j trains on its local records, within a ball of radius L around the global model w^t, and
+returns its update Delta_j. Here g_j is the mean gradient on the next mini-batch, eta_l the clients'
+learning rate, and K the number of local steps:
 
+    w_j^0     = w^t
     w_j^(i+1) = w^t + Clip(w_j^i - eta_l g_j(w_j^i) - w^t, L)      ClientUpdate, i = 0 .. K-1
     Delta_j   = w_j^K - w^t
+
+A client's *walk* is the sequence of mini-batches of its local steps.
 """
 
 from __future__ import annotations
@@ -35,8 +40,8 @@ from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAl
 from dpmesh.problems import ClientProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
-TOUCHING = 1e-6
-"""An update ends inside its ball if it is shorter than the radius by this share."""
+BOUNDARY = 1e-6
+"""An update counts as unclipped if its norm is below (1 - BOUNDARY) times the radius."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +151,7 @@ class ClientUpdates(Contribution[ClientProblem]):
 
     @property
     def _turns(self) -> int:
+        """Number of rounds of a pass, in which each client takes part once."""
         return max(1, round(1 / self.sampling_rate))
 
     @cached_property
@@ -163,23 +169,27 @@ class ClientUpdates(Contribution[ClientProblem]):
     @property
     def expected_clients(self) -> float:
         """Expected number of clients in a cohort."""
-        rate = 1 / (self.groups or 1) if self.scheme is None else self.scheme.rate
-        return rate * self.clients
+        if self.scheme is None:
+            return 1 / self._turns * self.clients
+        return self.scheme.rate * self.clients
 
     @property
     def expected_size(self) -> float:
-        """Expected number of units in a cohort, the expected number of clients."""
+        """Expected number of units in a cohort: a unit is a client."""
         return self.expected_clients
 
     @property
     def size(self) -> dict[str, Any]:
-        """Counts of units for secure aggregation, in which each client is a site of one unit."""
+        """Counts of units for secure aggregation: each client is a site with one unit."""
         return {"records": self.clients, "records_per_site": 1}
 
     def cohort(self, t: int, key: Key, local_clients: int | None) -> Indices:
-        """Return the clients of round t's cohort, ascending: secret unless groups take turns."""
+        """Return the indices of the clients in round t's cohort, ascending.
+
+        The cohort is secret, unless groups take turns.
+        """
         if self.scheme is None:
-            return np.arange(t % (self.groups or 1), self.clients, self.groups)
+            return np.arange(t % self._turns, self.clients, self._turns)
         coins = key.stream(Purpose.SAMPLE, t)
         rate = self.scheme.rate
         if local_clients is not None:
@@ -196,24 +206,28 @@ class ClientUpdates(Contribution[ClientProblem]):
     # How far a client moves the sum
 
     def sensitivity(self, bit_weight: float) -> Sensitivity:
-        """Return the L2 sensitivity of the sum to one client, in units of C_t if that adapts."""
+        """Return the L2 sensitivity of the sum to one client.
+
+        With adaptive clipping it is stated over the clipping norm C_t of the round.
+        """
         bound = self.clipping_norm
-        what = "clipped update"
+        vector = "clipped update"
         if self.adaptive_clipping is not None:
-            bound = hypot(1, bit_weight / 2)
-            what = "clipped update and its bit, in units of C_t,"
+            bound = hypot(1, bit_weight / 2)  # norms of the update and of (bit - 1/2) weight
+            vector = "clipped update and its bit, in units of C_t,"
         if self.sampling != "uniform":
-            return Sensitivity(bound, "l2", f"one {what} added or removed")
-        return Sensitivity(2 * bound, "l2", f"one {what} replaced")
+            return Sensitivity(bound, "l2", f"one {vector} added or removed")
+        return Sensitivity(2 * bound, "l2", f"one {vector} replaced")
 
     def bit_weight(self, noise_multiplier: float, expected_size: float) -> float:
-        """Return the weight of the bit of adaptive clipping in the released vector.
+        """Return the weight of the indicator bit in a client's vector, over the clipping norm C_t.
 
-        In units of the clipping norm C_t; 0 without adaptive clipping.
+        0 without adaptive clipping.
         """
         if self.adaptive_clipping is None:
             return 0.0
-        return self.adaptive_clipping.weight(noise_multiplier / 2, expected_size)
+        least_std = noise_multiplier / 2  # a client moves the sum of (bit - 1/2) by 1/2
+        return self.adaptive_clipping.weight(least_std, expected_size)
 
     def assumptions(self, *, trusted: bool) -> tuple[str, ...]:
         """Return the assumptions about the server, in words.
@@ -221,16 +235,25 @@ class ClientUpdates(Contribution[ClientProblem]):
         Parameters
         ----------
         trusted
-            True if a trusted server adds the noise; it then sees updates and hides who took part.
+            True if a trusted server sums the updates. It then sees each update, and must keep
+            secret who took part, unless groups take turns. False with secure aggregation.
         """
-        sees = "the server is trusted: it sees the clients' updates before it adds noise"
-        secret = "who took part in a round, and how many, stays secret"
-        if trusted:
-            return (sees,) if self.groups else (sees, secret)
-        return ()
+        if not trusted:
+            return ()
+        trust = "the server is trusted: it sees the clients' updates before it adds noise"
+        if self.groups is not None:
+            return (trust,)
+        return (trust, "who took part in a round, and how many, stays secret")
 
     def check_secure(self) -> None:
-        """Fail if secure aggregation has no proof: a public cohort, or clients that keep state."""
+        """Check that the settings have a proof under secure aggregation.
+
+        Raises
+        ------
+        ValueError
+            If the cohort is public or of a fixed size (unless all clients take part), or with
+            control variates or adaptive clipping.
+        """
         all_take_part = self.scheme is not None and self.scheme.rate == 1
         if self.sampling != "poisson" and not (self.sampling == "uniform" and all_take_part):
             expected = (
@@ -246,22 +269,27 @@ class ClientUpdates(Contribution[ClientProblem]):
             fail("adaptive_clipping", expected, adaptive)
 
     def leaking_data(self, algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return problems for audits: a canary that all clients oppose, and many canaries."""
+        """Return problems for audits: a client that all others oppose, and many canary clients."""
         return opposed_clients(algorithm, size)
 
-    # What a client does
+    # Local training of a client
 
     def check(self, problem: ClientProblem) -> None:
-        """Fail unless the problem has `local_training`.
+        """Check that a problem's method `local_training` supports the settings.
 
-        It must take `proximal` and `correction` where these are asked for.
+        Raises
+        ------
+        ValueError
+            If the problem has no `local_training` or `records_of`, or if `local_training` does not
+            accept `proximal` or, for control variates, `correction`, where these are needed.
         """
         require_problem(self, problem, "records_of", "local_training")
-        terms = signature(problem.local_training).parameters
-        for term, name in (("proximal", "proximal"), ("correction", "control_variates")):
-            if getattr(self, name) and term not in terms:
+        accepted = signature(problem.local_training).parameters
+        for argument, name in (("proximal", "proximal"), ("correction", "control_variates")):
+            setting = getattr(self, name)
+            if setting and argument not in accepted:
                 kind = type(problem).__name__
-                fail(name, f"none: local_training of a {kind} takes no {term}", getattr(self, name))
+                fail(name, f"none: local_training of a {kind} takes no {argument}", setting)
 
     def updates(
         self,
@@ -274,10 +302,27 @@ class ClientUpdates(Contribution[ClientProblem]):
         clipping_norm: float | None = None,
         correction: Floats | None = None,
     ) -> Sensitive:
-        """Train these clients from the model w, and return their updates, shape (clients, dim).
+        """Train clients from the global model, and return their clipped updates.
 
-        A correction, shape (clients, dim), is added to each client's gradients. A client whose
-        training ends in NaN or infinity adds 0 to the sum: an error would reveal that it took part.
+        A client whose training ends in NaN or infinity has an update of 0: an error would reveal
+        that it took part.
+
+        Parameters
+        ----------
+        w
+            Global model, shape (1, dim).
+        cohort
+            Indices of the clients.
+        t, problem, key
+            As in `Algorithm.round`.
+        clipping_norm
+            Largest L2 norm of an update; by default the contribution's `clipping_norm`.
+        correction
+            Vectors that are added to each client's gradients, shape (clients, dim); None for none.
+
+        Returns
+        -------
+        Shape (clients, dim), without noise.
 
         Raises
         ------
@@ -292,10 +337,10 @@ class ClientUpdates(Contribution[ClientProblem]):
             train = partial(train, proximal=self.proximal)
         if correction is not None:
             train = partial(train, correction=correction)
-        start = read_only(w.copy())  # training in place would be a release without noise
+        start = read_only(w.copy())  # a change in place would publish a model without noise
         trained = train(start, walks)
         updates = np.require(floats("local_training", trained), requirements="W")
-        # The guarantee must not rely on the problem for one row per client, nor for the ball.
+        # The guarantee must not depend on the problem's code: check the shape, and clip again.
         shape = (len(cohort), w.shape[1])
         if updates.shape != shape:
             fail("local_training", f"updates of shape {shape}", updates.shape)
@@ -305,7 +350,7 @@ class ClientUpdates(Contribution[ClientProblem]):
         return Sensitive(updates)
 
     def _walks(self, clients: Indices, t: int, problem: ClientProblem, key: Key) -> Walks:
-        """Return the batches of each client's local steps in round t."""
+        """Return each client's walk in round t: the mini-batches of its local steps."""
         return local_walks(
             problem.records_of(clients),
             clients,
@@ -324,7 +369,11 @@ class ClientUpdates(Contribution[ClientProblem]):
         key: Key,
         bit_weight: float,
     ) -> Iterator[tuple[Indices, Sensitive]]:
-        """Yield the updates of a cohort, some clients at a time, with their bits if they adapt."""
+        """Yield the updates of a cohort, `clients_at_once` at a time.
+
+        With adaptive clipping, each update is followed by its weighted indicator bit, shape
+        (clients, dim + 1). With control variates, the clients' c_j in `state` are updated in place.
+        """
         radius = state.clipping_norm
         for first in range(0, len(cohort), self.clients_at_once):
             clients = cohort[first : first + self.clients_at_once]
@@ -334,35 +383,38 @@ class ClientUpdates(Contribution[ClientProblem]):
             updates = self.updates(
                 state.w, clients, t, problem, key, clipping_norm=radius, correction=correction
             )
-            if self.control_variates:
-                state.controls[clients] -= state.control + updates / self.distance(t)
+            if self.control_variates:  # c_j <- c_j - c - Delta_j / (K eta_l), option II
+                state.controls[clients] -= state.control + updates / self.total_step(t)
             if self.adaptive_clipping is not None:
-                inside = kernels.row_norms(updates) < (1 - TOUCHING) * radius
-                has_records = (
-                    np.diff(problem.records_of(clients)[0]) > 0
-                )  # who has none sends no bit
-                bits = bit_weight * radius * has_records * (inside - 0.5)
+                is_unclipped = kernels.row_norms(updates) < (1 - BOUNDARY) * radius
+                indptr, _ = problem.records_of(clients)
+                has_records = np.diff(indptr) > 0
+                bits = bit_weight * radius * has_records * (is_unclipped - 0.5)
                 updates = Sensitive(np.column_stack([updates, bits]))
             yield clients, updates
 
     def losses(
         self, w: Released, cohort: Indices, t: int, problem: ClientProblem, key: Key
     ) -> Numbers:
-        """Return the losses of the cohort's clients at w^t, each on its first batch."""
+        """Return the loss at w^t of each client of the cohort that has records.
+
+        Each client's loss is on the first mini-batch of its walk.
+        """
         steps, batches = self._walks(cohort, t, problem, key)
-        first = steps[:-1][np.diff(steps) > 0]
-        if not len(first):
+        first_batches = steps[:-1][np.diff(steps) > 0]
+        if not len(first_batches):
             return np.zeros(0)
-        return problem.objective(np.repeat(w, len(first), axis=0), rows(batches, first))
+        models = np.repeat(w, len(first_batches), axis=0)
+        return problem.objective(models, rows(batches, first_batches))
 
     def bounded(self, vectors: Sensitive) -> Sensitive:
-        """Return updates clipped once more, in float64."""
+        """Return updates clipped again, in float64."""
         return Sensitive(kernels.clip_rows(vectors.astype(np.float64), self.clipping_norm))
 
-    # What the server makes of the average
+    # The server's step
 
     def precision(self, w: Released) -> npt.DTypeLike:
-        """Return the type of the model."""
+        """Return the dtype of the global model."""
         return w.dtype
 
     def moved(self, w: Released, direction: Floats, step_size: float, decay: float) -> Floats:
@@ -372,7 +424,7 @@ class ClientUpdates(Contribution[ClientProblem]):
 
     @property
     def bits(self) -> int:
-        """Number of indicators that a client sends beside its update: 1 with adaptive clipping."""
+        """Number of indicator bits that a client sends: 1 with adaptive clipping, else 0."""
         return int(self.adaptive_clipping is not None)
 
     @property
@@ -381,20 +433,24 @@ class ClientUpdates(Contribution[ClientProblem]):
         return 1 + self.control_variates
 
     def next_norm(self, clipping_norm: float, share: float) -> float:
-        """Return the clipping norm C_(t+1) of the next round."""
+        """Return the clipping norm C_(t+1), given C_t and the noisy fraction of set bits - 1/2."""
         if self.adaptive_clipping is None:
             return clipping_norm
         return self.adaptive_clipping.next_norm(clipping_norm, 0.5 + share)
 
-    def distance(self, t: int) -> float:
-        """Return K eta_l, by which minus an update is divided to get a mean of gradients."""
+    def total_step(self, t: int) -> float:
+        """Return K eta_l: an update is minus this factor times the mean of its K gradients."""
         assert self.steps is not None
         return self.steps * positive("step_size", at(self.step_size, t + 1))
 
     def next_control(
         self, control: Released, average: Released, t: int, expected_size: float
     ) -> Floats:
-        """Return the server's next control variate c of SCAFFOLD, from the noisy average."""
+        """Return the server's next control variate c of SCAFFOLD, from the denoised average.
+
+        c <- c - S / N (c + Delta / (K eta_l)), where S is the expected size of the cohort.
+        """
         if not self.control_variates:
             return control
-        return control - expected_size / self.clients * (control + average / self.distance(t))
+        rate = expected_size / self.clients
+        return control - rate * (control + average / self.total_step(t))

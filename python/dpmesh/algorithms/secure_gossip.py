@@ -1,16 +1,19 @@
-"""Gossip by secure sums: a node learns a noisy sum over its neighbours, and nothing of one of them.
+"""Decentralized gradient descent in which a node learns noisy sums over its neighbours alone.
 
-In a round every node j takes a gradient at its point p_j, which is made of earlier sums alone. Then
-every node v learns the sum of what its neighbours send, with noise of its own from each of them:
+The sums are made by secure aggregation: a node learns nothing about the message of one neighbour.
+The *point* p_j of node j is its model, computed from earlier sums alone. In a round node j takes a
+clipped gradient at its point, and each node v learns the sum of its neighbours' messages y_j, to
+each of which its sender adds an independent share e_jv of discrete Gaussian noise:
 
-    y_j = w p_j - alpha / k_j (n / N G_j(p_j) + decay p_j)    w: weight, k_j: number of neighbours
+    y_j = w p_j - alpha / k_j (n / N G_j(p_j) + decay p_j)
     s_v = grid sum_(j ~ v) (rint(y_j / grid) + e_jv)          e_jv ~ N_Z(0, share_v^2)
     p_v = s_v + (1 - k_v w) p_v
 
-G_j is the sum of node j's clipped gradients. With doubly stochastic weights the mean of all points
-steps by ``alpha (1 / N sum_j G_j + decay p)``, as if the records were in one place. What a node
-computes by itself never enters its own point: it has no noise, so that one record would move all
-later gradients of its node.
+Here w is the mixing weight of a link, k_j the number of neighbours of j, n the number of nodes, N
+the number of records, and G_j the sum of node j's clipped gradients. With doubly stochastic weights
+the mean of all points steps by ``alpha (1 / N sum_j G_j + decay p)``, as if all records were at one
+place. A node's gradient never enters its own point directly. It would enter without noise, and one
+record would move all later gradients of its node.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from dpmesh.topology import Static
 
 @dataclass(frozen=True)
 class SecureGossipState:
-    """The nodes' points p, shape (nodes, dim), made of released sums in the type of the problem."""
+    """The nodes' points (models) p, shape (nodes, dim), computed from released sums."""
 
     p: Released
 
@@ -63,9 +66,10 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
     records
         Number N of records of all nodes together, a public constant.
     noise_multiplier
-        Standard deviation of the noise in a sum that the adversary does not know, over half of the
-        L2 sensitivity of all sums of a round together. Under replace-one that half is
-        alpha C nodes / (records sqrt(fewest neighbours)), the effect of one clipped gradient.
+        Standard deviation of the noise in a sum that the adversary does not know, over the effect
+        of one clipped gradient on all sums of a round together. This effect is at most
+        alpha C nodes / (records sqrt(k)) in L2 norm, where k is the fewest neighbours of a node. It
+        is half of the sensitivity under replace-one.
     step_size
         Learning rate alpha for t = 1, 2, ..: a number or a schedule of `dpmesh.schedules`.
     clipping_norm
@@ -115,7 +119,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
         if not self.topology.mixing_matrix.is_symmetric or np.ptp(weights) > 1e-12:
             expected = "one weight for all links, such as by weights='max_degree'"
             fail("topology", expected, f"weights from {weights.min():g} to {weights.max():g}")
-        _ = self.release_of(0)  # checks the other numbers
+        _ = self.release_of(0)  # computing it checks the other parameters
 
     @cached_property
     def _neighbors(self) -> tuple[tuple[int, ...], ...]:
@@ -124,37 +128,38 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
 
     @cached_property
     def _degrees(self) -> Indices:
-        """Shape (nodes, 1)."""
+        """Number of neighbours of each node, shape (nodes, 1)."""
         return self.topology.mixing_matrix.degrees[:, np.newaxis]
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return the L2 sensitivity of all sums of a round together, before rounding to the grid.
+        """Return the L2 sensitivity of all sums of a round together to replacing one record.
 
-        Rounding in float64 of sums of up to N gradients is part of it.
+        It includes the float64 rounding of sums of up to N gradients, and not the rounding to the
+        grid.
         """
-        fewest = int(self._degrees.min())
+        fewest_neighbors = int(self._degrees.min())
         nodes = self.topology.nodes
-        of_sums = 1 + (2 * self.records * (self.records + 2) + 2 * self.dim) * 2.0**-53
+        rounding_factor = 1 + (2 * self.records * (self.records + 2) + 2 * self.dim) * 2.0**-53
         step = positive("step_size", at(self.step_size, t + 1)) * nodes / self.records
-        bound = 2 * step * self.clipping_norm / sqrt(fewest) * of_sums
+        bound = 2 * step * self.clipping_norm / sqrt(fewest_neighbors) * rounding_factor
         return Sensitivity(bound, "l2", "2 alpha C nodes / (records sqrt(fewest neighbours))")
 
     def sums(self, t: int) -> NeighborSums:
-        """Return the public parameters of a round's secure sums over neighbours."""
-        moves = self.sensitivity(t).bound
-        if moves not in self._made:
-            self._made[moves] = NeighborSums(
+        """Return the public parameters of round t's secure aggregation among neighbours."""
+        sensitivity = self.sensitivity(t).bound
+        if sensitivity not in self._sums_by_sensitivity:
+            self._sums_by_sensitivity[sensitivity] = NeighborSums(
                 dim=self.dim,
                 neighbors=self._neighbors,
                 noise_to_sensitivity=self.noise_to_sensitivity_at(self.noise_multiplier),
-                moves=moves,
+                moves=sensitivity,
                 colluding=self.colluding,
             )
-        return self._made[moves]
+        return self._sums_by_sensitivity[sensitivity]
 
     @cached_property
-    def _made(self) -> dict[float, NeighborSums]:
-        """Sums over neighbours by their sensitivity, which most rounds share."""
+    def _sums_by_sensitivity(self) -> dict[float, NeighborSums]:
+        """Cache of `sums`: rounds with equal learning rates have equal parameters."""
         return {}
 
     def release_of(self, t: int) -> Release:
@@ -163,22 +168,23 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the guarantee beside the proof."""
+        """Assumptions of the guarantee that this package cannot check, in words."""
         return (*self.sums(0).assumptions, *assumed_copies(1))
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return nodes whose first record is a canary in its neighbours' sums, and many of them."""
+        """Return problems for audits: a canary record at each node, and many canaries at one."""
         variant = partial(replace, self)
         nodes = self.topology.nodes
         return opposed_records(variant, size, records=self.records, nodes=nodes, sign=1.0)
 
     def init(self, problem: LinearProblem, key: Key) -> SecureGossipState:
-        """Start all nodes at the problem's initial model, which is public.
+        """Return the state before round 0: all nodes at the problem's public initial model.
 
         Raises
         ------
         ValueError
-            If the problem has another number of nodes or parameters, or more than `records`.
+            If the problem's number of nodes or length of the model differs from the parameters, or
+            if it has more than `records` records.
         """
         nodes = len(problem.all_records)
         if nodes != self.topology.nodes:
@@ -194,22 +200,25 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
     def round(
         self, state: SecureGossipState, t: int, problem: LinearProblem, key: Key
     ) -> Round[SecureGossipState]:
-        """Take gradients at points made of sums, release the next sums, make the next points."""
+        """Take gradients at the points p, release the neighbours' sums, and compute new points."""
         p = state.p.astype(np.float64)
         weight = self.topology.mixing_matrix.edge_weights[0]
         steps = at(self.step_size, t + 1) / self._degrees[problem.members]
         decayed = (weight - steps * problem.regularization) * p
         everything = self._everything(problem)
         gradients = clipped_gradient_sums(problem, state.p, everything, self.clipping_norm)
-        points = Sensitive(decayed - steps * (self.topology.nodes / self.records) * gradients)
+        y = Sensitive(decayed - steps * (self.topology.nodes / self.records) * gradients)
         release = self.release_of(t)
         links = int(self._degrees.sum())
-        sums = yield Message(points, release, copies=links, bits=BITS * self.dim * links)
+        sums = yield Message(y, release, copies=links, bits=BITS * self.dim * links)
         self_weights = self.topology.mixing_matrix.weights.diagonal()[problem.members, np.newaxis]
         return SecureGossipState(Released((sums + self_weights * p).astype(state.p.dtype)))
 
     def losses(self, state: SecureGossipState, t: int, problem: LinearProblem, key: Key) -> Numbers:
-        """Return each node's loss at its point on all of its records; only a simulation can."""
+        """Return each node's loss at its point on all of its records.
+
+        Only a simulation can compute it: no node sends its loss.
+        """
         losses: Numbers = problem.objective(state.p, self._everything(problem))
         return losses
 

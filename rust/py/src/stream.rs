@@ -28,7 +28,11 @@ fn never_stored(secret: &Bound<'_, PyAny>) -> PyResult<()> {
     Err(PyTypeError::new_err(message))
 }
 
-/// A secret of 256 bits that opens streams; made by `Key.generate` or `Key.seeded`.
+/// Secret of 256 bits from which all random numbers of a run follow.
+///
+/// `Key.generate` draws a key from the operating system, `Key.seeded` computes one from a seed, and
+/// `Key.load` reads a saved one. `key.stream(purpose, round)` opens a stream of random numbers. A key
+/// cannot be pickled or copied, and Python cannot read its bits.
 #[pyclass(frozen, module = "dpmesh._core")]
 pub(crate) struct Key {
     secret: stream::Key,
@@ -48,7 +52,7 @@ impl Key {
 
 #[pymethods]
 impl Key {
-    /// Says how a key is made: there is no default one.
+    /// Raise a TypeError that names `Key.generate`, `Key.seeded` and `Key.load`.
     #[new]
     #[pyo3(signature = (*_args, **_kwargs))]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Key> {
@@ -56,7 +60,22 @@ impl Key {
         Err(PyTypeError::new_err(format!("a Key is made by {ways}")))
     }
 
-    /// A key from the operating system's generator, for "aes" or "chacha20".
+    /// Return a fresh key from the operating system's random number generator.
+    ///
+    /// A private release needs such a key.
+    ///
+    /// Parameters
+    /// ----------
+    /// cipher
+    ///     Cipher whose key stream gives the random numbers: "aes" (AES-256 in counter mode) or
+    ///     "chacha20".
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     If the cipher is unknown.
+    /// OSError
+    ///     If the operating system has no random numbers.
     #[staticmethod]
     #[pyo3(signature = (cipher = "aes"))]
     fn generate(cipher: &str) -> PyResult<Key> {
@@ -65,7 +84,21 @@ impl Key {
         Ok(Key::of_all_nodes(secret, false))
     }
 
-    /// The key made from an integer of at least 0 and below 2**256. Anyone who knows the seed can subtract the noise.
+    /// Return the key that follows from a seed, for runs that can be repeated. NOT private.
+    ///
+    /// Whoever knows or guesses the seed can subtract the noise.
+    ///
+    /// Parameters
+    /// ----------
+    /// seed
+    ///     Integer of at least 0 and below 2**256.
+    /// cipher
+    ///     "aes" or "chacha20", as in `Key.generate`.
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     If the seed is out of its range, or the cipher is unknown.
     #[staticmethod]
     #[pyo3(signature = (seed, cipher = "aes"))]
     fn seeded(seed: &Bound<'_, PyAny>, cipher: &str) -> PyResult<Key> {
@@ -73,14 +106,31 @@ impl Key {
         Ok(Key::of_all_nodes(secret, true))
     }
 
-    /// The key that `save` wrote into a file.
+    /// Return the key that `save` wrote into a file.
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     If `save` did not write the file.
+    /// OSError
+    ///     If the file cannot be read.
     #[staticmethod]
     fn load(path: PathBuf) -> PyResult<Key> {
         let secret = stream::Key::load(&path).map_err(|error| unusable(&path, error))?;
         Ok(Key::of_all_nodes(secret, false))
     }
 
-    /// Writes the key into a new file that only its owner can read. A seeded key is refused: keep its seed.
+    /// Write the key into a new file that only its owner can read, to resume a run with it.
+    ///
+    /// Protect the file like the data, and delete it after the run: whoever has the key can subtract
+    /// the noise.
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     If the key is seeded: keep its seed instead.
+    /// OSError
+    ///     If the file exists or cannot be written.
     fn save(&self, path: PathBuf) -> PyResult<()> {
         if self.is_seeded {
             let wanted = "a key from the operating system to save";
@@ -91,19 +141,22 @@ impl Key {
             .map_err(|error| unusable(&path, error))
     }
 
-    /// "aes" or "chacha20".
+    /// Cipher whose key stream gives the random numbers: "aes" or "chacha20".
     #[getter]
     fn cipher(&self) -> &'static str {
         self.secret.cipher().name()
     }
 
-    /// Whether the key came from a seed, so that what it protects is no private release.
+    /// True if the key follows from a seed. Releases with its noise are NOT private.
     #[getter]
     fn is_seeded(&self) -> bool {
         self.is_seeded
     }
 
-    /// Another key, which only those with this key and these bytes know; keys from different bytes are independent.
+    /// Return another key, computed from this key and from `data`.
+    ///
+    /// Without this key, the keys for different bytes `data` look like independent keys, under standard
+    /// cryptographic assumptions. A key derived from a seeded key is seeded.
     fn derive(&self, data: &[u8]) -> Key {
         Key {
             secret: self.secret.derive(data),
@@ -112,7 +165,22 @@ impl Key {
         }
     }
 
-    /// The stream for a purpose (1 to 2**32 - 1) in a round (0 to 2**32 - 1).
+    /// Return the stream of random numbers for a purpose in a round.
+    ///
+    /// Streams that differ in key, purpose or round are independent. Equal arguments give an equal
+    /// stream, and so the same numbers again.
+    ///
+    /// Parameters
+    /// ----------
+    /// purpose
+    ///     A `dpmesh.keys.Purpose`, or a custom integer from 100 to 2**32 - 1.
+    /// round
+    ///     Round, from 0 to 2**32 - 1.
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     If a number is out of its range.
     #[pyo3(signature = (purpose, round = 0))]
     fn stream(
         &self,
@@ -132,7 +200,16 @@ impl Key {
         })
     }
 
-    /// The same key for a process that holds only these nodes: row r of what it draws is that of node nodes[r].
+    /// Return the same key for a process that holds only some of the nodes.
+    ///
+    /// Row r of a draw from its streams then is the row of node `nodes[r]`, as if one process drew for
+    /// all nodes.
+    ///
+    /// Parameters
+    /// ----------
+    /// nodes
+    ///     Distinct indices of nodes, an array of uint32. If the key already holds some nodes only,
+    ///     they index into these.
     fn for_nodes(&self, nodes: &Bound<'_, PyUntypedArray>) -> PyResult<Key> {
         Ok(Key {
             secret: self.secret.clone(),
@@ -150,7 +227,11 @@ impl Key {
     }
 }
 
-/// The random words of every node for one purpose in one round; made by `Key.stream`.
+/// Random numbers of all nodes for one purpose in one round; `Key.stream` opens it.
+///
+/// Each node has an independent sequence of random 32-bit words, which does not depend on the order of
+/// calls, on threads or on processes. A draw always begins at the first word: two draws from equal
+/// streams are equal.
 #[derive(Debug)]
 #[pyclass(frozen, module = "dpmesh._core")]
 pub struct Stream {
@@ -161,31 +242,38 @@ pub struct Stream {
 
 #[pymethods]
 impl Stream {
-    /// "aes" or "chacha20".
+    /// Cipher whose key stream gives the random numbers: "aes" or "chacha20".
     #[getter]
     fn cipher(&self) -> &'static str {
         self.cipher.name()
     }
 
-    /// Whether the key came from a seed, so that what it protects is no private release.
+    /// True if the key of the stream follows from a seed. Releases with its noise are NOT private.
     #[getter]
     fn is_seeded(&self) -> bool {
         self.is_seeded
     }
 
-    /// The purpose that the stream is for.
+    /// Purpose of the stream, from 1 to 2**32 - 1: see `dpmesh.keys.Purpose`.
     #[getter]
     fn purpose(&self) -> u32 {
         self.kernel.purpose()
     }
 
-    /// The round that the stream is for.
+    /// Round of the stream, from 0 to 2**32 - 1.
     #[getter]
     fn round(&self) -> u32 {
         self.kernel.round()
     }
 
-    /// Fills an array of uint32 with the first words of a node.
+    /// Fill an array with the first random words of a node.
+    ///
+    /// Parameters
+    /// ----------
+    /// node
+    ///     Index of the node, from 0 to 2**32 - 1.
+    /// out
+    ///     Array of uint32 that is overwritten, C-contiguous.
     fn words<'py>(
         &self,
         py: Python<'py>,
@@ -197,7 +285,12 @@ impl Stream {
         run_native(py, || self.kernel.words_into(node, 0, out))
     }
 
-    /// The same stream for some of its nodes only: row r of what it draws is that of node nodes[r].
+    /// Return the same stream for some of its nodes: row r of a draw is the row of node `nodes[r]`.
+    ///
+    /// Parameters
+    /// ----------
+    /// nodes
+    ///     Distinct indices of nodes, an array of uint32.
     fn for_nodes(&self, nodes: &Bound<'_, PyUntypedArray>) -> PyResult<Stream> {
         let nodes = some_of(self.kernel.nodes(), nodes)?;
         Ok(Stream {
