@@ -1,7 +1,10 @@
 """The profile of random allocation: the mean of the positive part of a sum.
 
-Step j of a pass releases a record with probability ``p_j``, and the record then moves the noise by
-up to ``a_j`` standard deviations. The profile at ``b = exp(epsilon)`` is ``E[(S + offset)_+]``,
+`allocation` calls `log_profile` for one direction between neighbours and one epsilon.
+
+Each record takes part in one *step* (release) of a pass, drawn in secret. Step j has the record
+with probability ``p_j``, and the record then moves the noise by up to ``a_j`` standard deviations.
+The profile at ``b = exp(epsilon)`` is ``E[(S + offset)_+]``,
 where S is the sum of independent ``D_j = p_j (u X_j - v X'_j)`` with ``X_j = exp(a_j Z_j - a_j**2 /
 2)``, ``X'_j = exp(-a_j Z_j - a_j**2 / 2)`` and standard normal ``Z_j``; (u, v) is (1, b) where a
 record is replaced, (1, 0) where it is removed and (0, b) where it is added.
@@ -35,25 +38,47 @@ from dpmesh.accounting._compose import convolved, tilt_and_fold
 from dpmesh.accounting._loss import UNIT, LossDistribution
 from dpmesh.accounting._merge import Mixtures
 
-_ADDED = 1e-4  # that the lattice may add to the logarithm of the profile
-_SHARE = 5e-5  # share of the variance that the lattice may add
-_WIDTH = 10.0  # of the window beyond the mean, in standard deviations
-_FEWEST = 2**14  # fewest points of a transform
-_MOST = 2**18  # most points of a transform
-_MOST_OF_A_STEP = 2**20  # points of the lattice from 0 to the top of one step
-_MOST_WINDOWS = 12  # each half as wide again: with all of them the sum is hardly above 0
-_STEEPEST = 2**16  # a tilt, in units of 1 / top: steeper ones need a finer lattice than that
-_CHARGED = 1e-4  # the largest share of the profile that may lie above the window
-_BEYOND = 15.0  # the logarithm of what may be wrapped around, negated
-_VANISHED = -300.0  # below exp of that a profile is only bounded
-_JUMPS = 1e-2  # how often steps of a tilted sum may jump by half of the largest
+_PROFILE_EXCESS = 1e-4
+"""Largest excess of the logarithm of the profile that the lattice may cause."""
 
-_Z = np.linspace(-12.0, 12.0, 769)
-_DENSITY = np.exp(-(_Z**2) / 2) / np.sum(np.exp(-(_Z**2) / 2))
+_VARIANCE_EXCESS = 5e-5
+"""Largest share of the variance of the sum that the lattice may add."""
+
+_WINDOW_DEVIATIONS = 10.0
+"""Reach of the window beyond the mean, in standard deviations of the sum."""
+
+_MIN_POINTS = 2**14
+_MAX_POINTS = 2**18
+"""Number of points of a transform that the choice of the interval aims at, at least and at most."""
+
+_MAX_STEP_POINTS = 2**20
+"""Most points of the lattice from 0 to the largest value of one step."""
+
+_MAX_WINDOWS = 12
+"""Most windows that are tried; each reaches 1.5 times as far above 0 as the window before."""
+
+_MAX_TILT = 2**16
+"""Largest tilt, in units of 1 / top: a larger tilt would need a finer lattice."""
+
+_MAX_TAIL_SHARE = 1e-4
+"""Largest share of the profile that may lie above the window."""
+
+_LOG_WRAPPED = 15.0
+"""Tilted mass of about ``exp(-15)`` may lie outside the window and be wrapped around into it."""
+
+_LOG_NEGLIGIBLE = -300.0
+"""A profile below ``exp(-300)`` is only bounded, not computed."""
+
+_MAX_JUMPS = 1e-2
+"""Largest mean number of steps above half of the largest step, in a tilted sum."""
+
+# points of a standard normal variable and their weights, for the choice of the lattice alone
+_NORMAL_POINTS = np.linspace(-12.0, 12.0, 769)
+_NORMAL_WEIGHTS = np.exp(-(_NORMAL_POINTS**2) / 2) / np.sum(np.exp(-(_NORMAL_POINTS**2) / 2))
 
 
 class StepDistribution(Protocol):
-    """Distribution of the variable D of one step; see the module."""
+    """Distribution of the variable D of one step, as the module's docstring defines it."""
 
     @property
     def p(self) -> float:
@@ -62,19 +87,35 @@ class StepDistribution(Protocol):
     def calls(self, k: Floats) -> tuple[Floats, Floats]:
         """Return the mean excess ``E[(D - k)_+]`` at each k, and a bound of its rounding.
 
-        As the value of a call option with strike k.
+        The name is that of an option: a call with strike k has this value. Both arrays have the
+        shape of `k`.
         """
 
     def puts(self, k: Floats) -> tuple[Floats, Floats]:
         """Return the mean shortfall ``E[(k - D)_+]`` at each k, and a bound of its rounding."""
 
     def points(self) -> tuple[Floats, Floats]:
-        """Return values of D and their weights, an approximation for the choice of the lattice."""
+        """Return some values of D and their weights, which sum to 1.
+
+        The approximation serves the choice of lattice, window and tilt, and no bound.
+        """
 
 
 @dataclass(frozen=True)
 class GaussianPart:
-    """``p exp(-a^2/2) (u exp(a z) - v exp(-a z))``, which rises with a standard normal z."""
+    """Distribution of D for Gaussian noise.
+
+    ``D = p exp(-a^2/2) (u exp(a z) - v exp(-a z))``, which rises with the standard normal z.
+
+    Parameters
+    ----------
+    p
+        Probability that this step releases the record.
+    a
+        Largest movement of the noise by the record, in standard deviations.
+    u, v
+        Factors of the direction between neighbours, see the module's docstring.
+    """
 
     p: float
     a: float
@@ -82,9 +123,9 @@ class GaussianPart:
     v: float
 
     def points(self) -> tuple[Floats, Floats]:
-        up = self.u * np.exp(self.a * _Z)
-        down = self.v * np.exp(-self.a * _Z)
-        return self.p * exp(-(self.a**2) / 2) * (up - down), _DENSITY
+        up = self.u * np.exp(self.a * _NORMAL_POINTS)
+        down = self.v * np.exp(-self.a * _NORMAL_POINTS)
+        return self.p * exp(-(self.a**2) / 2) * (up - down), _NORMAL_WEIGHTS
 
     def calls(self, k: Floats) -> tuple[Floats, Floats]:
         z = self._root(k)
@@ -103,7 +144,16 @@ class GaussianPart:
     ) -> tuple[Floats, Floats]:
         """Return the mean of D beyond k, on one side, and a bound of its rounding.
 
-        `up`, `down` and `chance` are normal probabilities of X, X' and 1 on that side of the root.
+        Parameters
+        ----------
+        k
+            Values of D, shape (points,), as all arrays here.
+        z
+            The normal variable's value where D is k.
+        up, down, chance
+            ``E[X]``, ``E[X']`` and the probability, on one side of z.
+        sign
+            1 for D above k, -1 for D below k.
         """
         rise = self.p * self.u * up
         fall = self.p * self.v * down
@@ -132,9 +182,9 @@ class GaussianPart:
 class PurePart:
     """A distribution that dominates D if the record changes densities by at most ``exp(a)``.
 
-    Both X and X' are then between ``exp(-a)`` and ``exp(a)``; apart, each is largest in convex
-    order where it is only these, ``exp(a)`` with probability ``1 / (1 + exp(a))``, and not both are
-    ``exp(a)`` at once.
+    X and X' then lie between ``exp(-a)`` and ``exp(a)``. The largest distribution in convex order
+    takes only these two values for each, ``exp(a)`` with probability ``1 / (1 + exp(a))``, and
+    never ``exp(a)`` for both.
     """
 
     p: float
@@ -172,8 +222,9 @@ class PurePart:
 class EitherPart:
     """A distribution that dominates D if a step has one of two unknown kinds of noise.
 
-    Its `calls` at each point are the larger of both. Both have the same mean, so that these are the
-    calls of a distribution, and it is larger in convex order than either.
+    At each point, `calls` and `puts` return the larger value of both parts. Both parts have the
+    same mean, so these values belong to a distribution, which is larger in convex order than
+    either part.
     """
 
     first: StepDistribution
@@ -210,21 +261,32 @@ Parts = Sequence[tuple[StepDistribution, int]]
 """The distributions of steps, and the number of steps with each."""
 
 
-class _Guess:
-    """A guess of the sum from few points of each distribution, cut to a range.
+class _ApproximateSum:
+    """Approximation of the sum, by some points of each step, to choose lattice, window and tilt.
+
+    No bound rests on it.
+
+    Parameters
+    ----------
+    parts
+        Distributions of steps, and the number of steps with each.
+    offset
+        Constant that is added to the sum.
 
     Attributes
     ----------
     counts
-        Number of steps with each distribution.
+        Number of steps with each distribution, shape (parts,).
     deviation
         Standard deviation of the sum.
     gap
-        Distance of its mean below 0.
-    top, bottom
-        Largest and, negated, least step that is kept.
+        Distance of the mean of sum and offset below 0; 0 if it is above.
+    top
+        Largest value of a step on the lattice.
+    bottom
+        Smallest value of a step on the lattice, negated.
     theta
-        The tilt.
+        The tilt, at least 0.
     """
 
     def __init__(self, parts: Parts, offset: float) -> None:
@@ -235,7 +297,7 @@ class _Guess:
         variance = sum(count * step_variance for count, step_variance in step_variances)
         self.deviation = sqrt(variance)
         self.gap = max(0.0, -self.slope(0.0))
-        reach = self.gap + _WIDTH * self.deviation
+        reach = self.gap + _WINDOW_DEVIATIONS * self.deviation
         largest = max(0.0, *(float(np.max(values)) for values, _ in self._points))
         self.top = min(reach, largest)
         highest_sum = max(float(np.sum(self.counts)) * self.top + offset, 0.0)
@@ -248,7 +310,10 @@ class _Guess:
 
     @property
     def has_no_steps(self) -> bool:
-        """True if no guessed point is above 0: the distributions may be, far out."""
+        """True if `top` and `bottom` are 0: the points show no step to put on a lattice.
+
+        The distributions themselves may have values far out.
+        """
         return self.top == 0 and self.bottom == 0
 
     def cumulant(self, theta: float) -> float:
@@ -274,22 +339,25 @@ class _Guess:
         return tilted / np.sum(tilted)
 
     def _jumps(self, theta: float) -> float:
-        """Return the mean number of steps of a tilted sum that are above half of the top."""
-        chances = []
+        """Return the mean number of steps above half of `top`, in the sum with this tilt."""
+        probabilities = []
         for values, weights in self._points:
             tilted = self._tilted(values, weights, theta)
-            chances.append(np.sum(tilted[values > self.top / 2]))
-        return float(np.sum(self.counts * chances))
+            probabilities.append(np.sum(tilted[values > self.top / 2]))
+        return float(np.sum(self.counts * probabilities))
 
     def _tilt(self) -> float:
-        """Return the tilt at which the sum is 0 on average, or less if large steps decide."""
+        """Return the tilt at which sum and offset are 0 on average, or a smaller tilt.
+
+        It is smaller if the balance would rest on rare large steps.
+        """
         if self.slope(0.0) >= 0 or self.deviation == 0:
             return 0.0
         theta = self._balancing_tilt()
         has_one_step = np.sum(self.counts) == 1
-        if has_one_step or self._jumps(0.0) > _JUMPS / 2:  # no step is rare
+        if has_one_step or self._jumps(0.0) > _MAX_JUMPS / 2:  # no step is rare
             return theta
-        while self._jumps(theta) > _JUMPS:
+        while self._jumps(theta) > _MAX_JUMPS:
             theta *= 0.9
         return theta
 
@@ -299,7 +367,7 @@ class _Guess:
         high = 1 / self.deviation
         steepest = inf
         if self.top > 0:
-            steepest = _STEEPEST / self.top
+            steepest = _MAX_TILT / self.top
         steepest = min(steepest, 1e9 / self.deviation)
         while self.slope(high) < 0 and high < steepest:
             low = high
@@ -313,11 +381,15 @@ class _Guess:
         return high
 
     def interval(self) -> float:
-        """Return a lattice that adds little to the variance."""
+        """Return an interval of the lattice that adds little variance to the sum.
+
+        A lattice adds at most about ``interval^2 / 6`` to the variance of a step on average, and at
+        most about ``interval`` times its standard deviation.
+        """
         deviations = np.sqrt(self._variances())
-        allowed = _SHARE * float(np.sum(self.counts * deviations**2))
+        allowed = _VARIANCE_EXCESS * float(np.sum(self.counts * deviations**2))
         if self.theta:
-            allowed = min(allowed, 2 * _ADDED / self.theta**2)
+            allowed = min(allowed, 2 * _PROFILE_EXCESS / self.theta**2)
         interval = max(self.top, self.bottom)
         for _ in range(300):
             added = np.minimum(interval**2 / 6, interval * deviations)
@@ -327,53 +399,65 @@ class _Guess:
         return interval
 
     def window(self) -> tuple[float, float]:
-        """Return the distances above and below 0 that the tilted sum exceeds with little mass."""
-        reach = self.gap + _WIDTH * self.deviation
+        """Return distances above and below 0 that the tilted sum exceeds with little mass.
+
+        The window reaches some `_WINDOW_DEVIATIONS` from the mean. If that takes many points,
+        Chernoff's bounds at multiples of the tilt give a narrower window.
+        """
+        reach = self.gap + _WINDOW_DEVIATIONS * self.deviation
         theta = self.theta
         above = 1.5 * reach
         below = reach
-        if not theta or (above + below) / self.interval() < _FEWEST:
+        if not theta or (above + below) / self.interval() < _MIN_POINTS:
             return above, below
         log_mean = self.cumulant(theta)
         for share in (-1.0, 0.0, 0.4, 0.7):
-            fall = _BEYOND + self.cumulant(share * theta) - log_mean
+            fall = _LOG_WRAPPED + self.cumulant(share * theta) - log_mean
             below = min(below, fall / (theta * (1 - share)))
         largest = inf
         for factor in (1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0):
             rise = self.cumulant(factor * theta) - log_mean
-            log_bound = rise + log(theta) + _BEYOND
+            log_bound = rise + log(theta) + _LOG_WRAPPED
             end = above
             for _ in range(5):  # log(end) - factor * theta * end + log_bound = 0
                 end = max(1 / theta, (log(end) + log_bound) / (factor * theta))
             above = min(above, end)
             if factor > 1:  # what exceeds the window must not be wrapped around into it
-                largest = min(largest, (rise + _BEYOND) / (theta * (factor - 1)))
+                largest = min(largest, (rise + _LOG_WRAPPED) / (theta * (factor - 1)))
         return above, max(below, largest - above)
 
 
 def log_profile(parts: Parts, offset: float) -> float:
-    """Return an upper bound of ``log E[(S + offset)_+]``; see the module."""
-    guess = _Guess(parts, offset)
-    log_known = _log_known(parts, offset)
+    """Return an upper bound of ``log E[(S + offset)_+]``, the logarithm of the profile.
+
+    Parameters
+    ----------
+    parts
+        Distributions of the steps that add up to S, and the number of steps with each.
+    offset
+        Constant that is added to S.
+    """
+    guess = _ApproximateSum(parts, offset)
+    log_known = _log_public_allocation(parts, offset)
     if guess.has_no_steps:
         if log_known > -inf:
             return log_known
-        return _VANISHED
-    if guess.cumulant(guess.theta) < 2 * _VANISHED:
+        return _LOG_NEGLIGIBLE
+    if guess.cumulant(guess.theta) < 2 * _LOG_NEGLIGIBLE:
         return min(log_known, _log_chernoff(parts, guess))
     above, below = guess.window()
-    wished = min(guess.interval() or inf, (above + below) / _FEWEST)
-    wished = max(wished, guess.top / _MOST_OF_A_STEP)  # where only the largest steps decide
+    wished = min(guess.interval() or inf, (above + below) / _MIN_POINTS)
+    wished = max(wished, guess.top / _MAX_STEP_POINTS)  # where only the largest steps decide
     interval = 0.0
-    for _ in range(_MOST_WINDOWS):
-        coarser = max(wished, (above + below) / _MOST)
+    for _ in range(_MAX_WINDOWS):
+        coarser = max(wished, (above + below) / _MAX_POINTS)
         if coarser > interval:
             interval = coarser
             steps, tail = _lattice_steps(
                 parts, interval, min(guess.bottom, above + below), guess.top
             )
-        log_within, log_beyond = _sum(steps, guess, interval, above, below)
-        allowed_share = max(_CHARGED, _ADDED * (interval / wished) ** 2)
+        log_within, log_beyond = _log_mean_of_sum(steps, guess, interval, above, below)
+        allowed_share = max(_MAX_TAIL_SHARE, _PROFILE_EXCESS * (interval / wished) ** 2)
         if log_beyond <= log_within + log(allowed_share):
             break
         above *= 1.5
@@ -390,8 +474,12 @@ def _log(value: float) -> float:
     return -inf
 
 
-def _log_known(parts: Parts, offset: float) -> float:
-    """Return a bound of the logarithm for an allocation that the adversary knows."""
+def _log_public_allocation(parts: Parts, offset: float) -> float:
+    """Return a bound of the logarithm of the profile by an adversary who knows the allocation.
+
+    The positive part of a sum is at most the sum of the positive parts of the steps, each with its
+    share of the offset.
+    """
     total = sum(count * part.p for part, count in parts)
     mean = 0.0
     for part, count in parts:
@@ -400,9 +488,12 @@ def _log_known(parts: Parts, offset: float) -> float:
     return _log(mean)
 
 
-def _log_chernoff(parts: Parts, guess: _Guess) -> float:
-    """Return a bound by moments: x_+ is at most ``exp(theta x - 1) / theta``."""
-    interval = (guess.top + guess.bottom) / _FEWEST
+def _log_chernoff(parts: Parts, guess: _ApproximateSum) -> float:
+    """Return a bound of the logarithm of the profile by moments of the sum.
+
+    The positive part of x is at most ``exp(theta x - 1) / theta`` for every theta above 0.
+    """
+    interval = (guess.top + guess.bottom) / _MIN_POINTS
     steps, tail = _lattice_steps(parts, interval, guess.bottom, guess.top)
     with np.errstate(divide="ignore"):
         log_masses = [np.log(step.masses) for step in steps]
@@ -414,8 +505,8 @@ def _log_chernoff(parts: Parts, guess: _Guess) -> float:
             for x, log_mass in zip(points, log_masses, strict=True)
         ]
         log_moment = theta * guess.offset + float(np.sum(guess.counts * np.array(log_moments)))
-        least = min(least, max(_VANISHED, log_moment - log(theta) - 1))
-        if least == _VANISHED:
+        least = min(least, max(_LOG_NEGLIGIBLE, log_moment - log(theta) - 1))
+        if least == _LOG_NEGLIGIBLE:
             break
     return float(np.logaddexp(least, _log(tail)))
 
@@ -436,10 +527,23 @@ def _lattice_steps(
 def _lattice_step(
     part: StepDistribution, interval: float, bottom: int, top: int
 ) -> tuple[LossDistribution, float]:
-    """Return masses at ``interval * (-bottom, .., top)`` whose calls are those of D there.
+    """Return a distribution on the lattice whose `calls` equal those of D at lattice points.
 
-    A mass is the difference of two slopes, of puts below the mean and of calls above it. With them
-    the mean of D above the top.
+    The mass at a point is the difference of the slopes of calls on both sides. Below the mean it is
+    computed from puts, so that no mass is a difference of large numbers.
+
+    Parameters
+    ----------
+    part
+        Distribution of D.
+    interval
+        Interval of the lattice.
+    bottom, top
+        The lattice is ``interval * (-bottom, .., top)``.
+
+    Returns
+    -------
+    The distribution, and the mean excess of D above the top, which it does not hold.
     """
     k = interval * np.arange(-bottom, top + 1.0)
     values, weights = part.points()
@@ -464,10 +568,26 @@ def _lattice_step(
     return step, float(calls[-1] + call_errors[-1])
 
 
-def _sum(
-    steps: Sequence[LossDistribution], guess: _Guess, interval: float, above: float, below: float
+def _log_mean_of_sum(
+    steps: Sequence[LossDistribution],
+    guess: _ApproximateSum,
+    interval: float,
+    above: float,
+    below: float,
 ) -> tuple[float, float]:
-    """Return the logarithms of the mean within the window, and of a bound of the rest."""
+    """Return logarithms of the mean of the positive part in a window, and of a bound of the rest.
+
+    Parameters
+    ----------
+    steps
+        Distributions of the steps on the lattice.
+    guess
+        The tilt, the offset and the number of steps with each distribution.
+    interval
+        Interval of the lattice.
+    above, below
+        Distances of the window's ends from 0.
+    """
     theta = guess.theta
     size = scipy.fft.next_fast_len(ceil((above + below) / interval) + 2, real=True)
     log_moments = _log_moments(steps, theta * interval)
@@ -492,9 +612,9 @@ def _sum(
 
 
 def _log_beyond(
-    steps: Sequence[LossDistribution], guess: _Guess, interval: float, end: float
+    steps: Sequence[LossDistribution], guess: _ApproximateSum, interval: float, end: float
 ) -> float:
-    """Return a bound of the logarithm of the mean above the end of the window."""
+    """Return a bound of the logarithm of the positive part's mean above the window's end."""
     if end <= 0:
         return inf
     least = inf

@@ -1,8 +1,9 @@
-"""Privacy loss distributions on a grid, from the profile of a dominating pair.
+"""Privacy loss distributions on a grid, from the hockey-stick profile of a dominating pair.
 
-All of them are connect-the-dots discretisations (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi
-2022): the profile is exact on the grid and an upper bound between. Each mass is raised by a bound
-of its rounding, and what is cut off is moved to a larger loss, so that no error lowers epsilon.
+`losses_of` is called by the composer (`_compose`) for each kind of round. The distributions are
+connect-the-dots discretisations (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022): the profile
+is exact on the grid and an upper bound between. Each mass is raised by a bound of its rounding, and
+mass that is cut off is moved to a larger loss. So no error lowers epsilon.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from dpmesh.accounting._arguments import Floats
 
 UNIT = 2.0**-53
-"""Relative rounding of one operation."""
+"""Unit roundoff of float64: the largest relative error of one operation."""
 
 
 class Grid(NamedTuple):
@@ -36,7 +37,17 @@ class Grid(NamedTuple):
 
 
 class PositiveMasses(NamedTuple):
-    """Masses at the losses h, 2h, ... and at infinity; `added` is the rounding included in them."""
+    """Distribution of the positive losses in one direction between neighbours.
+
+    Attributes
+    ----------
+    masses
+        Masses at the losses h, 2h, ..., with a bound of the rounding of each included.
+    infinite
+        Mass at infinite loss.
+    added
+        Sum of the bounds of rounding that are included in `masses`.
+    """
 
     masses: Floats
     infinite: float
@@ -46,7 +57,8 @@ class PositiveMasses(NamedTuple):
 class LossDistribution(NamedTuple):
     """Distribution of a privacy loss on a grid.
 
-    ``masses[i]`` is the mass at the loss ``(first + i) * interval``, `infinite` that at infinity.
+    ``masses[i]`` is the mass at the loss ``(first + i) * interval``. `infinite` is the mass at
+    infinite loss.
     """
 
     first: int
@@ -60,27 +72,41 @@ class LossDistribution(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """A hockey-stick profile at the losses 0, h, 2h, ..., and a bound of the rounding of each."""
+    """A hockey-stick profile at given losses, such as 0, h, 2h, ..., with bounds of its rounding.
+
+    Both arrays have the shape (losses,).
+    """
 
     values: Floats
     errors: Floats
 
 
 def losses_of(profiles: Sequence[Profile], grid: Grid) -> tuple[LossDistribution, ...]:
-    """Return the loss distribution in each direction, from the profile in each."""
+    """Return the loss distribution in each direction between neighbours.
+
+    Parameters
+    ----------
+    profiles
+        The profile in each direction, at the losses 0, h, 2h, ..; one if both are the same.
+    grid
+        The grid of losses.
+    """
     directions = [_positive_masses(profile, grid) for profile in profiles]
-    opposites = directions[::-1]
+    opposites = directions[::-1]  # a single direction is its own opposite
     pairs = zip(directions, opposites, strict=True)
     return tuple(_joined(direction, opposite, grid) for direction, opposite in pairs)
 
 
 def _positive_masses(profile: Profile, grid: Grid) -> PositiveMasses:
-    """Return the masses of the distribution with this profile at 0, h, 2h, ..."""
+    """Return the masses at positive losses of the distribution with this profile at 0, h, 2h, ..
+
+    The longest tail with a mass of at most ``grid.negligible`` is moved to infinite loss.
+    """
     values, errors = profile
     if values.size < 2:
         return PositiveMasses(np.zeros(0), float(np.sum(values + errors)), 0.0)
-    # The fall of the profile up to the loss k h is (1 - exp(-h)) times the mass there, plus exp(-h)
-    # times the next fall.
+    # The fall of the profile from (k - 1) h to k h, falls[k - 1], is (1 - exp(-h)) times the mass
+    # at k h, plus exp(-h) times the next fall.
     falls = -np.diff(values)
     step = -expm1(-grid.interval)  # 1 - exp(-h)
     next_falls = np.append(falls[1:], 0)
@@ -106,9 +132,10 @@ def _tail_sums(masses: Floats) -> Floats:
 
 
 def _joined(direction: PositiveMasses, opposite: PositiveMasses, grid: Grid) -> LossDistribution:
-    """Join the masses at positive losses with the other direction's mirror image.
+    """Join the masses at positive and negative losses to the distribution of one direction.
 
-    The mirror image has exp(-loss) times the mass, so no mass is a difference of numbers near 1.
+    The mass at the loss -x is ``exp(-x)`` times the opposite direction's mass at x. So no mass is a
+    difference of numbers near 1. The loss 0 gets the rest of the probability.
     """
     masses, infinite, added = direction
     opposite_indices = np.arange(1, opposite.masses.size + 1)

@@ -1,7 +1,8 @@
-"""Calibration: the noise that a budget needs, and the number of rounds that it allows.
+"""Calibration: the least noise that keeps a privacy budget, and the most rounds that keep it.
 
-Both are found by bracketing, and the end that keeps the budget is returned: the epsilon of the
-result does not exceed the target and is within ``1e-6 * min(1, target)`` of it.
+Each search keeps a bracket of two values, one that keeps the budget (`sufficient` noise) and one
+that exceeds it (`insufficient` noise). It returns the end that keeps the budget. The epsilon of
+calibrated noise is within ``1e-6 * min(1, target)`` of the target, unless epsilon jumps there.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from dpmesh.accounting.sampled import Accountant, Curve, sampled_epsilon, sample
 _TOLERANCE = 5e-7
 """Distance from the target below which an epsilon ends the search; relative for targets below 1."""
 
-_NARROWEST = 1e-13
+_MIN_BRACKET_WIDTH = 1e-13
 """Relative width of a bracket of noise scales that is not narrowed further, near rounding."""
 
-_RANGE = 1e12
+_MAX_FACTOR = 1e12
 """Factor between the first guess and the noise scales that are tried, to either side."""
 
 
@@ -77,23 +78,23 @@ def calibrate_noise(
     guess = positive("guess", guess)
     at_guess = _Evaluation(guess, epsilon_of(guess))
     stride = _stride(at_guess.epsilon, target_epsilon)
-    enough = short = at_guess
-    while not enough.epsilon <= target_epsilon:
-        short = enough
-        noise = enough.noise * stride
+    sufficient = insufficient = at_guess
+    while not sufficient.epsilon <= target_epsilon:
+        insufficient = sufficient
+        noise = sufficient.noise * stride
         stride = min(2.0, stride * stride)
-        if noise > guess * _RANGE:
-            _fail_above(target_epsilon, at_guess.epsilon, enough.epsilon)
-        enough = _Evaluation(noise, epsilon_of(noise))
-    while short.epsilon <= target_epsilon:
-        enough = short
-        noise = short.noise / stride
+        if noise > guess * _MAX_FACTOR:
+            _fail_above(target_epsilon, at_guess.epsilon, sufficient.epsilon)
+        sufficient = _Evaluation(noise, epsilon_of(noise))
+    while insufficient.epsilon <= target_epsilon:
+        sufficient = insufficient
+        noise = insufficient.noise / stride
         stride = min(2.0, stride * stride)
-        if noise < guess / _RANGE:
-            expectation = f"less than {enough.epsilon}, which it costs however little the noise"
+        if noise < guess / _MAX_FACTOR:
+            expectation = f"less than {sufficient.epsilon}, which it costs however little the noise"
             fail("target_epsilon", expectation, target_epsilon)
-        short = _Evaluation(noise, epsilon_of(noise))
-    return _narrow(epsilon_of, target_epsilon, short, enough)
+        insufficient = _Evaluation(noise, epsilon_of(noise))
+    return _narrow(epsilon_of, target_epsilon, insufficient, sufficient)
 
 
 class _Evaluation(NamedTuple):
@@ -115,7 +116,11 @@ def _fail_above(target_epsilon: float, at_guess: float, at_largest: float) -> No
 
 
 def _stride(epsilon: float, target: float) -> float:
-    """Return a factor of noise, at most 2, that should lead from this epsilon beyond the target."""
+    """Return a factor of the noise, at most 2, that should move epsilon beyond the target.
+
+    If epsilon falls about with the inverse of the noise, their ratio would reach the target, and
+    its square passes the target.
+    """
     if not 0 < epsilon < inf:
         return 2.0
     ratio = max(epsilon / target, target / epsilon, 1.001)
@@ -123,33 +128,38 @@ def _stride(epsilon: float, target: float) -> float:
 
 
 def _narrow(
-    epsilon_of: Callable[[float], float], target: float, short: _Evaluation, enough: _Evaluation
+    epsilon_of: Callable[[float], float],
+    target: float,
+    insufficient: _Evaluation,
+    sufficient: _Evaluation,
 ) -> float:
-    """Narrow ``short < noise <= enough`` by the secant through the last two points, in logarithms.
+    """Narrow ``insufficient < noise <= sufficient`` and return the sufficient noise.
 
-    Where that leaves the bracket, and every fifth time, the bracket is halved instead.
+    The next noise is that of the secant through the last two evaluations, in logarithms of noise
+    and epsilon. Where the secant leaves the bracket, and every fifth time, it is the geometric mean
+    of the bracket's ends.
     """
     tolerance = _TOLERANCE * min(1, target)
     log_target = log(target - 0.5 * tolerance)
-    previous = short
-    last = enough
+    previous = insufficient
+    last = sufficient
     for turn in count(1):
-        is_narrow = enough.noise <= short.noise * (1 + _NARROWEST)
-        if enough.epsilon >= target - tolerance or is_narrow:
+        is_narrow = sufficient.noise <= insufficient.noise * (1 + _MIN_BRACKET_WIDTH)
+        if sufficient.epsilon >= target - tolerance or is_narrow:
             break
-        geometric_middle = sqrt(short.noise) * sqrt(enough.noise)
+        geometric_middle = sqrt(insufficient.noise) * sqrt(sufficient.noise)
         noise = geometric_middle
         if turn % 5 != 0:
             noise = _secant(previous, last, log_target)
-        if not short.noise < noise < enough.noise:
+        if not insufficient.noise < noise < sufficient.noise:
             noise = geometric_middle
         previous = last
         last = _Evaluation(noise, epsilon_of(noise))
         if last.epsilon <= target:
-            enough = last
+            sufficient = last
         else:
-            short = last
-    return enough.noise
+            insufficient = last
+    return sufficient.noise
 
 
 def _secant(first: _Evaluation, second: _Evaluation, log_target: float) -> float:
@@ -160,9 +170,9 @@ def _secant(first: _Evaluation, second: _Evaluation, log_target: float) -> float
     log_second = log(second.epsilon)
     if log_first == log_second:
         return nan
-    share = (log_target - log_second) / (log_first - log_second)
-    share = min(max(share, -9), 9)  # beyond 9 lies outside any bracket
-    return second.noise * exp(share * log(first.noise / second.noise))
+    relative_position = (log_target - log_second) / (log_first - log_second)
+    relative_position = min(max(relative_position, -9), 9)  # beyond 9 lies outside any bracket
+    return second.noise * exp(relative_position * log(first.noise / second.noise))
 
 
 def poisson_gaussian_noise_to_sensitivity(
@@ -277,16 +287,16 @@ def affordable_rounds(
     """
     target_epsilon = positive("target_epsilon", target_epsilon)
     at_most = integer("at_most", at_most, at_least=1)
-    enough = 0
+    affordable = 0
     too_many = 1
     while too_many <= at_most and epsilon_of(too_many) <= target_epsilon:
-        enough = too_many
+        affordable = too_many
         too_many = 2 * too_many
     if too_many > at_most:
         if epsilon_of(at_most) <= target_epsilon:
             return at_most
         too_many = at_most
-    first_above = bisect_right(range(too_many), target_epsilon, enough + 1, key=epsilon_of)
+    first_above = bisect_right(range(too_many), target_epsilon, affordable + 1, key=epsilon_of)
     return first_above - 1
 
 
@@ -299,14 +309,17 @@ def _sampled_noise(
     target_epsilon: float,
     target_delta: float,
 ) -> float:
-    """Return the least factor of the rounds' relative noise that keeps the budget."""
+    """Return the least factor of the rounds' relative noise that keeps the budget.
+
+    The search starts from the noise that the Rényi curve needs, which is fast to compute.
+    """
     target_epsilon = positive("target_epsilon", target_epsilon)
     target_delta = open_probability("target_delta", target_delta)
     one_of("accountant", accountant, get_args(Accountant))
     rate, relative_noise, counts = rounds
     if not np.any(counts):
         fail("count", "at least 1 round", counts)
-    # where the rounds together cost about as much as one Gaussian release with this budget
+    # a guess: the rounds together have about the mu of one Gaussian release with this budget
     single_noise = analytic_gaussian_noise_to_sensitivity(
         target_epsilon=target_epsilon, target_delta=target_delta
     )
@@ -336,11 +349,21 @@ def _sampled_noise(
 def _noise_by_curve(
     guarantee: Callable[[float, Sequence[float]], RdpGuarantee], target_epsilon: float, noise: float
 ) -> float:
-    """Calibrate at one order, then look for a better order at that noise, until there is none.
+    """Return about the least noise for which the best Rényi order keeps the budget.
 
-    Each order alone proves the budget, so each step can only lower the noise.
+    It calibrates the noise at one order, then looks for a better order at this noise, until no
+    order is better. Each order alone proves the budget, so each step can only lower the noise.
+
+    Parameters
+    ----------
+    guarantee
+        Function from a factor of the noise and Rényi orders to the guarantee of the best order.
+    target_epsilon
+        Largest epsilon.
+    noise
+        Factor at which the search starts.
     """
-    largest_noise = noise * _RANGE
+    largest_noise = noise * _MAX_FACTOR
     best = best_order(partial(guarantee, noise))
     while best.epsilon > target_epsilon:
         if noise > largest_noise:
