@@ -1,12 +1,14 @@
-"""Dominating pairs of Poisson samples, for other neighbours than a secret unit more or less.
+"""Dominating pairs of Poisson sampling under replace-one, and with published sizes of samples.
+
+`_pairs.Poisson` is the usual pair, for a unit that is added or removed and a secret sample.
 
 Write ``N(x)`` for the normal distribution of mean x and deviation s (the noise ratio), `Phi` for
 the distribution function of ``N(0)`` with s = 1, q for the sampling rate, and ``H_e(P || Q)`` for
 the hockey-stick divergence ``sup over S of P(S) - exp(e) Q(S)`` at a loss e.
 
-One unit differs between neighbours. Given which other units are sampled, the two noisy sums differ
-by one shift, in the direction of the unit's contribution. `H_e` is jointly convex, so a bound of it
-that holds for every such sample of the others also holds on average over them.
+One unit differs between neighbours. Given the sample of the other units, the two noisy sums differ
+by one shift, in the direction of the unit's contribution. `H_e` is jointly convex: a bound that
+holds given every sample of the other units also holds on average over these samples.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _LARGEST_EXPONENT = 700.0
 """Up to here the exponential function does not overflow."""
 
 _OTHER_UNITS = 40
-"""Rounding of a profile, in units, beside that of its tails; it is multiplied by 8.
+"""Rounding of a profile apart from the rounding of its tails, in `UNIT`; it is multiplied by 8.
 
 A tail of a normal distribution at d deviations is off by about d^2 units. The other dozen of
 operations (logarithm, two tails, products, a difference) are off by one or two units each. A trial
@@ -40,11 +42,11 @@ a threshold is 0) found at most 9% of the errors that result.
 
 @dataclass(frozen=True)
 class PublishedSample(DominatingPair):
-    """A Poisson sample under replace-one, as if the members of the sample were published.
+    """Poisson sampling under replace-one, as if the members of the sample were published.
 
-    With probability q the differing unit is in the sample, and its replacement moves the sum by the
-    sensitivity; otherwise nothing differs. At losses of at least 0 the profile is therefore q times
-    that of a release of all data. Only the sensitivity to replacing a unit needs to be known.
+    With probability q the differing unit is in the sample, and its replacement moves the sum by at
+    most the sensitivity. Otherwise nothing differs. So at losses of at least 0 the profile is q
+    times the profile of a release of all data. Only the sensitivity to replacing a unit is used.
     """
 
     def profiles(
@@ -157,14 +159,14 @@ def _log_k(rate: float, noise_ratio: float) -> float:
 
 
 class _Sizes(NamedTuple):
-    """Sizes of a Poisson sample that are likely, and the probability of all others."""
+    """Likely sizes of a Poisson sample, and the probability of all other sizes."""
 
     sizes: Floats
     """Consecutive sizes below the population, shape (sizes,)."""
     probabilities: Floats
     """The probability of each size without the unit, rounded up, shape (sizes,)."""
     outside: float
-    """The probability of all other sizes, the larger of that with and without the unit."""
+    """Probability of all other sizes, with or without the unit, whichever is larger."""
 
 
 @dataclass(frozen=True)

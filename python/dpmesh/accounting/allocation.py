@@ -1,8 +1,13 @@
-"""Random allocation: each unit takes part in one release of many, at a time that is secret.
+"""Random allocation: each unit takes part in one release of many, drawn in secret.
 
-The proof is on the page "Random allocation". For Gaussian noise, the profile computed is
-that of data which attain it: gradients of full length in opposite directions, or one that is there
-or not. For any step of pure differential privacy, it is a bound. `_allocated` has the numbers.
+- A *pass* is a group of releases; each unit draws one of them, independently. A *step* is one
+  release of a pass. A *share* is the probability with which a unit draws a step.
+- A *public allocation* is one whose draws the adversary knows: it has no amplification.
+- *pure* names releases of pure DP, such as releases with Laplace noise.
+
+For Gaussian noise some data attain the profile: gradients of full length in opposite directions, or
+one gradient that is there or not. For steps of pure DP the profile is an upper bound. `_allocated`
+computes the profile. Proof: the page "Random allocation".
 """
 
 from __future__ import annotations
@@ -46,39 +51,45 @@ Shares = tuple[tuple[float, float, int], ...]
 """Kinds of steps: share of the records, noise relative to the other steps', and their number."""
 
 
-_POINTS = 160  # of a profile that is composed with others
+_PROFILE_POINTS = 160
+"""Intervals of a profile that is composed with other passes or releases."""
+
 _TOLERANCE = 1e-8
-_FIRST = 1 / 16  # epsilon that is tried first
+"""Tolerance of searches for epsilon (relative above 1) and, relative, for the noise."""
 
+_FIRST_EPSILON = 1 / 16
+"""Epsilon at which the search for the smallest epsilon starts."""
 
-_LARGEST_SHIFT = 16.0
+_MAX_GAUSSIAN_SHIFT = 16.0
+_MAX_PURE_SHIFT = 30.0
+_MAX_EPSILON = 340.0
+"""Beyond one of these three, an allocation counts as public, so that numbers stay in range.
 
-_LARGEST_PURE = 30.0
-
-_LARGEST_EPSILON = 340.0
-"""Beyond these each round is charged as if it was public, so that numbers stay in range.
-
-They are the scales of Gaussian and of Laplace noise by which a record moves it, and an epsilon plus
-12 deviations of the loss. An allocation saves about the logarithm of the number of rounds, and
-epsilon is then at least 130 for Gaussian noise.
+The shifts are the movement of the noise by a record, in scales of Gaussian or Laplace noise. The
+epsilon includes 12 standard deviations of the loss. An allocation saves about the logarithm of the
+number of rounds, and epsilon is then at least 130 for Gaussian noise.
 """
 
 
 @dataclass(frozen=True)
 class Allocation(DominatingPair):
-    """The dominating pair of the releases of one pass, by the noise ratio of a noise of 1.
+    """The dominating pair of all releases of one pass.
+
+    Methods accept a noise ratio; the noise ratio of a step is this number times the step's relative
+    noise in `shares`. They ignore the sampling rate.
 
     Parameters
     ----------
     law
-        Law of Gaussian noise, or of Laplace noise for all releases of pure differential privacy.
+        `GAUSSIAN`, or `LAPLACE` for any releases of pure DP.
     shares
-        Kinds of steps: see `Shares`.
+        Kinds of steps: share of the records, relative noise, and number of steps.
     relation
-        The neighbouring relation.
+        Neighbouring relation.
     pure
-        Where releases of pure privacy are among Gaussian ones: their noise ratio, relative to that
-        of the Gaussian ones; None if all are of one kind. Each step counts as the worse of both.
+        If a pass has both Gaussian releases and releases of pure DP: noise ratio of the pure
+        releases over the noise ratio of the Gaussian releases. Each step then counts as the worse
+        of both kinds. None if all steps are of one kind.
     """
 
     shares: Shares = ()
@@ -89,21 +100,23 @@ class Allocation(DominatingPair):
     def profiles(
         self, rate: float, noise_ratio: float, losses: Floats, negligible: float
     ) -> Profiles:
-        """Return the profile of a pass in each direction, exact at some points, by chords between.
+        """Return the profile of a pass in each direction, by interpolation.
 
-        Beyond the last of them it is taken to be constant, and at most `negligible`.
+        It is computed at some losses. Between them it is linear in exp(loss), an upper bound as the
+        profile is convex. Beyond the last of these losses it counts as constant, at most about
+        `negligible`.
         """
         profiles = []
         for direction in self._directions:
-            points, profile = _known_points(self, direction, noise_ratio, max(negligible, 1e-290))
+            points, profile = _profile_points(self, direction, noise_ratio, max(negligible, 1e-290))
             with np.errstate(over="ignore"):
                 values = np.interp(np.exp(losses), np.exp(points), profile)
             profiles.append(Profile(values, 16 * UNIT * values))
         return tuple(profiles)
 
     def largest(self, rate: Floats, noise_ratio: Floats, deviations: FloatOrFloats) -> Floats:
-        """Return the largest loss, that of an allocation which the adversary knows."""
-        least_noise = noise_ratio * self._least
+        """Return the largest loss of a public allocation, which bounds the loss of a secret one."""
+        least_noise = noise_ratio * self._smallest_relative_noise
         largest = self.law.largest(least_noise, deviations)
         if self.pure is None:
             return largest
@@ -132,11 +145,11 @@ class Allocation(DominatingPair):
         def log_delta_at(epsilon: float) -> float:
             return self.log_delta(epsilon, noise_ratio)
 
-        return _smallest_epsilon(log_delta_at, delta, self.known(noise_ratio, delta))
+        return _smallest_epsilon(log_delta_at, delta, self.public_epsilon(noise_ratio, delta))
 
-    def known(self, noise_ratio: float, delta: float) -> float:
-        """Return the epsilon of an allocation that the adversary knows."""
-        least_noise = noise_ratio * self._least
+    def public_epsilon(self, noise_ratio: float, delta: float) -> float:
+        """Return the epsilon of a public allocation: an upper bound."""
+        least_noise = noise_ratio * self._smallest_relative_noise
         if self.law.has_atom:
             return 1 / least_noise
         gaussian = gdp_epsilon(delta=delta, mu=1 / least_noise)
@@ -145,13 +158,13 @@ class Allocation(DominatingPair):
         return max(gaussian, 1 / (least_noise * self.pure))
 
     @property
-    def _least(self) -> float:
-        """The least noise of a step, relative to the noise ratio."""
+    def _smallest_relative_noise(self) -> float:
+        """Relative noise of the step with the least noise."""
         return min(relative_noise for _, relative_noise, _ in self.shares)
 
-    def _log_known_profile(self, epsilon: float, noise_ratio: float) -> float:
-        """Return the logarithm of delta of an allocation that the adversary knows."""
-        least_noise = noise_ratio * self._least
+    def _log_public_profile(self, epsilon: float, noise_ratio: float) -> float:
+        """Return the logarithm of delta of a public allocation: an upper bound."""
+        least_noise = noise_ratio * self._smallest_relative_noise
         laws = [(self.law, least_noise)]
         if self.pure is not None:
             laws.append((LAPLACE, least_noise * self.pure))
@@ -166,22 +179,26 @@ class Allocation(DominatingPair):
 
     @property
     def _shift(self) -> float:
-        """Largest norm of a record's part over the sensitivity."""
+        """Largest norm of one unit's contribution over the sensitivity."""
         if self.relation == "replace_one":
             return 0.5
         return 1.0
 
     @property
     def _directions(self) -> tuple[str, ...]:
-        """Directions between neighbours."""
+        """Names of the directions between neighbours; one where both have the same profile."""
         if self.relation == "replace_one":
             return ("replace",)
         return ("remove", "add")
 
     def log_profile(self, direction: str, epsilon: float, noise_ratio: float) -> float:
-        """Return an upper bound of the logarithm of delta in one direction."""
-        if self._is_hardly_hidden(epsilon, noise_ratio):
-            return self._log_known_profile(epsilon, noise_ratio)
+        """Return an upper bound of the logarithm of delta in one direction.
+
+        The sum of `_allocated` has the factors u and v and the offset of the direction. A unit that
+        may take part in no release adds ``u - v`` with this probability.
+        """
+        if self._counts_as_public(epsilon, noise_ratio):
+            return self._log_public_profile(epsilon, noise_ratio)
         factor = exp(epsilon)
         if direction == "replace":
             u = 1.0
@@ -204,7 +221,10 @@ class Allocation(DominatingPair):
         return log_profile(parts, offset + never_released * (u - v))
 
     def _step(self, share: float, noise_ratio: float, u: float, v: float) -> StepDistribution:
-        """Return a distribution that dominates a step with this noise ratio."""
+        """Return a distribution that dominates a step with this share and noise ratio.
+
+        `u` and `v` are the factors of the direction, see `_allocated`.
+        """
         shift = self._shift / noise_ratio
         if self.law.has_atom:
             return PurePart(share, shift, u, v)
@@ -213,9 +233,9 @@ class Allocation(DominatingPair):
             return gaussian
         return EitherPart(gaussian, PurePart(share, shift / self.pure, u, v))
 
-    def _is_hardly_hidden(self, epsilon: float, noise_ratio: float) -> bool:
-        """Return True if a record moves the noise so far that random allocation hardly hides it."""
-        shift = self._shift / (noise_ratio * self._least)
+    def _counts_as_public(self, epsilon: float, noise_ratio: float) -> bool:
+        """Return True if a record moves the noise so far that allocation hardly hides its step."""
+        shift = self._shift / (noise_ratio * self._smallest_relative_noise)
         gaussian_shift = shift
         pure_shift = 0.0
         if self.law.has_atom:
@@ -223,38 +243,43 @@ class Allocation(DominatingPair):
             pure_shift = shift
         elif self.pure is not None:
             pure_shift = shift / self.pure
-        is_far = gaussian_shift > _LARGEST_SHIFT or pure_shift > _LARGEST_PURE
-        return is_far or epsilon + 12 * gaussian_shift > _LARGEST_EPSILON
+        is_far = gaussian_shift > _MAX_GAUSSIAN_SHIFT or pure_shift > _MAX_PURE_SHIFT
+        return is_far or epsilon + 12 * gaussian_shift > _MAX_EPSILON
 
 
 @lru_cache(maxsize=64)
-def _known_points(
+def _profile_points(
     pair: Allocation, direction: str, noise_ratio: float, negligible: float
 ) -> tuple[Floats, Floats]:
-    """Return losses, and a profile there, until it is negligible."""
+    """Return losses from 0 on, and the profile there, up to the loss where it is `negligible`."""
 
     def log_profile_at(epsilon: float) -> float:
         return min(0.0, pair.log_profile(direction, epsilon, noise_ratio))
 
-    known_epsilon = pair.known(noise_ratio, negligible)
+    known_epsilon = pair.public_epsilon(noise_ratio, negligible)
     end = _smallest_epsilon(log_profile_at, negligible, known_epsilon)
-    points = np.linspace(0, end, _POINTS + 1)
+    points = np.linspace(0, end, _PROFILE_POINTS + 1)
     log_profile_values = [log_profile_at(float(point)) for point in points]
     return points, np.exp(log_profile_values)
 
 
-def _smallest_epsilon(log_delta: Callable[[float], float], delta: float, most: float) -> float:
-    """Return the least epsilon, up to `most`, at which `log_delta` is at most ``log(delta)``."""
+def _smallest_epsilon(
+    log_delta: Callable[[float], float], delta: float, upper_bound: float
+) -> float:
+    """Return the least epsilon in [0, `upper_bound`] with ``log_delta(epsilon) <= log(delta)``.
+
+    `upper_bound` is returned if no smaller epsilon is found.
+    """
     target = log(delta)
     if log_delta(0.0) <= target:
         return 0.0
     low = 0.0
-    high = min(most, _FIRST)
-    while high < most and log_delta(high) > target:
+    high = min(upper_bound, _FIRST_EPSILON)
+    while high < upper_bound and log_delta(high) > target:
         low = high
-        high = min(most, 2 * high)
-    if high > _LARGEST_EPSILON or log_delta(high) > target:
-        return most
+        high = min(upper_bound, 2 * high)
+    if high > _MAX_EPSILON or log_delta(high) > target:
+        return upper_bound
     tolerance = _TOLERANCE * min(1.0, high)
 
     def excess(epsilon: float) -> float:
@@ -262,14 +287,14 @@ def _smallest_epsilon(log_delta: Callable[[float], float], delta: float, most: f
 
     epsilon = float(scipy.optimize.brentq(excess, low, high, xtol=tolerance))
     while log_delta(epsilon) > target:
-        epsilon = min(most, epsilon + tolerance)
+        epsilon = min(upper_bound, epsilon + tolerance)
         tolerance *= 2
     return epsilon
 
 
 @lru_cache(maxsize=256)
 def allocated_epsilon(pair: Allocation, delta: float, noise_ratio: float) -> float:
-    """Return the epsilon of one pass, see `Allocation.epsilon`."""
+    """Return the epsilon of one pass, as `Allocation.epsilon`; results are cached."""
     return pair.epsilon(delta, noise_ratio)
 
 
@@ -316,7 +341,9 @@ def random_allocation_delta(
     ValueError
         If an argument is out of its range, or the lengths differ.
     """
-    pair, noise_ratio = _pass(noise_to_sensitivity, rounds, shares, neighboring_relation, noise)
+    pair, noise_ratio = _pair_of_pass(
+        noise_to_sensitivity, rounds, shares, neighboring_relation, noise
+    )
     epsilon = non_negative("epsilon", epsilon)
     return exp(pair.log_delta(epsilon, noise_ratio))
 
@@ -349,10 +376,12 @@ def random_allocation_epsilon(
     ValueError
         If an argument is out of its range, or the lengths differ.
     """
-    pair, noise_ratio = _pass(noise_to_sensitivity, rounds, shares, neighboring_relation, noise)
+    pair, noise_ratio = _pair_of_pass(
+        noise_to_sensitivity, rounds, shares, neighboring_relation, noise
+    )
     integer("cycles", cycles, at_least=1)
     if noise == "laplace" and probability("delta", delta, one=False) == 0:
-        return cycles / (noise_ratio * pair._least)
+        return cycles / (noise_ratio * pair._smallest_relative_noise)
     return _epsilon(pair, open_probability("delta", delta), noise_ratio, cycles)
 
 
@@ -410,9 +439,9 @@ def random_allocation_noise_to_sensitivity(
     epsilon = positive("target_epsilon", target_epsilon)
     delta = open_probability("target_delta", target_delta)
     positives("relative_noise", relative_noise)
-    pair, scale = _pass(relative_noise, rounds, shares, neighboring_relation, noise)
+    pair, scale = _pair_of_pass(relative_noise, rounds, shares, neighboring_relation, noise)
     integer("cycles", cycles, at_least=1)
-    known_noise = 1 / (scale * pair._least)
+    known_noise = 1 / (scale * pair._smallest_relative_noise)
     if noise == "gaussian":
         known_noise *= analytic_gaussian_noise_to_sensitivity(
             target_epsilon=epsilon, target_delta=delta
@@ -425,7 +454,7 @@ def random_allocation_noise_to_sensitivity(
             return _epsilon(pair, delta, factor * scale, cycles)
 
         return calibrate_noise(epsilon_of, target_epsilon=epsilon, guess=known_noise)
-    inner_epsilon = epsilon - 2.5e-7 * min(1.0, epsilon)
+    inner_epsilon = epsilon - 2.5e-7 * min(1.0, epsilon)  # room for the tolerance of epsilon
     total_square = sum(count * share**2 for share, _, count in pair.shares)
     guess = max(known_noise * sqrt(total_square), min(known_noise, 0.25))
 
@@ -436,19 +465,22 @@ def random_allocation_noise_to_sensitivity(
 
 
 def _least_noise(log_delta: Callable[[float], float], target: float, guess: float) -> float:
-    """Return the least noise at which `log_delta` is at most a target."""
-    enough = short = guess
-    while log_delta(enough) > target:
-        short = enough
-        enough *= 1.3
-    while short == enough or log_delta(short) <= target:
-        enough = short
-        short /= 1.3
+    """Return the least noise at which `log_delta` is at most a target.
+
+    `log_delta` must not increase with the noise. The search starts at `guess`.
+    """
+    sufficient = insufficient = guess
+    while log_delta(sufficient) > target:
+        insufficient = sufficient
+        sufficient *= 1.3
+    while insufficient == sufficient or log_delta(insufficient) <= target:
+        sufficient = insufficient
+        insufficient /= 1.3
 
     def excess(log_noise: float) -> float:
         return log_delta(exp(log_noise)) - target
 
-    log_noise = scipy.optimize.brentq(excess, log(short), log(enough), xtol=_TOLERANCE)
+    log_noise = scipy.optimize.brentq(excess, log(insufficient), log(sufficient), xtol=_TOLERANCE)
     noise = exp(log_noise)
     step = _TOLERANCE
     while log_delta(noise) > target:
@@ -465,14 +497,18 @@ def _epsilon(pair: Allocation, delta: float, noise_ratio: float, cycles: int) ->
     return composed_epsilon(delta, passes)
 
 
-def _pass(
+def _pair_of_pass(
     noise_to_sensitivity: npt.ArrayLike,
     rounds: int | None,
     shares: npt.ArrayLike | None,
     relation: NeighboringRelation,
     noise: Noise,
 ) -> tuple[Allocation, float]:
-    """Return the pair of a pass, and the noise ratio that its steps' noise is relative to."""
+    """Return the dominating pair of a pass, and the noise ratio of the step with the least noise.
+
+    The relative noise of steps in the pair is 1 for this step. Arguments are checked here: exactly
+    one of `rounds` and `shares` must be given.
+    """
     one_of("neighboring_relation", relation, get_args(NeighboringRelation))
     one_of("noise", noise, get_args(Noise))
     if (rounds is None) == (shares is None):
@@ -505,7 +541,7 @@ def _pass(
 
 
 def share_array(shares: npt.ArrayLike) -> Floats:
-    """Return probabilities of releases, which sum to at most 1."""
+    """Return the probabilities of a pass's releases, which sum to at most 1, shape (releases,)."""
     expectation = "numbers in (0, 1] whose sum is at most 1"
     array = np.atleast_1d(numbers("shares", shares, expectation))
     if array.ndim > 1 or array.size == 0:

@@ -1,10 +1,13 @@
-"""Epsilon of discrete Gaussian releases, a little above that of Gaussian ones.
+"""Epsilon of discrete Gaussian noise on integers: slightly above the epsilon of Gaussian noise.
 
-Integers that neighbours move by at most Delta in L2, plus discrete Gaussian noise of scale sigma,
-have the Rényi divergences ``order Delta**2 / (2 sigma**2)`` at most, as if the noise were Gaussian
-(Canonne, Kamath and Steinke 2020, Theorem 14). Noise of at least `FINE` steps is nearly Gaussian
-noise of scale ``sqrt(sigma**2 - SMOOTHING**2)``, rounded at random to integers: probabilities
-differ by a factor that is 1 in all digits (`gaussian_multiplier`, `rounding_slack`; proof in
+A *step* is the distance 1 of the grid of integers. The noise has scale sigma steps, and neighbours
+move the integers by at most Delta in L2. The Rényi divergences are then at most
+``order Delta**2 / (2 sigma**2)``, as if the noise were Gaussian (Canonne, Kamath and Steinke 2020,
+Theorem 14).
+
+Noise of a scale of at least `FINE` steps is nearly Gaussian noise of scale
+``sqrt(sigma**2 - SMOOTHING**2)``, rounded at random to integers. The probabilities differ by a
+factor that is 1 in all digits: see `gaussian_multiplier` and `rounding_slack` (proof in
 docs/privacy/accounting.md).
 """
 
@@ -24,16 +27,16 @@ from dpmesh.accounting.renyi import DEFAULT_ORDERS, rdp_epsilon, rdp_gaussian, r
 SMOOTHING = 1.2
 """Scale, in steps, of the discrete Gaussian noise that rounds Gaussian noise to integers."""
 FINE = 3.0
-"""Least scale of noise, in steps, that is charged as Gaussian noise."""
+"""Least scale of noise, in steps, whose epsilon is computed as for Gaussian noise."""
 SAMPLER_ERROR = 2.0**-73
 """Total variation between a number that the kernels draw and the exact distribution."""
 
 SHARES_OF_DELTA = (2.0**-10, 2.0**-4, 0.5)
-"""Shares of delta for the samplers: the first one that is enough."""
+"""Shares of delta for the errors of samplers, tried in turn until one suffices."""
 
 _INTEGER_ORDERS = tuple(order for order in DEFAULT_ORDERS if order == round(order))
 _ORDERS_OF_BOTH = tuple(order for order in _INTEGER_ORDERS if order <= 1024)
-"""Orders for samples of fixed size, whose moments are those of both directions together.
+"""Orders for samples of fixed size, at which one moment bounds both directions together.
 
 Any set of orders is proved. Larger ones would lower only tiny epsilons: in a trial (rates 1e-4 to
 0.1, noise ratios 0.5 to 64, 1 to 10,000 rounds) those below 0.006 at delta 1e-5, and below 0.016 at

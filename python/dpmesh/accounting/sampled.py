@@ -1,4 +1,9 @@
-"""Epsilon of Gaussian releases of samples, by the tightest accountant that applies."""
+"""Epsilon of Gaussian releases of samples, by the tightest accountant that applies.
+
+There are two accountants: Rényi DP (`renyi`), and the composition of privacy loss distributions
+(`_compose`, as *PLD* in other libraries). Each public function checks its arguments, chooses the
+dominating pair and the Rényi curve of its sampling, and returns the smaller of both epsilons.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,7 @@ from dpmesh.accounting.renyi import (
 Accountant = Literal["best", "pld", "rdp"]
 
 Curve = Callable[..., Floats]
-"""A Rényi curve by the sampling rate, noise to sensitivity, count and orders of rounds."""
+"""A function of sampling rates, noise ratios, counts and orders that returns a Rényi curve."""
 
 
 def poisson_gaussian_epsilon(
@@ -152,9 +157,10 @@ def published_size_gaussian_epsilon(
     rate, noise, counts = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
     delta = open_probability("delta", delta)
     pair = PublishedSizeGaussian(population=integer("population", population, at_least=1))
-    # with the sample itself published, every round is a release of all data
+    # an upper bound: if the sample itself is published, a round is at most a release of all data,
+    # where a unit takes another's place
     unsampled = gdp_epsilon(delta=delta, mu=gdp_mu(noise / 2, count=counts))
-    if np.any(rate == 1):  # there is no coin, so that the size is that of the data
+    if np.any(rate == 1):  # every unit is in the sample: its published size is that of the data
         return unsampled
     return min(unsampled, composed_epsilon(delta, RoundKinds(pair, rate, noise, counts)))
 
@@ -191,13 +197,16 @@ def unsampled_curve(
     count: Floats,
     orders: npt.ArrayLike | None = None,
 ) -> Floats:
-    """Return the curve as if every unit was in every sample, an upper bound."""
+    """Return the Rényi curve without amplification by sampling: an upper bound."""
     del sampling_rate
     return rdp_gaussian(noise_to_sensitivity, count=count, orders=orders)
 
 
 def curve_epsilon(delta: float, curve: Curve, rounds: tuple[Floats, ...]) -> float:
-    """Return the epsilon that a Rényi curve of rounds proves at the best of our orders."""
+    """Return the epsilon that a Rényi curve proves at the best of `DEFAULT_ORDERS`.
+
+    `rounds` are the sampling rates, noise ratios and counts of rounds, shape (rounds,) each.
+    """
     rate, noise, counts = rounds
     if not np.any(counts):
         return 0.0
@@ -218,7 +227,19 @@ def sampled_epsilon(
     rounds: tuple[Floats, ...],
     accountant: Accountant,
 ) -> float:
-    """Return the epsilon of sampled releases by their curve, their distributions, or the better."""
+    """Return the epsilon of sampled releases by one accountant, or the smaller of both.
+
+    Parameters
+    ----------
+    delta
+        In (0, 1).
+    pair, curve
+        Dominating pair and Rényi curve of the sampling.
+    rounds
+        Sampling rates, noise ratios and counts of rounds, shape (rounds,) each.
+    accountant
+        As for `poisson_gaussian_epsilon`.
+    """
     delta = open_probability("delta", delta)
     one_of("accountant", accountant, get_args(Accountant))
     epsilon = inf

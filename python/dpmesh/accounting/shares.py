@@ -1,10 +1,11 @@
-"""Integer sums whose noise is a sum of shares: one discrete Gaussian share from each site.
+"""Epsilon of secure aggregation with distributed noise: one discrete Gaussian share per site.
 
-A sum of discrete Gaussian samples is not a discrete Gaussian sample. The logarithm of the ratio of
-their probabilities is at most `closure_gap` everywhere, 3e-68 for 100 shares of scale 4, so that a
-guarantee of the exact discrete Gaussian noise carries over with a little more epsilon and delta
-(Kairouz, Liu and Steinke 2021). The exact noise has the epsilon of Gaussian noise of a slightly
-smaller scale, from `discrete.FINE` steps on; smaller noise has Rényi divergences.
+A sum of discrete Gaussian samples is not exactly a discrete Gaussian sample. The logarithm of the
+ratio of their probabilities is at most `closure_gap` everywhere, 3e-68 for 100 shares of scale 4.
+So a guarantee of exact discrete Gaussian noise carries over with slightly more epsilon and delta
+(Kairouz, Liu and Steinke 2021). From a scale of `discrete.FINE` steps on, exact discrete noise has
+the epsilon of Gaussian noise of a slightly smaller scale. For smaller noise, the accountant is
+Rényi DP.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def sum_of_shares_epsilon(
     sampling_rate: npt.ArrayLike = 1.0,
     count: npt.ArrayLike = 1,
 ) -> float:
-    """Return an epsilon of released sums of integer vectors with a share of noise from each site.
+    """Return the epsilon of sums of integer vectors with a share of the noise from each site.
 
     If exact discrete Gaussian noise gives ``(epsilon_0, delta_0)``, a sum of shares gives
     ``(epsilon_0 + 2 R d tau, exp(R d tau) delta_0)`` for R sums of d numbers, tau being the
@@ -86,12 +87,12 @@ def sum_of_shares_epsilon(
     noise_to_sensitivity
         `scale` over the L2 sensitivity of the rounded sum.
     scale
-        Scale of the noise that the adversary does not know, ``share * sqrt(shares it does not
-        know)``, in steps of the grid: a sum is smoothed by its own noise, not by that of one share.
+        Scale of the noise that the adversary does not know, in steps of the grid: `share` times
+        the root of the number of unknown shares.
     share
         Scale of one site's share in steps of the grid, at least `SMALLEST_SHARE`.
     sites
-        All sites, n.
+        Number of all sites, n.
     dim
         Length of the vectors, d.
     neighboring_relation
@@ -99,7 +100,7 @@ def sum_of_shares_epsilon(
     sampling_rate
         Probability in (0, 1] with which each record takes part in a sum, by secret coins.
     count
-        Number of sums, R, those of abandoned attempts included.
+        Number of sums, R, including sums of attempts that were abandoned.
 
     Returns
     -------
@@ -117,7 +118,7 @@ def sum_of_shares_epsilon(
     )
     _check_sums(shares, sites=all_sites, dim=dims, count=counts)
     numbers = counts * dims.astype(float)
-    gap = 0.0
+    gap = 0.0  # R d tau, summed over runs
     for run_count, run_dim, run_sites, run_share in zip(
         counts, dims, all_sites, shares, strict=True
     ):
@@ -126,14 +127,14 @@ def sum_of_shares_epsilon(
     if neighboring_relation == "replace_one":
         rates = np.ones(rates.shape)
     is_fine = bool((scales >= FINE).all())
-    kappa = 0.0
+    kappa = 0.0  # bound of the effect of rounding on log probabilities, summed over all numbers
     if is_fine:
         pairs = list(zip(noises, scales, strict=True))
         noises = np.array([gaussian_multiplier(noise, scale) for noise, scale in pairs])
         for run_numbers, run_scale in zip(numbers, scales, strict=True):
             kappa += run_numbers * rounding_slack(run_scale)
 
-    def exact(delta: float) -> float:
+    def epsilon_of_exact_noise(delta: float) -> float:
         """Return the epsilon of exact discrete Gaussian noise."""
         if not is_fine:
             return discrete_gaussian_epsilon(
@@ -154,15 +155,15 @@ def sum_of_shares_epsilon(
         )
         return sampled + 2 * kappa
 
-    def proved(sampler_epsilon: float) -> float:
-        """Return the epsilon if the samplers' error is counted at `sampler_epsilon`."""
+    def epsilon_at(sampler_epsilon: float) -> float:
+        """Return epsilon if samplers add ``(1 + exp(sampler_epsilon)) sampler_error`` to delta."""
         sampler_delta = (1 + exp(sampler_epsilon)) * sampler_error
         exact_delta = (delta - sampler_delta) * exp(-gap - kappa)
         if exact_delta <= 0:
             return inf
-        return exact(exact_delta) + 2 * gap
+        return epsilon_of_exact_noise(exact_delta) + 2 * gap
 
-    return _consistent(proved)
+    return _consistent(epsilon_at)
 
 
 def _check_sums(shares: Floats, **counts: Floats) -> None:
@@ -174,16 +175,19 @@ def _check_sums(shares: Floats, **counts: Floats) -> None:
             integer(name, value, at_least=1)
 
 
-def _consistent(proved: Callable[[float], float]) -> float:
-    """Return an epsilon that is proved where the samplers' error is counted at a larger one."""
-    allowed = proved(0.0) + 1e-3
-    while allowed < _LARGEST_EPSILON:
-        epsilon = proved(allowed)
-        if epsilon <= allowed:
+def _consistent(epsilon_at: Callable[[float], float]) -> float:
+    """Return an epsilon at most as large as the epsilon at which samplers' errors are counted.
+
+    `epsilon_at` increases with its argument, so the argument is raised until the result fits.
+    """
+    sampler_epsilon = epsilon_at(0.0) + 1e-3
+    while sampler_epsilon < _LARGEST_EPSILON:
+        epsilon = epsilon_at(sampler_epsilon)
+        if epsilon <= sampler_epsilon:
             return epsilon
         if epsilon == inf:
             return inf
-        allowed = max(1.01 * allowed, epsilon)
+        sampler_epsilon = max(1.01 * sampler_epsilon, epsilon)
     return inf
 
 
@@ -203,10 +207,13 @@ def sum_of_shares_noise_to_sensitivity(
 
     Parameters
     ----------
-    target_epsilon, target_delta
-        The budget; finite and positive, in (0, 1).
+    target_epsilon
+        Finite and positive.
+    target_delta
+        In (0, 1).
     scale_per_multiplier
-        Scale of the unknown noise at noise ratio 1, in steps: the sensitivity of the sum.
+        L2 sensitivity of the rounded sum, in steps of the grid, which is the scale of the unknown
+        noise at noise ratio 1; positive.
     unknown
         Number of shares that the adversary does not know.
     sites, dim, neighboring_relation, sampling_rate, count
