@@ -1,4 +1,9 @@
-"""``dpmesh audit``: lower bounds on what algorithms leak, next to what they claim."""
+"""``dpmesh audit``: empirical lower bounds on epsilon, compared with the claimed epsilon.
+
+A *case* is an algorithm or a mechanism by name, or a file that claims an epsilon. Each case is
+audited on worst-case data in three layers (`dpmesh.audit.audit_layers`), or, with ``--view``,
+against the view of a weaker adversary.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ from dpmesh.cli.mechanisms import (
     is_custom_mechanism,
     mechanism_named,
 )
-from dpmesh.cli.views import Nodes, Observer, TopologyName, view_named
+from dpmesh.cli.views import Nodes, TopologyName, ViewName, view_named
 
 if TYPE_CHECKING:
     from dpmesh.algorithms.base import AnyAlgorithm
@@ -28,8 +33,17 @@ if TYPE_CHECKING:
     from dpmesh.audit.coupling import Coupling
     from dpmesh.noise import Mechanism
 
-ROUNDS_IN_ALL = 100_000
-"""Rounds of all runs together, by default: about a minute."""
+MOST_ROUNDS = 100_000
+"""Rounds of all runs of an audit together, by default: about a minute."""
+
+MOST_RUNS = 1_000
+"""Default number of runs on each dataset, where runs are short."""
+
+FEWEST_RUNS = 50
+"""Default number of runs on each dataset, where runs are long."""
+
+ROUNDS_OF_A_VIEW = 16
+"""Default number of rounds of a run that is audited against a view."""
 
 _NAME = typer.Argument(
     help="An algorithm, gaussian or laplace; an experiment file, a contract or a model file; all "
@@ -83,7 +97,7 @@ def audit(
         typer.Option(min=0, help="Make the audit reproducible.", rich_help_panel=options.AUDIT),
     ] = None,
     mechanism: MechanismName = None,
-    view: Observer = None,
+    view: ViewName = None,
     target: Annotated[int | None, _TARGET] = None,
     nodes: Nodes = 16,
     topology: TopologyName = "meetings",
@@ -101,9 +115,9 @@ def audit(
         _audit_view(
             name,
             view_named(view, nodes=nodes, topology=topology, seed=seed or 0),
-            rounds=rounds or 16,
+            rounds=rounds or ROUNDS_OF_A_VIEW,
             target=target,
-            runs=runs or 1_000,
+            runs=runs or MOST_RUNS,
             confidence=confidence,
             key=key,
         )
@@ -115,7 +129,7 @@ def audit(
     for case in case_names() if name is None else [name]:
         algorithm, length = _case(case, rounds)
         if mechanism is not None:
-            algorithm = _with_kind(algorithm, mechanism)
+            algorithm = _with_mechanism(algorithm, mechanism)
         if states_claim:
             pair, _ = algorithm.worst_case(canaries=2)
             algorithm = dm.audit.claiming(
@@ -140,7 +154,7 @@ def audit(
 
 
 def _case(name: str, rounds: int | None) -> tuple[AnyAlgorithm, int | None]:
-    """Return the algorithm of a name or a file, and the rounds of its run."""
+    """Return the algorithm of a case, and the number of rounds of its run; None for its default."""
     if not Path(name).suffix:
         return _example(name), rounds
     algorithm, rounds_of_file = _claimed_in(Path(name))
@@ -162,7 +176,7 @@ def _mechanisms() -> dict[str, type[Mechanism]]:
 
 
 def _example(name: str) -> AnyAlgorithm:
-    """Return an algorithm, or a bare mechanism, whose claim few runs test."""
+    """Return the algorithm or mechanism of a name, with parameters for which few runs suffice."""
     from dpmesh.algorithms.registry import entry_of
 
     if ":" in name:
@@ -180,8 +194,8 @@ def _example(name: str) -> AnyAlgorithm:
     return dm.audit.OneRelease(mechanism=mechanism, sensitivity=sensitivity)
 
 
-def _with_kind(algorithm: AnyAlgorithm, mechanism: str) -> AnyAlgorithm:
-    """Return an algorithm with noise of a kind."""
+def _with_mechanism(algorithm: AnyAlgorithm, mechanism: str) -> AnyAlgorithm:
+    """Return the algorithm with noise of another class of mechanisms, by its name."""
     if not accepts_mechanism(type(algorithm)):
         expected = f"none: {type(algorithm).__name__} has no proof for noise of another kind"
         fail("mechanism", expected, mechanism)
@@ -191,7 +205,7 @@ def _with_kind(algorithm: AnyAlgorithm, mechanism: str) -> AnyAlgorithm:
 
 
 def _claimed_in(path: Path) -> tuple[AnyAlgorithm, int]:
-    """Return the algorithm of a file, and the rounds of its run."""
+    """Return the algorithm of an experiment file, contract or model file, and its rounds."""
     from dpmesh.deploy.contract import Contract
     from dpmesh.experiments import read
     from dpmesh.experiments.experiment import Experiment
@@ -225,12 +239,19 @@ def _audited(
     confidence: float,
     key: dm.Key | None,
 ) -> Iterator[AuditResult | Coupling]:
-    """Yield the results of each layer, of sums over records first, of as many runs as asked for."""
+    """Audit an algorithm, and before it the sums over records that are parts of it.
+
+    Yields
+    ------
+    The result of each layer of each audit.
+    """
     for part in (*getattr(algorithm, "record_sums", ()), algorithm):
-        pair, crowd = part.worst_case(rounds if part is algorithm else None, canaries=canaries)
+        rounds_of_part = rounds if part is algorithm else None
+        pair, crowd = part.worst_case(rounds_of_part, canaries=canaries)
         count = runs
         if count is None:
-            count = min(1_000, max(50, ROUNDS_IN_ALL // (4 * pair.rounds)))
+            fitting_runs = MOST_ROUNDS // (4 * pair.rounds)
+            count = min(MOST_RUNS, max(FEWEST_RUNS, fitting_runs))
         yield from dm.audit.audit_layers(
             pair, crowd, runs=integer("runs", count, at_least=1), confidence=confidence, key=key
         )
@@ -238,7 +259,7 @@ def _audited(
 
 def _audit_view(
     name: str | None,
-    seat: Any,
+    view: Any,
     *,
     rounds: int,
     target: int | None,
@@ -246,12 +267,12 @@ def _audit_view(
     confidence: float,
     key: dm.Key | None,
 ) -> None:
-    """Audit gradient descent against an adversary's view, and conclude.
+    """Audit gradient descent against an adversary's view, and print the conclusion.
 
     Raises
     ------
     ValueError
-        If another algorithm is named, or the observer is not one or several nodes.
+        If another algorithm is named, or the view is not of one or several nodes.
     """
     if name not in (None, "gradient-descent"):
         fail("view", "gradient-descent, whose view is audited", name)
@@ -259,7 +280,7 @@ def _audit_view(
     for forgetful in (False, True):
         behaviour = "wipe out what they receive" if forgetful else "pass on what they receive"
         result = dm.audit.audit_view(
-            seat,
+            view,
             rounds=rounds,
             target=target,
             forgetful=forgetful,
@@ -267,7 +288,7 @@ def _audit_view(
             confidence=confidence,
             key=key,
         )
-        heading = f"gradient descent on {seat.topology}; other nodes {behaviour}"
+        heading = f"gradient descent on {view.topology}; other nodes {behaviour}"
         typer.echo(f"{heading}\n\n{result}\n")
         if result.violated:
             violations.append("the view")
@@ -275,7 +296,7 @@ def _audit_view(
 
 
 def _conclude(violations: list[str]) -> None:
-    """Print whether any claim is violated, and fail if one is."""
+    """Print the names of cases whose claim is violated, and exit with code 1 if there are any."""
     if violations:
         typer.echo("leaks more than it claims: " + ", ".join(sorted(set(violations))))
         raise typer.Exit(1)

@@ -1,4 +1,8 @@
-"""Claims of files, recomputed from the plans in them."""
+"""Verification of files for ``dpmesh verify``: epsilon recomputed from their plans of releases.
+
+`verification_of` recognizes the kind of file. A *plan* or *ledger* lists the mechanisms of the
+planned or actual releases (`dpmesh.privacy.plan`); a *statement* is an epsilon that a file claims.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,13 @@ if TYPE_CHECKING:
     from dpmesh.deploy import Contract
 
 DATABASE = "node.db"
-"""In the folder of a party."""
+"""Name of the database by which a party's folder is recognized."""
 
-SEEDED = "NOTE  the noise is seeded: whoever knows the seed can remove it, and no epsilon covers it"
+SEEDED_NOTE = (
+    "NOTE  the noise is seeded: whoever knows the seed can remove it, and no epsilon covers it"
+)
 
-WANTED = (
+EXPECTED_FILES = (
     "a model file, the folder of a run or of a party, a contract, answers, a synthetic table or a "
     "run of another tool"
 )
@@ -35,63 +41,64 @@ WANTED = (
 def verification_of(
     file: Path, *, contract: Path | None = None, module: str | None = None
 ) -> Verification:
-    """Return the comparison of a file's claims with its own plan.
+    """Recompute the epsilon of a file from its plan, and compare it with the file's claims.
 
     Parameters
     ----------
     file
         The file, or a folder.
     contract
-        The contract whose parties signed the file: their signatures are checked, and its plan is
-        the one that counts.
+        Contract whose parties signed the file. Their signatures are checked, and epsilon is
+        recomputed from the plan of the contract.
     module
-        Module whose algorithm the contract names.
+        Python module whose algorithm the contract names.
 
     Raises
     ------
     ValueError
-        If the file holds no plan, or is none of those that this package writes.
+        If the file holds no plan, or is of no kind that this package writes.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
-    signed = None if contract is None else _Signed(path=contract, module=module)
+    signed = None if contract is None else _SigningContract(path=contract, module=module)
     if not file.exists():
         raise FileNotFoundError(f"{file}: there is no such file or folder")
     if file.is_dir():
         if (file / DATABASE).exists():
-            return _of_folder(file)
-        return _of_run(file)
+            return _verify_folder(file)
+        return _verify_run(file)
     if file.suffix == ".json":
-        return _of_answers(file, signed)
+        return _verify_answers(file, signed)
     if file.suffix == ".csv":
-        return _of_synthetic(file, file.with_name(f"{file.name}.toml"))
+        return _verify_synthetic(file, file.with_name(f"{file.name}.toml"))
     if file.suffix == ".toml":
-        return _of_toml(file, module)
-    return _of_model(file, signed)
+        return _verify_toml(file, module)
+    return _verify_model(file, signed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Signed:
-    """A contract whose parties signed a file."""
+class _SigningContract:
+    """Path of a contract whose parties signed a file, and the module that it needs."""
 
     path: Path
     module: str | None
 
     def read(self) -> Contract:
+        """Read the contract."""
         from dpmesh.deploy import read_contract
 
         return read_contract(self.path, self.module)
 
 
-def _of_model(file: Path, signed: _Signed | None) -> Verification:
-    """Return the verification of a model file."""
+def _verify_model(file: Path, signed: _SigningContract | None) -> Verification:
+    """Verify a model file."""
     from dpmesh.tables.models import Model
 
     if signed is not None:
         contract = signed.read()
         model = Model.load(file, network=contract.tables.network)
         privacy = Report.from_dict(model.about["privacy"])
-        return _of_signed(model, contract, Statement.of_report("about.privacy", privacy))
+        return _verify_signed(model, contract, Statement.of_report("about.privacy", privacy))
     about = Model.load(file).about
     if about.get("plan") is None:
         expected = "a model file that carries its plan, as dpmesh fit writes it, or --contract"
@@ -113,25 +120,27 @@ def _of_model(file: Path, signed: _Signed | None) -> Verification:
         nodes=int(about["fit"]["sites"]),
     )
     if privacy.seeded:
-        return verification.beside(SEEDED)
+        return verification.beside(SEEDED_NOTE)
     return verification
 
 
-def _of_run(folder: Path) -> Verification:
-    """Return the verification of the folder of a run."""
+def _verify_run(folder: Path) -> Verification:
+    """Verify the folder of a run."""
     from dpmesh.experiments.results import Result
 
     result = Result.load(folder)
     claim = Statement.of_report("run.privacy", result.privacy)
-    rows = len(result.released) if (folder / "released.npy").exists() else 1
-    verification = verify(result.ledger, [claim], nodes=rows if rows > 1 else None)
+    nodes = None  # where all nodes share one model
+    if (folder / "released.npy").exists() and len(result.released) > 1:
+        nodes = len(result.released)
+    verification = verify(result.ledger, [claim], nodes=nodes)
     if result.privacy.seeded:
-        return verification.beside(SEEDED)
+        return verification.beside(SEEDED_NOTE)
     return verification
 
 
-def _of_answers(file: Path, signed: _Signed | None) -> Verification:
-    """Return the verification of answers of questions."""
+def _verify_answers(file: Path, signed: _SigningContract | None) -> Verification:
+    """Verify a file of private statistics."""
     try:
         saved = read_json(file)
     except ValueError:
@@ -141,16 +150,16 @@ def _of_answers(file: Path, signed: _Signed | None) -> Verification:
     privacy = Report.from_dict(saved["privacy"])
     claim = Statement.of_report("privacy", privacy)
     if signed is not None:
-        return _of_signed(saved, signed.read(), claim)
+        return _verify_signed(saved, signed.read(), claim)
     plans = [*map(Plan.from_dict, saved.get("earlier", ())), Plan.from_dict(saved["ledger"])]
     verification = verify(plans, [claim])
     if privacy.seeded:
-        return verification.beside(SEEDED)
+        return verification.beside(SEEDED_NOTE)
     return verification
 
 
-def _of_signed(model_or_answers: Any, contract: Contract, claim: Statement) -> Verification:
-    """Return the verification of what parties made: its signatures, and its contract's plan."""
+def _verify_signed(model_or_answers: Any, contract: Contract, claim: Statement) -> Verification:
+    """Verify the signatures of a model or of statistics, and the epsilon of their contract."""
     from dpmesh.deploy.outcome import verified
 
     origin = verified(model_or_answers, contract)
@@ -159,22 +168,22 @@ def _of_signed(model_or_answers: Any, contract: Contract, claim: Statement) -> V
     return verify(contract.plan, [claim], nodes=contract.nodes).beside(*notes)
 
 
-def _of_toml(file: Path, module: str | None) -> Verification:
-    """Return the verification of a contract, a synthetic table, or runs of other tools."""
+def _verify_toml(file: Path, module: str | None) -> Verification:
+    """Verify a contract, the description of a synthetic table, or runs of other tools."""
     from dpmesh.privacy.other_tools import PROCEDURES
 
     content, _ = read_toml(file)
     if "contract" in content:
-        return _of_contract(file, module)
+        return _verify_contract(file, module)
     if "ledgers" in content or "rows" in content:
-        return _of_synthetic(file, file)
+        return _verify_synthetic(file, file)
     if not content.keys() & PROCEDURES.keys():
-        fail(str(file), WANTED, "another")
-    return _of_other_runs(content, PROCEDURES)
+        fail(str(file), EXPECTED_FILES, "another")
+    return _verify_other_runs(content, PROCEDURES)
 
 
-def _of_contract(file: Path, module: str | None) -> Verification:
-    """Return the verification of a contract: the epsilon of each party."""
+def _verify_contract(file: Path, module: str | None) -> Verification:
+    """Verify the epsilon of each party of a contract."""
     from dpmesh.deploy import read_contract
     from dpmesh.deploy.assembly import PartyEpsilonError
 
@@ -189,12 +198,12 @@ def _of_contract(file: Path, module: str | None) -> Verification:
     return Verification(lines=tuple(lines), refuted=False)
 
 
-def _of_folder(folder: Path) -> Verification:
-    """Return the verification of a party's ledger: the budget, and each contract's charges."""
+def _verify_folder(folder: Path) -> Verification:
+    """Verify a party's folder: its budget, and what each contract is charged."""
     from dpmesh.deploy import Folder
 
     lines = []
-    wrong = False
+    is_refuted = False
     with closing(Folder.open(folder, marks=marks_folder())) as party_folder:
         budget = Statement(
             where="budget", epsilon=party_folder.budget.epsilon, delta=party_folder.budget.delta
@@ -202,7 +211,7 @@ def _of_folder(folder: Path) -> Verification:
         cost = party_folder.cost()
         problems = ["more is charged than the budget"] if is_below(budget.epsilon, cost) else []
         lines.append(compared(budget, cost, problems))
-        wrong = bool(problems)
+        is_refuted = bool(problems)
         for agreement in party_folder.contracts():
             reserved = party_folder.reserved(agreement).epsilon
             spent = party_folder.spent(agreement)
@@ -214,21 +223,21 @@ def _of_folder(folder: Path) -> Verification:
             released = 0.0 if spent is None else spent.epsilon
             problems = ["more was released than reserved"] if is_below(reserved, released) else []
             lines.append(compared(claim, released, problems))
-            wrong = wrong or bool(problems)
-    return Verification(lines=tuple(lines), refuted=wrong)
+            is_refuted = is_refuted or bool(problems)
+    return Verification(lines=tuple(lines), refuted=is_refuted)
 
 
-def _of_synthetic(file: Path, beside: Path) -> Verification:
-    """Return the verification of a synthetic table, from the file that stands beside it."""
-    if not beside.exists():
-        expected = f"a table that dpmesh synthesize wrote, with {beside.name} beside it"
+def _verify_synthetic(file: Path, description: Path) -> Verification:
+    """Verify a synthetic table by its description, the TOML file that was written with it."""
+    if not description.exists():
+        expected = f"a table that dpmesh synthesize wrote, with {description.name} beside it"
         fail(str(file), expected, "another")
-    stated, _ = read_toml(beside)
+    stated, _ = read_toml(description)
     required = {"epsilon", "delta", "neighboring_relation", "unit", "ledgers"}
     lacking = sorted(required - stated.keys())
     if lacking:
         expected = f"a file with {', '.join(lacking)}, as dpmesh synthesize writes it"
-        fail(str(beside), expected, "another")
+        fail(str(description), expected, "another")
     claim = Statement(
         where="epsilon",
         epsilon=float(stated["epsilon"]),
@@ -238,18 +247,18 @@ def _of_synthetic(file: Path, beside: Path) -> Verification:
     )
     verification = verify([*map(Plan.from_dict, json.loads(stated["ledgers"]))], [claim])
     if stated.get("seeded"):
-        return verification.beside(SEEDED)
+        return verification.beside(SEEDED_NOTE)
     return verification
 
 
-def _of_other_runs(
+def _verify_other_runs(
     content: Mapping[str, Any], procedures: Mapping[str, Callable[..., Any]]
 ) -> Verification:
-    """Return the verification of runs of other tools: a table for each procedure."""
+    """Verify runs of other tools: a table such as [dp-sgd] for each."""
     from dpmesh.privacy.other_tools import judged
 
     lines = list[str]()
-    wrong = False
+    is_refuted = False
     for name, table in content.items():
         if name not in procedures or not isinstance(table, dict):
             tables = ", ".join(f"[{procedure}]" for procedure in procedures)
@@ -270,5 +279,5 @@ def _of_other_runs(
             run, claims=claims, noise_multiplier=noise_multiplier, delta=delta, relation=relation
         )
         lines += verification.lines
-        wrong = wrong or verification.refuted
-    return Verification(lines=tuple(lines), refuted=wrong)
+        is_refuted = is_refuted or verification.refuted
+    return Verification(lines=tuple(lines), refuted=is_refuted)

@@ -12,7 +12,7 @@ from dpmesh._validate import nearest
 from dpmesh.cli._errors import StrictCommand, SuggestingGroup, reporting_errors
 from dpmesh.cli.other_tools import COMMANDS, command_named
 
-_THING = typer.Argument(
+_FILE_ARGUMENT = typer.Argument(
     metavar="FILE",
     help="Model file, folder of a run, contract, party's folder, answers (.json), synthetic table "
     "(.csv or its .toml), or a TOML file about a run of another tool.",
@@ -24,11 +24,11 @@ _MODULE = typer.Option(
 )
 
 FILE = "FILE"
-"""Name of the command of files; it may be left out."""
+"""Name of the command for files, which may be left out: ``dpmesh verify model.dpmesh``."""
 
 
 def file_claims(
-    file: Annotated[Path, _THING],
+    file: Annotated[Path, _FILE_ARGUMENT],
     contract: Annotated[Path | None, _CONTRACT] = None,
     module: Annotated[str | None, _MODULE] = None,
 ) -> None:
@@ -46,30 +46,35 @@ def file_claims(
 
 
 class Claims(SuggestingGroup):
-    """Commands for runs of other tools; anything else is a file."""
+    """Group with commands for runs of other tools; any other first argument is a file."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
         return [FILE, *COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of a procedure, or that of files."""
+        """Return the command for runs of another tool, or for files."""
         if cmd_name in COMMANDS:
             return command_named(cmd_name)
         if cmd_name == FILE:
-            return _command_of_files()
+            return _file_command()
         return None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Return what is left of the arguments; those of a file get the name of its command."""
+        """Parse the arguments as click does; put the command `FILE` before the name of a file.
+
+        A first argument that is no file, but nearly the name of a command, is an unknown command.
+        """
         first = args[0] if args else "--help"
         is_command = first in (FILE, "--help", *COMMANDS)
-        if not is_command and (Path(first).exists() or not nearest(first, COMMANDS)):
+        is_misspelt_command = not Path(first).exists() and bool(nearest(first, COMMANDS))
+        if not is_command and not is_misspelt_command:
             args = [FILE, *args]
         return super().parse_args(ctx, args)
 
 
-def _command_of_files() -> Any:
+def _file_command() -> Any:
+    """Return the command for files."""
     application = typer.Typer(cls=SuggestingGroup, add_completion=False)
     application.command(FILE, cls=StrictCommand)(reporting_errors(file_claims))
     return typer.main.get_command(application)
@@ -85,4 +90,4 @@ verify = typer.Typer(
 
 @verify.callback()
 def _of_claims() -> None:
-    """Keep a group, which typer makes of commands alone."""
+    """Do nothing: without a callback typer would make no group."""

@@ -1,4 +1,8 @@
-"""``dpmesh fit``: a private model of the tables of several sites."""
+"""``dpmesh fit``: a private model of the tables of several sites, simulated in one process.
+
+It reads the tables, fits an estimator of `dpmesh.sklearn`, compares it with baselines, and writes
+the model file and a report page.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import typer
 
 import dpmesh.cli._options as options
 from dpmesh._validate import fail, one_of, probability
-from dpmesh.cli._checks import check_budget
+from dpmesh.cli._checks import check_budget, counted
 from dpmesh.cli._progress import progress_bar
 
 if TYPE_CHECKING:
@@ -34,7 +38,7 @@ _CALIBRATE = (
     "Let the predictions of a regression add up to the targets, for a share of the epsilon "
     "(default: where the noise is small enough)."
 )
-_LABELLED = "which records have a label, and a site, is public: those without are left out"
+_LABELS_ARE_PUBLIC = "which records have a label, and a site, is public: those without are left out"
 _NETWORK = (
     "Neural network in JAX: module:function, with the module in this folder (default: a linear "
     "model)."
@@ -120,7 +124,7 @@ def fit(
     if budget is not None and noise is not None:
         expected = "no --mechanism beside it: a folder counts epsilon against all parties"
         fail("--folder", expected, f"--mechanism {noise}")
-    epsilons = _numbers(epsilon)
+    epsilons = _parsed_epsilons(epsilon)
     check_budget(epsilons, delta)
     if delta == 0:
         fail("--delta", "a number above 0: Gaussian noise has no finite epsilon at delta 0", delta)
@@ -133,7 +137,7 @@ def fit(
         page = output.with_suffix(".html")
     for file in filter(None, (output, page, public)):
         writable_folder(file.parent)
-    form = text_format(
+    file_format = text_format(
         separator=separator,
         decimal=decimal,
         encoding=encoding,
@@ -161,19 +165,23 @@ def fit(
         if not isinstance(estimator, PrivateClassifier):
             fail("--network", "a label with categories: networks predict classes", "a range")
         sys.path.insert(0, "")  # modules beside the tables
-        named(network)  # which refuses a wrong name before any record is read
+        named(network)  # refuses a wrong name before any record is read
         estimator.set_params(network=network)
     if features is not None:
-        FeatureMap.of(features)
+        FeatureMap.of(features)  # refuses a wrong name before any record is read
 
-    records = read_sites(files, columns_used, labels, target, site, form, drop=drop_missing_labels)
+    records = read_sites(
+        files, columns_used, labels, target, site, file_format, drop=drop_missing_labels
+    )
 
     sites = len(np.unique(records.owners))
-    kind = "classes" if isinstance(estimator, PrivateClassifier) else "a number (regression)"
+    kind = "a number (regression)"
     if len(labels) > 1:
         kind = f"{len(labels)} labels"
-    sites_text = _counted(sites, "site")
-    columns_text = _counted(len(columns_used), "column")
+    elif isinstance(estimator, PrivateClassifier):
+        kind = "classes"
+    sites_text = counted(sites, "site")
+    columns_text = counted(len(columns_used), "column")
     typer.echo(
         f"{len(records.labels)} records at {sites_text}; {columns_text} used to predict "
         f"{label}: {kind}"
@@ -185,8 +193,8 @@ def fit(
         typer.echo(f"not used, since they have no range: {', '.join(records.unused)}")
     several_epsilons = len(epsilons) > 1 or bool(keep)
     with warnings.catch_warnings(), progress_bar(None, unit="fit") as advance:
-        said_by_file = ".*(are clipped|count as missing|are also at)"
-        warnings.filterwarnings("ignore", said_by_file)
+        shown_by_read_sites = ".*(are clipped|count as missing|are also at)"
+        warnings.filterwarnings("ignore", shown_by_read_sites)
         evaluation = evaluate(
             estimator,
             records.table,
@@ -200,11 +208,11 @@ def fit(
         )
     fitted = evaluation.estimator
     if drop_missing_labels:
-        fitted._restate_cost(fitted.report_.privacy.epsilon, _LABELLED)
-    spent = [*released, saved_release(fitted.ledger_)]
-    charged = charge(budget, spent, delta, estimator._colluding_partners)
+        fitted._restate_cost(fitted.report_.privacy.epsilon, _LABELS_ARE_PUBLIC)
+    releases = [*released, saved_release(fitted.ledger_)]
+    total = charge(budget, releases, delta, estimator._colluding_partners)
     if released:
-        fitted._restate_cost(*charged)
+        fitted._restate_cost(total.epsilon, total.reason, total.earlier_plans)
     fitted.save(output)  # before anything is printed: a reader such as `head` may be gone
     fit_page = FitPage(
         evaluation=evaluation,
@@ -218,9 +226,11 @@ def fit(
     if public is not None:
         replace_text(public, replace(fit_page, public=True).html())
     typer.echo(f"\n{evaluation}\n")
-    covers = "The epsilon covers" if seed is None else "The noise is seeded: no epsilon covers"
-    which = "all" if evaluation.by_epsilon else "the training"
-    typer.echo(f"{covers} {output}, made from {which} records of all tables in one process.")
+    coverage = "The epsilon covers" if seed is None else "The noise is seeded: no epsilon covers"
+    records_used = "all" if evaluation.by_epsilon else "the training"
+    typer.echo(
+        f"{coverage} {output}, made from {records_used} records of all tables in one process."
+    )
     typer.echo(
         f"It covers neither {page} nor these lines: scores have no noise. Do not publish them.\n"
     )
@@ -233,15 +243,8 @@ def fit(
         typer.echo(f"wrote {public}, without scores")
 
 
-def _counted(count: int, noun: str) -> str:
-    """Return a number of things."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count} {noun}s"
-
-
-def _numbers(epsilon: str) -> list[float]:
-    """Return epsilons that are separated by commas."""
+def _parsed_epsilons(epsilon: str) -> list[float]:
+    """Return the epsilons of a text that separates them by commas."""
     try:
         return [float(text) for text in epsilon.split(",")]
     except ValueError:
@@ -249,7 +252,7 @@ def _numbers(epsilon: str) -> list[float]:
 
 
 def _estimator(target: Label) -> PrivateClassifier | PrivateRegressor:
-    """Return the estimator of the kind that the label's range implies."""
+    """Return a classifier or a regressor, as the kind of the label's range requires."""
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
     from dpmesh.tables import Category
     from dpmesh.tables.kinds import Count

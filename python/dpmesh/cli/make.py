@@ -1,4 +1,9 @@
-"""``dpmesh contract make``: a contract from public numbers, by the rule of `dpmesh.defaults`."""
+"""``dpmesh contract make``: a contract between parties, from public numbers.
+
+A contract is a TOML file on which all parties agree: parties, ranges of columns, privacy budget,
+algorithm and rounds. The contract trains a model (``--label``) or asks for private statistics
+(``--question``). Hyperparameters follow from the rule of `dpmesh.defaults`.
+"""
 
 from __future__ import annotations
 
@@ -130,16 +135,17 @@ def make(
         dropouts=dropouts,
     )
     if label is None:
-        if any(option is not None for option in (algorithm, noise, rounds, reserve)):
+        options_of_models = (algorithm, noise, rounds, reserve)
+        if any(option is not None for option in options_of_models):
             expected = "one beside --algorithm, --mechanism, --rounds or --reserve"
             fail("--label", expected, "questions")
-        tables = _asking(public, question or (), request)
+        tables = _tables_of_statistics(public, question or (), request)
     else:
         if question:
             fail("--question", "no --label beside it", question[0])
         if reserve is None and dropouts > 0:
             reserve = max(dropouts, request.parties)
-        tables = _learning(
+        tables = _tables_of_model(
             ranges,
             label,
             features,
@@ -177,17 +183,21 @@ def make(
 def _forecast_of_reserve(
     contract: Contract, request: _Request, reserve: int | None
 ) -> Iterator[str]:
-    """Return lines about the accuracy that missing parties and their reserve cost a classifier."""
+    """Yield lines about the loss of accuracy due to tolerated dropouts and the reserve of sums.
+
+    It yields none for models that `dpmesh.forecast` cannot simulate.
+    """
     from dpmesh.forecast import MOST_FEATURES, MOST_RECORDS, PAIRS, public_data, reserve_cost
 
     outline = contract.tables.outline
     if outline is None or outline.classes is None or outline.multilabel:
         return
     columns = contract.tables.features - 1  # the last one is constant
-    if not 2 <= len(outline.classes) <= 10 or not 1 <= columns <= MOST_FEATURES:
+    has_public_data = 2 <= len(outline.classes) <= 10
+    if not has_public_data or not 1 <= columns <= MOST_FEATURES:
         return
     mean_records = sum(request.records) // request.parties
-    name = "forecast    "
+    line_head = "forecast    "
     try:
         pairs = PAIRS * len(public_data(len(outline.classes)))
         with progress_bar(pairs, unit="pair") as advance:
@@ -204,14 +214,14 @@ def _forecast_of_reserve(
                 on_pair=lambda: advance(1),
             )
     except ModuleNotFoundError as error:
-        yield f"{name} {error}"
+        yield f"{line_head} {error}"
         return
     for cost in costs:
-        yield f"{name} accuracy {cost}"
+        yield f"{line_head} accuracy {cost}"
 
 
 class _Party(NamedTuple):
-    """A party of a contract: its name, its number of records, its public key."""
+    """Party of a contract: its name, number of records, and public signing key in hexadecimal."""
 
     name: str
     records: int
@@ -219,7 +229,7 @@ class _Party(NamedTuple):
 
 
 def _party(text: str) -> _Party:
-    """Return the party that an option describes."""
+    """Return the party that the text NAME:RECORDS:KEY describes."""
     parts = text.rsplit(":", 2)
     if len(parts) != 3 or not parts[1].isdecimal():
         fail("party", "NAME:RECORDS:KEY, such as north:180:2f..", text)
@@ -229,7 +239,7 @@ def _party(text: str) -> _Party:
 
 @dataclass(frozen=True, kw_only=True)
 class _Request:
-    """Public numbers of the parties, and their budget.
+    """Public numbers of records, and the privacy budget, on which a contract depends.
 
     Parameters
     ----------
@@ -240,7 +250,7 @@ class _Request:
     colluding
         Parties that may collude with the router.
     dropouts
-        Parties of a sum that a round may miss.
+        Largest number of parties that a sum may miss.
     """
 
     records: Sequence[int]
@@ -255,7 +265,7 @@ class _Request:
         return len(self.records)
 
 
-def _learning(
+def _tables_of_model(
     ranges: Path,
     label: str,
     features: str,
@@ -266,7 +276,7 @@ def _learning(
     rounds: int | None,
     reserve: int | None,
 ) -> Tables:
-    """Return the tables of a contract that learns a model, by the rule of `dpmesh.defaults`."""
+    """Return the tables of a contract that trains a model, by the rule of `dpmesh.defaults`."""
     import dpmesh.defaults as defaults
     from dpmesh.defaults.rule import COMPLETE, DEGREE
     from dpmesh.run.tasks import task_of
@@ -305,17 +315,17 @@ def _learning(
     tables = {"contract": contract, "problem": problem}
     if choice.topology is None:
         contract["quorum"] = request.parties - request.dropouts
-        return tables | _summing(choice.algorithm)
+        return tables | _secure_algorithm(choice.algorithm)
     contract["quorum"] = request.parties // 2 + 1
     contract["largest_row"] = min(1e4, 1e7 / max(request.records))
     topology: JsonObject = {"kind": "random_regular", "degree": DEGREE}
     if request.parties <= COMPLETE:
         topology = {"kind": "complete"}
-    return tables | {"algorithm": _gossiping(choice.algorithm), "topology": topology}
+    return tables | {"algorithm": _gossip_algorithm(choice.algorithm), "topology": topology}
 
 
-def _summing(algorithm: AnyAlgorithm) -> Tables:
-    """Return the tables of an algorithm that adds up sums, and of a first stage before it."""
+def _secure_algorithm(algorithm: AnyAlgorithm) -> Tables:
+    """Return the tables of an algorithm with secure aggregation, and of its first stage, if any."""
     from dpmesh.algorithms.first_stage import FirstStage
 
     if not isinstance(algorithm, FirstStage):
@@ -326,8 +336,8 @@ def _summing(algorithm: AnyAlgorithm) -> Tables:
     return {"first_stage": stage, "algorithm": _table(algorithm.algorithm)}
 
 
-def _gossiping(algorithm: Any) -> JsonObject:
-    """Return the table of an algorithm that gossips, with noise for the rounding of rows."""
+def _gossip_algorithm(algorithm: Any) -> JsonObject:
+    """Return the table of a gossip algorithm, with more noise to cover rounding of messages."""
     from dpmesh.noise.rounding import DOUBLE
 
     noise_multiplier = algorithm.noise_multiplier * (1 + DOUBLE.share)
@@ -337,8 +347,13 @@ def _gossiping(algorithm: Any) -> JsonObject:
     return table
 
 
-def _asking(public: JsonObject, questions: Sequence[str], request: _Request) -> Tables:
-    """Return the tables of a contract that asks questions: without any, about all columns."""
+def _tables_of_statistics(
+    public: JsonObject, questions: Sequence[str], request: _Request
+) -> Tables:
+    """Return the tables of a contract for private statistics.
+
+    Without questions it asks for the default statistics of all columns.
+    """
     from dpmesh.statistics.ask import Spending
     from dpmesh.statistics.options import questions_of
     from dpmesh.statistics.pairs import Pairs
@@ -357,7 +372,7 @@ def _asking(public: JsonObject, questions: Sequence[str], request: _Request) -> 
     weights = table.get("weights", ())
     settled, sums = spending.settle(questions_of(table, kinds, ""), public, weights)
     for question in settled.questions:
-        if isinstance(question, Pairs):  # whose bins may follow from the noise
+        if isinstance(question, Pairs):  # the contract states the bins, which depend on the noise
             table["pairs"] = f"{','.join(question.columns)}:{question.bins}"
     algorithm: JsonObject = {
         "kind": settled.algorithm.__name__,
@@ -374,7 +389,7 @@ def _asking(public: JsonObject, questions: Sequence[str], request: _Request) -> 
 
 
 def _questions_table(questions: Sequence[str]) -> JsonObject:
-    """Return the table [questions] of options such as ``mean=age,weight``."""
+    """Return the table [questions] for options such as ``mean=age,weight``."""
     from dpmesh.statistics.options import OPTIONS, weights_of
 
     table: JsonObject = {}
@@ -396,9 +411,9 @@ def _lines(table: JsonObject) -> str:
 
 
 def _table(part: Any) -> JsonObject:
-    """Return an algorithm or a part of one as a table: its kind, and what others do not say.
+    """Return an algorithm, or a part of it, as a table with its class (`kind`) and its parameters.
 
-    Values by default are left out, and those that follow from the parties.
+    Parameters with their default value are left out, and those that follow from the parties.
     """
     from dpmesh.defaults.run_sizes import names_following
 
@@ -411,7 +426,8 @@ def _table(part: Any) -> JsonObject:
         default = field.default
         if field.default_factory is not MISSING:
             default = field.default_factory()
-        if not field.init or field.name in following or value is None or value == default:
+        is_redundant = value is None or value == default
+        if not field.init or field.name in following or is_redundant:
             continue
         table[field.name] = _table(value) if is_dataclass(value) else value
     return table

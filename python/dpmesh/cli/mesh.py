@@ -1,4 +1,9 @@
-"""``dpmesh contract``, ``dpmesh node`` and ``dpmesh router``: one model between several parties."""
+"""``dpmesh contract``, ``dpmesh node`` and ``dpmesh router``: training between several parties.
+
+A *contract* is a file on which parties agree. Each party keeps a *folder* with its keys and its
+privacy budget. A party runs a *node* on its own records; nodes exchange messages through a
+*router*. A run ends with a *sealed* model, which the other parties confirm by signatures.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ File = Annotated[Path, typer.Argument(help="The contract, a TOML file.")]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help=_INSECURE, rich_help_panel=options.CONNECTION)
 ]
-Own = Annotated[Path, typer.Argument(help="Your folder, which dpmesh contract keys made.")]
+PartyFolder = Annotated[Path, typer.Argument(help="Your folder, which dpmesh contract keys made.")]
 Module = Annotated[
     str | None,
     typer.Option(
@@ -42,12 +47,14 @@ Metrics = Annotated[
     int | None, typer.Option(help=_METRICS, min=0, max=65535, rich_help_panel=options.OPERATION)
 ]
 
-_NEW = typer.Argument(help="The party's folder, which must not exist.")
-_MOST = typer.Option(help="The most that its records may cost, in all.")
+_NEW_FOLDER = typer.Argument(help="The party's folder, which must not exist.")
+_BUDGET = typer.Option(
+    help="Privacy budget of its records: the largest epsilon of all contracts together."
+)
 _LOST = typer.Option(help="A contract that a lost folder of these records had joined; repeat it.")
 _REHEARSED = typer.Option(help="Folder with a file of records for each party, named after it.")
 _HASH = typer.Argument(help="Its hash, or the beginning, as status shows.")
-_WROTE = typer.Argument(help="What dpmesh node wrote: a model, or answers (.json).")
+_OUTCOME_FILE = typer.Argument(help="What dpmesh node wrote: a model, or answers (.json).")
 _RECORDS = typer.Option(
     help="Your records: CSV, Parquet, Arrow or npz.", rich_help_panel=options.DATA
 )
@@ -88,8 +95,8 @@ _KEY = typer.Option(
 
 
 def keys(
-    folder: Annotated[Path, _NEW],
-    epsilon: Annotated[float, _MOST],
+    folder: Annotated[Path, _NEW_FOLDER],
+    epsilon: Annotated[float, _BUDGET],
     delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
     lost: Annotated[list[Path] | None, _LOST] = None,
     module: Module = None,
@@ -119,46 +126,53 @@ def check(file: File, module: Module = None) -> None:
     from dpmesh.deploy.fault_tolerance import FaultTolerance
     from dpmesh.deploy.schedule import bytes_of_round
 
-    read = read_contract(file, module)
-    terms, algorithm = read.terms, read.algorithm
-    parts = [algorithm, getattr(algorithm, "algorithm", None)]
+    contract = read_contract(file, module)
+    terms = contract.terms
+    algorithm = contract.algorithm
+    parts = [algorithm, getattr(algorithm, "algorithm", None)]  # a first stage has an inner one
     description = " of ".join(type(part).__name__ for part in parts if part)
-    typer.echo(f"contract     {read.hash.hex()}")
-    over = f" over {read.topology}" if read.topology is not None else ", a token that travels"
+    typer.echo(f"contract     {contract.hash.hex()}")
+    pattern = ", by a token passed between parties"
+    if contract.topology is not None:
+        pattern = f" over {contract.topology}"
     adversary = "the router and all parties: all released messages may be public"
-    secrets = read.planned.secrets_at(read.terms.rounds - 1)
+    secrets = contract.planned.secrets_at(contract.terms.rounds - 1)
     if secrets is not None:
         adversary = "the router, which sees all released messages, colluding with any"
         adversary = f"{adversary} {secrets.coalition} of the parties"
         if secrets.coalition == 0:
             adversary = "the router alone: another party can subtract the noise that it shares"
-    sums = read.planned.first_sum
+    sums = contract.planned.first_sum
     if sums is not None:
-        over = f", sums of {read.nodes} parties under masks, {sums.modulus_bits} bits a number"
+        pattern = (
+            f", sums of {contract.nodes} parties under masks, {sums.modulus_bits} bits a number"
+        )
         adversary = "the router, which sees only noisy sums, colluding with any"
         adversary = f"{adversary} {sums.colluding} of the parties"
         if sums.colluding == 0:
             adversary = "the router alone: another party can subtract its own noise"
-    typer.echo(f"algorithm    {description}{over}; {terms.rounds} rounds of {read.dim} parameters")
+    typer.echo(
+        f"algorithm    {description}{pattern}; {terms.rounds} rounds of {contract.dim} parameters"
+    )
     unit = "one record of a party, replaced by another"
-    if read.algorithm.unit == "user":
+    if contract.algorithm.unit == "user":
         unit = "a party with all of its records, which sends noise alone if it is left out"
     typer.echo(f"unit         {unit}")
     typer.echo(f"adversary    {adversary}")
-    for party in read.parties:
-        cost = rounded_up(read.cost(party.delta))
+    for party in contract.parties:
+        cost = rounded_up(contract.cost(party.delta))
         allowed = f"of {party.epsilon:g} allowed, at delta = {party.delta:g}"
         typer.echo(f"{party.name:<12} epsilon = {cost} {allowed}; {party.records} records")
-    if read.tables.questions is None and not read.tables.classifies:
+    if contract.tables.questions is None and not contract.tables.classifies:
         typer.echo("calibration  none under a contract: totals of skewed targets are too low")
-    for assumption in read.assumptions:
+    for assumption in contract.assumptions:
         typer.echo(f"assumption   {assumption}")
-    for line in FaultTolerance.of(read).lines(read):
+    for line in FaultTolerance.of(contract).lines(contract):
         typer.echo(line)
-    with progress_bar(len(read.patterns.thorough_rounds), unit="round") as advance:
-        played = read.patterns.check_thoroughly(on_round=lambda: advance(1))
+    with progress_bar(len(contract.patterns.thorough_rounds), unit="round") as advance:
+        played = contract.patterns.check_thoroughly(on_round=lambda: advance(1))
     typer.echo(f"played       {played}")
-    typer.echo(f"traffic      about {bytes_of_round(read):,} bytes a round through the router")
+    typer.echo(f"traffic      about {bytes_of_round(contract):,} bytes a round through the router")
 
 
 def rehearse(
@@ -168,15 +182,15 @@ def rehearse(
     from dpmesh.deploy import read_contract
     from dpmesh.deploy.rehearsal import rehearse as run
 
-    read = read_contract(file, module)
+    contract = read_contract(file, module)
     folder = file.parent if data is None else data
     files = {}
-    for party in read.parties:
+    for party in contract.parties:
         candidates = [path for path in sorted(folder.glob(f"{party.name}.*")) if path != file]
         if not candidates:
             fail("--data", f"a folder with a file such as {party.name}.csv", folder)
         files[party.name] = candidates[0]
-    result = run(read, files, progress=_Progress())
+    result = run(contract, files, progress=_Progress())
     typer.echo(f"{result.bytes:,} bytes through the router")
     bits = "OTHER bits than"
     if result.equals_simulation:
@@ -185,7 +199,7 @@ def rehearse(
     typer.echo("a rehearsal is not private: all noise comes from the contract's public key")
 
 
-def status(folder: Own) -> None:
+def status(folder: PartyFolder) -> None:
     """Print the key, what each contract is charged, and how far it got; end the node first."""
     from dpmesh._epsilons import rounded_up
     from dpmesh.deploy import Folder
@@ -201,7 +215,7 @@ def status(folder: Own) -> None:
     party_folder.close()
 
 
-def leave(folder: Own, contract: Annotated[str, _HASH]) -> None:
+def leave(folder: PartyFolder, contract: Annotated[str, _HASH]) -> None:
     """Leave a contract for ever; its cost stays charged. End its node first.
 
     A contract under which your folder has signed nothing is undone, and its cost is free again.
@@ -226,7 +240,7 @@ def leave(folder: Own, contract: Annotated[str, _HASH]) -> None:
     party_folder.close()
 
 
-def restored(folder: Own) -> None:
+def restored(folder: PartyFolder) -> None:
     """Charge all that a folder was charged once more, as it came from a backup."""
     from dpmesh._epsilons import rounded_up
     from dpmesh.deploy import Folder
@@ -238,16 +252,20 @@ def restored(folder: Own) -> None:
     party_folder.close()
 
 
-def verify(file: Annotated[Path, _WROTE], contract: File, module: Module = None) -> None:
+def verify(file: Annotated[Path, _OUTCOME_FILE], contract: File, module: Module = None) -> None:
     """Check who signed a model, or answers, and that they are what was signed."""
     from dpmesh.deploy import read_contract
     from dpmesh.deploy.outcome import verified
     from dpmesh.tables.models import Model
 
-    read = read_contract(contract, module)
+    agreed_contract = read_contract(contract, module)
     answers: Any = file.suffix == ".json" and read_json(file)
-    origin = verified(answers or Model.load(file, network=read.tables.network), read)
-    typer.echo(f"signed by {origin.party}, after {origin.rounds} of {read.terms.rounds} rounds")
+    origin = verified(
+        answers or Model.load(file, network=agreed_contract.tables.network), agreed_contract
+    )
+    typer.echo(
+        f"signed by {origin.party}, after {origin.rounds} of {agreed_contract.terms.rounds} rounds"
+    )
     sealed = ", ".join(origin.sealed_by) or "nobody, as each party has a model of its own"
     typer.echo(f"sealed by {sealed}")
 
@@ -287,7 +305,7 @@ def node(
     from dpmesh.deploy.http_node import Contact, LeftOutError, run_node, wait_for_router
 
     messages = MessageWriter(log_format)
-    read = read_contract(file, module)
+    contract = read_contract(file, module)
     text_form = text_format(
         separator=separator,
         decimal=decimal,
@@ -297,16 +315,21 @@ def node(
         multiline=multiline,
         skip_empty=skip_empty_lines,
     )
-    records = read.tables.read(data, text_form, drop=drop_missing_labels)
+    records = contract.tables.read(data, text_form, drop=drop_missing_labels)
     tls = node_tls(certificate)
     if output is not None:
         writable_folder(output.absolute().parent)  # before anything is charged
     party_folder = Folder.open(folder, marks=marks_folder())
-    if not party_folder.has_joined(read):
+    if not party_folder.has_joined(contract):
         try:
             with _sigterm_interrupts():
                 wait_for_router(
-                    read, party_folder.signing, router, tls, patience=patience, insecure=insecure
+                    contract,
+                    party_folder.signing,
+                    router,
+                    tls,
+                    patience=patience,
+                    insecure=insecure,
                 )
         except LeftOutError as error:
             messages.fail(error)
@@ -316,21 +339,22 @@ def node(
             raise typer.Exit(130) from None
     if restored:
         party_folder.charge_again()
-    party = Node(read, party_folder, records)
-    early = None
+    party = Node(contract, party_folder, records)
+    early_end: LeftOutError | None = None
     contact = Contact()
     progress = _Progress(messages.say)
-    shown = None
+    metrics_server = None
     if metrics is not None:
         from dpmesh.deploy.metrics import NodeMetrics
 
-        shown = NodeMetrics(party, contact, metrics)
-        messages.say(shown.address)
+        metrics_server = NodeMetrics(party, contact, metrics)
+        messages.say(metrics_server.address)
 
-    def progressed(_: Node) -> None:
+    def on_progress(_: Node) -> None:
+        """Report a new round, and update the metrics."""
         progress.of_node(party)
-        if shown is not None:
-            shown.update()
+        if metrics_server is not None:
+            metrics_server.update()
 
     takes_part = f"{party.name} takes part; interrupt it whenever you like, and start it again"
     try:
@@ -340,34 +364,35 @@ def node(
                 party,
                 router,
                 tls,
-                progressed,
+                on_progress,
                 patience=patience,
                 insecure=insecure,
                 contact=contact,
             )
     except LeftOutError as error:
-        early = error
+        early_end = error
     except KeyboardInterrupt:
         without = " without --restored, which would charge again" if restored else ""
         messages.say(f"interrupted; the same command goes on{without}")
         raise typer.Exit(130) from None
     finally:
         scope = f"for this contract, at delta = {party_folder.budget.delta:g}"
-        messages.say(f"charged so far: {_charged(party_folder, read)} {scope}")
-    if early is None and not party.is_sealed:
-        early = LeftOutError(f"{party.name}: not sealed, as too few others have the same end")
-    asks = read.tables.questions is not None
-    if early is None and party.ended_early:
-        where = f"after {party.rounds} of {read.terms.rounds} rounds"
+        messages.say(f"charged so far: {_charged(party_folder, contract)} {scope}")
+    if early_end is None and not party.is_sealed:
+        early_end = LeftOutError(f"{party.name}: not sealed, as too few others have the same end")
+    has_statistics = contract.tables.questions is not None
+    if early_end is None and party.ended_early:
+        where = f"after {party.rounds} of {contract.terms.rounds} rounds"
         ended = f"the run ended early for all parties, {where}: too few may release more"
-        if asks or party.released is None:
+        if has_statistics or party.released is None:
             partial = False
-            early = LeftOutError(f"{ended}; there is nothing to write")
+            early_end = LeftOutError(f"{ended}; there is nothing to write")
         else:
             messages.say(ended)
-    if output is not None and (early is None or (partial and party.released is not None)):
+    has_result = early_end is None or (partial and party.released is not None)
+    if output is not None and has_result:
         try:
-            if asks:
+            if has_statistics:
                 answers = party.statistics()
                 messages.say(str(answers))
                 write_answers(output, answers)
@@ -376,12 +401,12 @@ def node(
         except OSError:
             messages.say("nothing is lost: the same command writes it later, and charges nothing")
             raise
-        if not asks:
-            made_of = "rows" if read.planned.first_sum is None else "sums"
+        if not has_statistics:
+            made_of = "rows" if contract.planned.first_sum is None else "sums"
             messages.say(f"wrote {output}: made of released {made_of} alone")
-        party_folder.note_output(read, output)
-    if early is not None:
-        messages.fail(early)
+        party_folder.note_output(contract, output)
+    if early_end is not None:
+        messages.fail(early_end)
         raise typer.Exit(3)
 
 
@@ -403,14 +428,15 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 
 def _charged(folder: Folder, agreement: Any) -> str:
-    """Return what a contract was charged in a folder, of what is reserved for it, in words."""
+    """Return in words the epsilon of a contract's releases, and the epsilon reserved for it."""
     from dpmesh._epsilons import rounded_up
 
     spent = folder.spent(agreement)
     reserved = rounded_up(folder.reserved(agreement).epsilon)
-    return (
-        f"epsilon = {0 if spent is None else rounded_up(spent.epsilon)} of the {reserved} reserved"
-    )
+    released = "0"
+    if spent is not None:
+        released = str(rounded_up(spent.epsilon))
+    return f"epsilon = {released} of the {reserved} reserved"
 
 
 def router(
@@ -433,21 +459,22 @@ def router(
     from dpmesh.deploy.http import RouterServer, server_tls
 
     messages = MessageWriter(log_format)
-    read = read_contract(file, module)
+    contract = read_contract(file, module)
     if key is not None and certificate is None:
         fail("certificate", "that of the key", "none")
     tls = None if certificate is None else server_tls(certificate, key)
     try:
-        server = RouterServer(Router(read), host, port, tls, insecure=insecure)
+        server = RouterServer(Router(contract), host, port, tls, insecure=insecure)
     except OSError as error:
         _fail_to_listen(error, host, port)
     progress = _Progress(messages.say)
-    shown = None
+    metrics_server = None
 
-    def progressed(_: Router) -> None:
+    def on_progress(_: Router) -> None:
+        """Report a new round, and update the metrics."""
         progress(server.router)
-        if shown is not None:
-            shown.update()
+        if metrics_server is not None:
+            metrics_server.update()
 
     try:
         with _sigterm_interrupts():
@@ -457,9 +484,9 @@ def router(
             if metrics is not None:
                 from dpmesh.deploy.metrics import RouterMetrics
 
-                shown = RouterMetrics(server.router, metrics)
-                messages.say(shown.address)
-            server.run(progressed)
+                metrics_server = RouterMetrics(server.router, metrics)
+                messages.say(metrics_server.address)
+            server.run(on_progress)
     except KeyboardInterrupt:
         messages.say("interrupted; the same command goes on, and nodes answer the same bits")
         raise typer.Exit(130) from None
@@ -472,7 +499,7 @@ def router(
 
 
 def _fail_to_listen(error: OSError, host: str, port: int) -> NoReturn:
-    """Say why nobody can listen at an address, and what to do."""
+    """Fail with the reason why a router cannot listen at an address; raise other errors as is."""
     if error.errno == EADDRINUSE:
         free = "a free one: end the program that listens there, perhaps another router"
         fail("--port", f"{free}, or choose another port", port)
@@ -484,11 +511,17 @@ def _fail_to_listen(error: OSError, host: str, port: int) -> NoReturn:
 
 
 class _Progress:
-    """Reports when a router or a node reaches another round, and for whom a router waits."""
+    """Reporter of the rounds that a router or a node reaches, and of parties that a router awaits.
+
+    Parameters
+    ----------
+    say
+        Function that writes a message. Equal messages in succession are written once.
+    """
 
     def __init__(self, say: Callable[[str], None] = typer.echo) -> None:
         self._write = say
-        self._said = ""
+        self._last_message = ""
 
     def of_node(self, node: Node) -> None:
         """Report a round that the node has answered."""
@@ -496,6 +529,7 @@ class _Progress:
             self._reached(node.rounds, node.contract.terms.rounds)
 
     def __call__(self, router: Router) -> None:
+        """Report the round of a router, or the parties for which it waits."""
         contract = router.contract
         if router.open_position is None:
             self._say(f"waiting for the signatures of {', '.join(router.waits_for)}")
@@ -507,10 +541,13 @@ class _Progress:
             )
 
     def _reached(self, t: int, total: int) -> None:
-        if t % max(1, total // 10) == 0:
+        """Report about every tenth part of the rounds."""
+        rounds_between_messages = max(1, total // 10)
+        if t % rounds_between_messages == 0:
             self._say(f"round {t} of {total}")
 
-    def _say(self, now: str) -> None:
-        if now != self._said:
-            self._write(now)
-            self._said = now
+    def _say(self, message: str) -> None:
+        """Write a message, unless it is the last one again."""
+        if message != self._last_message:
+            self._write(message)
+            self._last_message = message

@@ -1,4 +1,8 @@
-"""``dpmesh privacy dp-sgd`` and ``dpmesh verify dp-sgd``: runs of other tools, in their words."""
+"""Epsilon of runs of Opacus, TensorFlow Privacy, JAX Privacy and Flower, in their terms.
+
+The same commands, such as ``dp-sgd``, are in ``dpmesh privacy``, which computes epsilon or noise,
+and in ``dpmesh verify``, which checks a claimed epsilon.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +93,7 @@ def dp_sgd(
     run = other_tools.dp_sgd(
         records=records, batch_size=batch_size, epochs=epochs, steps=steps, tool=tool
     )
-    _answer(context, run, noise_multiplier, epsilon, claims, delta, relation, json=json)
+    _print_answer(context, run, noise_multiplier, epsilon, claims, delta, relation, json=json)
 
 
 def fedavg(
@@ -120,7 +124,7 @@ def fedavg(
     from dpmesh.privacy import other_tools
 
     run = other_tools.fedavg(clients=clients, cohort=cohort, rounds=rounds)
-    _answer(context, run, noise_multiplier, epsilon, claims, delta, relation, json=json)
+    _print_answer(context, run, noise_multiplier, epsilon, claims, delta, relation, json=json)
 
 
 def gaussian(
@@ -137,7 +141,7 @@ def gaussian(
     from dpmesh.privacy import other_tools
 
     run = other_tools.gaussian(releases=releases)
-    _answer(context, run, noise_multiplier, epsilon, claims, delta, relation, json=json)
+    _print_answer(context, run, noise_multiplier, epsilon, claims, delta, relation, json=json)
 
 
 def laplace(
@@ -154,7 +158,7 @@ def laplace(
     from dpmesh.privacy import other_tools
 
     run = other_tools.laplace(releases=releases)
-    _answer(context, run, noise_multiplier, epsilon, claims, delta, relation, json=json)
+    _print_answer(context, run, noise_multiplier, epsilon, claims, delta, relation, json=json)
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -167,13 +171,13 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 
 def command_named(name: str) -> Any:
-    """Return one of the commands for click."""
+    """Return the click command of a name in `COMMANDS`."""
     application = typer.Typer(cls=SuggestingGroup, add_completion=False)
     application.command(name, cls=StrictCommand)(reporting_errors(COMMANDS[name]))
     return typer.main.get_command(application)
 
 
-def _answer(
+def _print_answer(
     context: typer.Context,
     run: OtherRun,
     noise_multiplier: float | None,
@@ -184,7 +188,23 @@ def _answer(
     *,
     json: bool,
 ) -> None:
-    """Print the epsilon, the noise multiplier, or the verification of a claim."""
+    """Print what a command computed: epsilon and noise multiplier, or the verification of a claim.
+
+    Parameters
+    ----------
+    context
+        Context of the command; its parent is ``dpmesh privacy`` or ``dpmesh verify``.
+    run
+        The run of another tool.
+    noise_multiplier, epsilon
+        Exactly one is stated; the other one is None and is computed.
+    claims
+        Claimed epsilon to verify; None to verify nothing.
+    delta, relation
+        Delta and neighboring relation of the guarantee.
+    json
+        True to print JSON.
+    """
     from dpmesh.privacy.other_tools import judged
 
     neighboring_relation: NeighboringRelation = "replace_one"
@@ -193,14 +213,14 @@ def _answer(
     if (noise_multiplier is None) == (epsilon is None):
         got = "none" if epsilon is None else "both"
         fail("options", "either --noise-multiplier or --epsilon", got)
-    is_verified = context.parent is not None and context.parent.info_name == "verify"
-    if is_verified and (claims is None or noise_multiplier is None):
+    is_verification = context.parent is not None and context.parent.info_name == "verify"
+    if is_verification and (claims is None or noise_multiplier is None):
         fail("--claims", "the epsilon that is claimed, beside --noise-multiplier", "none")
     if noise_multiplier is None:
         assert epsilon is not None
         noise_multiplier = run.calibrated(epsilon, delta=delta, relation=neighboring_relation)
     if claims is None:
-        _priced(run, noise_multiplier, delta, neighboring_relation, json=json)
+        _print_epsilon(run, noise_multiplier, delta, neighboring_relation, json=json)
         return
     verification = judged(
         run,
@@ -218,7 +238,7 @@ def _answer(
         raise typer.Exit(1)
 
 
-def _priced(
+def _print_epsilon(
     run: OtherRun,
     noise_multiplier: float,
     delta: float,
@@ -229,15 +249,14 @@ def _priced(
     """Print the epsilon of a run under both relations."""
     from dpmesh._epsilons import NEIGHBOURS, rounded_up
 
-    other_relation: NeighboringRelation = (
-        "replace_one" if relation == "add_remove" else "add_remove"
-    )
-    epsilons = {
-        neighboring_relation: run.epsilon(
+    other_relation: NeighboringRelation = "add_remove"
+    if relation == "add_remove":
+        other_relation = "replace_one"
+    epsilons = {}
+    for neighboring_relation in (relation, other_relation):
+        epsilons[neighboring_relation] = run.epsilon(
             noise_multiplier, delta=delta, relation=neighboring_relation
         )
-        for neighboring_relation in (relation, other_relation)
-    }
     if json:
         content = {
             "procedure": run.name,
@@ -255,14 +274,14 @@ def _priced(
         return
     ratio = "scale" if run.distribution == "laplace" else "standard deviation"
     meaning = f"{ratio} of the noise on a sum over the clipping norm"
-    beside = rounded_up(epsilons[other_relation])
+    other_epsilon = rounded_up(epsilons[other_relation])
     lines = [
         f"privacy     epsilon = {rounded_up(epsilons[relation])}, delta = {rounded_up(delta)}",
         f"neighbours  {NEIGHBOURS[relation].format(unit=run.unit)}",
         f"unit        one {run.unit}",
         f"noise       {rounded_up(noise_multiplier, 8)} ({meaning})",
         f"releases    {run.releases}, sampling rate {run.sampling_rate:.6g}",
-        f"beside it   epsilon = {beside} under {other_relation.replace('_', '-')}",
+        f"beside it   epsilon = {other_epsilon} under {other_relation.replace('_', '-')}",
         f"assumption  {run.assumption.removeprefix('assumes ')}",
     ]
     typer.echo("\n".join(lines))

@@ -1,4 +1,8 @@
-"""``dpmesh privacy``: algorithms of the registry, once asked for, and runs of other tools."""
+"""``dpmesh privacy``: epsilon of algorithms of this package, and of runs of other tools.
+
+The commands of algorithms come from the registry (`dpmesh.algorithms.registry`), which takes long
+to import: it is imported when a command or this group's help is shown.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from dpmesh.cli.other_tools import COMMANDS, command_named
 
 
 class WithAlgorithms(SuggestingGroup):
-    """The commands of the registry, which is not loaded for other help."""
+    """Group with a command for each algorithm of the registry, and for runs of other tools."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
@@ -21,9 +25,9 @@ class WithAlgorithms(SuggestingGroup):
         return sorted([*COMMANDS, *(entry.name for entry in REGISTRY)])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of this name, if there is one; a module is imported first."""
+        """Return the command of a name, or of module:name, which imports the module; else None."""
         from dpmesh.algorithms.registry import entry_of
-        from dpmesh.cli.priced import command_of
+        from dpmesh.cli.algorithm_commands import command_of
 
         if cmd_name in COMMANDS:
             return command_named(cmd_name)
@@ -47,4 +51,4 @@ privacy = typer.Typer(
 
 @privacy.callback()
 def _of_algorithms() -> None:
-    """Keep a group, which typer makes of commands alone."""
+    """Do nothing: without a callback typer would make no group."""

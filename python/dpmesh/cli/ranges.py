@@ -1,4 +1,8 @@
-"""``dpmesh ranges``: a draft of the public ranges of a table's columns."""
+"""``dpmesh ranges``: a draft of the file of public ranges of a table's columns.
+
+A draft has a *blank* (``"FILL IN"``) wherever public knowledge is needed. With ``--fill`` the
+blanks of numbers are replaced by noisy bounds, which are released from the records with DP.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +34,18 @@ _RELEASED = """\
 # Bounds that stood open were released from the data with noise: powers of two around the numbers,
 # without those that few records have. dpmesh fit and dpmesh stats add what that cost.
 """
-_DATES = tuple(
+_DATE_FORMATS = tuple(
     f"{day}{time}"
     for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d.%m.%y")
     for time in ("", " %H:%M", " %H:%M:%S")
 )
-"""Forms of dates other than 2024-12-31, as `datetime.strptime` has them."""
+"""Formats of dates other than 2024-12-31, as for `datetime.strptime`."""
 
-_SOME = 100
-"""Values by which a form is guessed."""
+_SAMPLE = 100
+"""Number of values from which the form of dates is guessed."""
+
+_FLAGS = 0.95
+"""Share of zeros and ones above which a column is guessed to be a flag; 1 and 2, say, are codes."""
 
 _EPSILON = "Release bounds of numbers at this privacy budget, for the blanks of --fill."
 _FILL = "A draft whose kinds and categories are public knowledge: all but bounds of numbers."
@@ -78,7 +85,7 @@ def ranges(
         fail("--epsilon", "--fill beside it, a draft with the kinds of the columns", epsilon)
     if epsilon is not None:
         check_budget([epsilon], delta)
-    form = text_format(
+    file_format = text_format(
         separator=separator,
         decimal=decimal,
         encoding=encoding,
@@ -91,7 +98,7 @@ def ranges(
     tables = []
     with progress_bar(len(paths), unit="file") as advance:
         for file in paths:
-            tables.append(open_table(file, form))
+            tables.append(open_table(file, file_format))
             advance(1)
     if fill is not None:
         assert epsilon is not None
@@ -116,7 +123,21 @@ def _fill(
     colluding: int,
     budget: Path | None,
 ) -> None:
-    """Print a draft with bounds in place of the blanks of numbers, and their release."""
+    """Print a draft with released noisy bounds in place of the blanks of numbers.
+
+    Parameters
+    ----------
+    draft
+        File of ranges with blanks.
+    tables
+        Tables of the sites, one each.
+    epsilon, delta
+        Privacy budget of the release.
+    colluding
+        Number of sites that may collude with the server.
+    budget
+        Party's folder whose budget is charged; None charges no folder.
+    """
     import numpy as np
 
     from dpmesh.cli._sites import charge, saved_release
@@ -124,12 +145,11 @@ def _fill(
     from dpmesh.tables.ranges import BLANK, RELEASED, read_ranges
 
     forms = read_ranges(draft, blanks=True)
-    key_of_blank = {
-        name: key
-        for name, form in forms.items()
-        for key in ("range", "target")
-        if isinstance(form, dict) and form.get(key) == [BLANK, BLANK]
-    }
+    key_of_blank = {}
+    for name, form in forms.items():
+        for key in ("range", "target"):
+            if isinstance(form, dict) and form.get(key) == [BLANK, BLANK]:
+                key_of_blank[name] = key
     for name in key_of_blank:
         lacking = [table for table in tables if name not in (table.names or ())]
         if lacking:
@@ -142,25 +162,28 @@ def _fill(
         parts = [table.select([name]).columns[0].astype(object) for table in tables]
         columns[name] = np.concatenate(parts)
     sites = np.repeat(np.arange(len(tables)), [table.records for table in tables])
-    ends, release = bounds(
+    bounds_of_column, release = bounds(
         [*key_of_blank], columns, sites, epsilon=epsilon, delta=delta, colluding=colluding
     )
-    spent = saved_release(release.ledger)
-    charge(budget, [spent], delta)
+    released = saved_release(release.ledger)
+    charge(budget, [released], delta)
     typer.echo(_RELEASED)
-    typer.echo(f"{json.dumps(RELEASED)} = {json.dumps(json.dumps(spent))}")
+    typer.echo(f"{json.dumps(RELEASED)} = {json.dumps(json.dumps(released))}")
     for name, form in forms.items():
-        if name in ends:
-            form[key_of_blank[name]] = [*ends[name]]
+        if name in bounds_of_column:
+            form[key_of_blank[name]] = list(bounds_of_column[name])
         typer.echo(f"{to_toml_key(name)} = {to_toml(form)}")
-    without_bounds = [name for name in key_of_blank if name not in ends]
+    without_bounds = [name for name in key_of_blank if name not in bounds_of_column]
     if without_bounds:
         names = ", ".join(without_bounds)
         typer.echo(f"no bounds for {names}: no bin stands out of the noise", err=True)
 
 
 def _proposal(cells: Cells) -> str:
-    """Return the kind of which most values are, with blanks for what is public."""
+    """Return the range, in TOML with blanks, of the kind that most values of a column have.
+
+    The kinds are tried in this order: flag, number, date, category.
+    """
     import numpy as np
 
     from dpmesh.tables.cells import day_of, map_cells, numbers_of, usually_missing
@@ -170,18 +193,22 @@ def _proposal(cells: Cells) -> str:
     has_value = np.array([not usually_missing(cell) for cell in cells], dtype=bool)
     values = cells[has_value]
     numbers = numbers_of(values)
-    half = max(len(values), 1) / 2
+    count = max(len(values), 1)
     flags = ((numbers == 0) | (numbers == 1)).sum()
-    if flags > 1.9 * half:  # 1 and 2, say, are codes
+    if flags > _FLAGS * count:
         return f"{{flag = {blank}}}  # guessed: flag; write true"
-    if np.isfinite(numbers).sum() > half:
+    if np.isfinite(numbers).sum() > count / 2:
         return f"{{range = [{blank}, {blank}]}}  # guessed: number"
     days = map_cells(day_of, values, np.float64)
-    if np.isfinite(days).sum() > half:
+    if np.isfinite(days).sum() > count / 2:
         return f"{{dates = [{blank}, {blank}]}}  # guessed: date"
-    sample = values[:_SOME]
-    dates = {form: np.isfinite([day_of(cell, form) for cell in sample]).sum() for form in _DATES}
-    form = max(_DATES, key=lambda form: dates[form])
-    if dates[form] > len(sample) / 2:
-        return f'{{dates = [{blank}, {blank}], format = "{form}"}}  # guessed: date of this form'
+    sample = values[:_SAMPLE]
+    dates_of_format = {}
+    for date_format in _DATE_FORMATS:
+        days_of_sample = [day_of(cell, date_format) for cell in sample]
+        dates_of_format[date_format] = np.isfinite(days_of_sample).sum()
+    best_format = max(_DATE_FORMATS, key=lambda date_format: dates_of_format[date_format])
+    if dates_of_format[best_format] > len(sample) / 2:
+        dates = f'dates = [{blank}, {blank}], format = "{best_format}"'
+        return f"{{{dates}}}  # guessed: date of this form"
     return f"{{categories = [{blank}]}}  # guessed: category"

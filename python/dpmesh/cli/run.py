@@ -1,4 +1,7 @@
-"""``dpmesh run``: experiments from files; ``dpmesh report``: a page about finished ones."""
+"""``dpmesh run``: simulated experiments from files; ``dpmesh report``: a page about their results.
+
+A file may have a *sweep*: lists of values, each combination of which is a *cell*, one run.
+"""
 
 from __future__ import annotations
 
@@ -71,13 +74,14 @@ def run(
         return
     if file is None:
         raise typer.BadParameter("wanted a TOML file, or --settings", param_hint="FILE")
-    folder = Path(f"{file.stem}-results") if folder is None else folder
+    if folder is None:
+        folder = Path(f"{file.stem}-results")
     try:
-        sys.path.insert(0, str(file.resolve().parent))  # modules that it names; workers get it, too
+        sys.path.insert(0, str(file.resolve().parent))  # for modules that the file names
         settings = read(file, module)
         if engine is not None:
             one_of("engine", engine, ("mpi",))
-            _on_ranks(settings, folder)
+            _run_on_ranks(settings, folder)
             return
         with progress_bar(rounds_left(settings, folder), unit="round", shown=not quiet) as progress:
             failed = run_sweep(settings, folder, processes=processes, progress=progress)
@@ -87,13 +91,17 @@ def run(
         raise typer.Exit(130) from None
     _report_failed(failed)
     if any(folder.glob("*/result.json")):
-        _finished(folder)
+        _print_results(folder)
     if failed:
         raise typer.Exit(1)
 
 
-def _on_ranks(settings: Settings, folder: Path) -> None:
-    """Run under mpiexec; one rank reports for all what ended a run."""
+def _run_on_ranks(settings: Settings, folder: Path) -> None:
+    """Run an experiment on all MPI ranks; rank 0 prints the results, or why the run ended early.
+
+    All ranks exit with the same code: 1 if a rank failed, 2 for an invalid file, 130 if
+    interrupted.
+    """
     from mpi4py import MPI
 
     from dpmesh.engines.mpi import RankFailed
@@ -103,7 +111,7 @@ def _on_ranks(settings: Settings, folder: Path) -> None:
     try:
         run_on_ranks(settings, folder)
         if ranks.rank == 0:
-            _finished(folder)
+            _print_results(folder)
         return
     except RankFailed as error:
         if error.__cause__ is not None:  # this is the rank that failed
@@ -128,21 +136,22 @@ def _on_ranks(settings: Settings, folder: Path) -> None:
 
 
 def _report_failed(failed: list[tuple[Cell, Exception]]) -> None:
-    """Report each reason once, with the first of the runs that it ended."""
-    names: dict[str, list[str]] = defaultdict(list)
+    """Print each reason of a failure once, with the first run that failed for it."""
+    cells_by_reason: dict[str, list[str]] = defaultdict(list)
     for cell, reason in failed:
-        names[str(reason)].append(cell.name)
-    for text, (first, *further) in names.items():
+        cells_by_reason[str(reason)].append(cell.name)
+    for text, (first, *further) in cells_by_reason.items():
         more = f" and {len(further)} more" if further else ""
         typer.echo(f"Error: {first}{more}: {text}", err=True)
 
 
-def _finished(folder: Path) -> None:
-    """Print the table of results, whether sharing paid, and the path of the page."""
-    from dpmesh.experiments.results import finished
+def _print_results(folder: Path) -> None:
+    """Print the table of results, the comparison with single sites, and the path of the page."""
+    from dpmesh.experiments.results import finished as finished_runs
     from dpmesh.experiments.summary import compared, grouped, sentences
 
-    groups = grouped(finished(folder)[0])
+    results = finished_runs(folder)[0]
+    groups = grouped(results)
     typer.echo(f"\n{compared(groups)}\n")
     verdicts = sentences(groups)
     for text in verdicts:
@@ -153,7 +162,7 @@ def _finished(folder: Path) -> None:
 
 
 def _page(folder: Path) -> str:
-    """Write the report page if its extra is installed; return where it is, or how to get it."""
+    """Write the report page; return its path, or the command that writes it if a package lacks."""
     from dpmesh._extras import needed_by
 
     try:

@@ -1,4 +1,4 @@
-"""``dpmesh demo``, ``doctor`` and ``forecast``: what needs no data of one's own."""
+"""``dpmesh demo``, ``doctor`` and ``forecast``: commands that need no data of the user."""
 
 from __future__ import annotations
 
@@ -38,10 +38,14 @@ def demo(
     writable_folder(folder)
 
     def show(panel: Panel) -> None:
+        """Print the table and the verdict of a federation."""
         lines = [f"{panel.verdict}: {panel.title}\n"]
-        for name, cells in (("epsilon", [f"{epsilon:g}" for epsilon in EPSILONS]), *panel.rows()):
-            lines.append(f"{name:<37}{''.join(f'{cell:>15}' for cell in cells)}")
-        echo_above_bar("\n".join([*lines, f"\n{panel.sentence}\n"]))
+        head = ("epsilon", [f"{epsilon:g}" for epsilon in EPSILONS])
+        for name, cells in (head, *panel.rows()):
+            columns = [f"{cell:>15}" for cell in cells]
+            lines.append(f"{name:<37}{''.join(columns)}")
+        lines.append(f"\n{panel.sentence}\n")
+        echo_above_bar("\n".join(lines))
 
     typer.echo(
         "Sites keep their records and learn one model; epsilon protects each record.\n"
@@ -102,8 +106,8 @@ def forecast(
         )
     typer.echo(expected)
     typer.echo(
-        "\nMeans of 5 runs on public data that were drawn to this shape (alone and pooled: without "
-        "privacy).\nHow hard your own task is, they cannot know."
+        "\nMeans of 5 runs on public data that were drawn to this shape (single and central: "
+        "without privacy).\nHow hard your own task is, they cannot know."
     )
 
 
@@ -131,7 +135,7 @@ def doctor() -> None:
 
 
 def _versions(distributions: tuple[str, ...]) -> str | None:
-    """Return name and version of each, or None if one is missing."""
+    """Return names and versions of distributions in words, or None if one is not installed."""
     try:
         return ", ".join(f"{name} {metadata.version(name)}" for name in distributions)
     except metadata.PackageNotFoundError:
@@ -139,6 +143,7 @@ def _versions(distributions: tuple[str, ...]) -> str | None:
 
 
 def _mpi() -> str:
+    """Return in words whether the MPI engine works: it needs mpi4py and mpiexec."""
     launcher = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
     launcher = launcher or shutil.which("mpiexec")
     if util.find_spec("mpi4py") is None:

@@ -1,4 +1,4 @@
-"""``dpmesh stats``: statistics of the tables of several sites, at one epsilon for all of them."""
+"""``dpmesh stats``: private statistics of the tables of several sites, all at one epsilon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 import dpmesh.cli._options as options
 from dpmesh._validate import fail
 
-_Given = list[str] | None
+_RepeatedText = list[str] | None
 
 _MEAN = typer.Option(
     help="Columns, as age,weight: count, mean and variance.", rich_help_panel=options.QUESTIONS
@@ -71,13 +71,13 @@ def stats(
     delta: options.Delta = 1e-5,
     site: options.Site = None,
     mean: Annotated[str | None, _MEAN] = None,
-    histogram: Annotated[_Given, _HISTOGRAM] = None,
-    quantiles: Annotated[_Given, _QUANTILES] = None,
+    histogram: Annotated[_RepeatedText, _HISTOGRAM] = None,
+    quantiles: Annotated[_RepeatedText, _QUANTILES] = None,
     correlation: Annotated[str | None, _CORRELATION] = None,
-    table: Annotated[_Given, _TABLE] = None,
+    table: Annotated[_RepeatedText, _TABLE] = None,
     survival: Annotated[str | None, _SURVIVAL] = None,
     by: Annotated[str | None, _BY] = None,
-    regress: Annotated[_Given, _REGRESS] = None,
+    regress: Annotated[_RepeatedText, _REGRESS] = None,
     pairs: Annotated[str | None, _PAIRS] = None,
     colluding: Annotated[
         int, typer.Option(min=0, help="Sites that may collude.", rich_help_panel=options.PRIVACY)

@@ -1,4 +1,4 @@
-"""``dpmesh synthesize``: rows drawn from the released two-way tables of several sites."""
+"""``dpmesh synthesize``: synthetic rows drawn from privately released two-way tables."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def synthesize(
         for name, value in (("--epsilon", epsilon), ("--ranges", ranges)):
             if value is not None:
                 fail(name, "none: answers.json holds what was released", value)
-        released, cost = _of_answers(files[0])
+        released, cost = _read_answers(files[0])
     else:
         if epsilon is None or ranges is None:
             fail("--epsilon" if epsilon is None else "--ranges", "a value, for tables", "none")
@@ -105,27 +105,28 @@ def synthesize(
         )
 
         def questions(kinds: Mapping[str, Kind]) -> list[Any]:
+            """Return the question for all two-way tables of the columns."""
             names = [*kinds]
             if columns is not None:
                 names = [name.strip() for name in columns.split(",")]
             return [Pairs(*names, bins=bins)]
 
-        asked_files = RecordFiles(
+        statistics = RecordFiles(
             paths=files, ranges=ranges, site=site, text_format=file_format
         ).ask(questions, epsilon=epsilon, delta=delta, colluding=colluding, budget=budget)
-        released = pairs_in(asked_files.answers)
-        cost = _cost_of(asked_files.as_dict())
-        typer.echo(asked_files)
+        released = pairs_in(statistics.answers)
+        cost = _cost_of(statistics.as_dict())
+        typer.echo(statistics)
     with progress_bar(RAKE_PASSES, unit="pass") as advance:
         synthetic = drawn_from(released, rows, seed, on_pass=lambda: advance(1))
     replace_text(output, synthetic.to_csv())
-    beside = output.with_name(f"{output.name}.toml")
-    replace_text(beside, _sidecar(synthetic, cost))
-    typer.echo(f"\n{synthetic.shown()}\n\n{synthetic.text}\nwrote {output} and {beside}")
+    description = output.with_name(f"{output.name}.toml")
+    replace_text(description, _description(synthetic, cost))
+    typer.echo(f"\n{synthetic.shown()}\n\n{synthetic.text}\nwrote {output} and {description}")
 
 
-def _of_answers(path: Path) -> tuple[PairTables, dict[str, Any]]:
-    """Return the tables in a file of answers, and what they cost."""
+def _read_answers(path: Path) -> tuple[PairTables, dict[str, Any]]:
+    """Return the released two-way tables in a file of answers, and their privacy cost."""
     from dpmesh.statistics.two_way import PairTables
 
     expected = "a file that dpmesh stats --pairs .. --output answers.json wrote"
@@ -141,7 +142,10 @@ def _of_answers(path: Path) -> tuple[PairTables, dict[str, Any]]:
 
 
 def _cost_of(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cost of released tables, with their ledgers, from the plain form of answers."""
+    """Return the privacy cost of released tables by the keys of the description.
+
+    `saved` holds statistics as `Statistics.as_dict` returns them.
+    """
     privacy = saved["privacy"]
     fields = ("epsilon", "delta", "neighboring_relation", "unit", "seeded")
     cost = {name: privacy[name] for name in fields if name in privacy}
@@ -152,8 +156,8 @@ def _cost_of(saved: Mapping[str, Any]) -> dict[str, Any]:
     return cost
 
 
-def _sidecar(synthetic: Synthetic, cost: Mapping[str, Any]) -> str:
-    """Return what stands beside drawn rows, as TOML."""
+def _description(synthetic: Synthetic, cost: Mapping[str, Any]) -> str:
+    """Return the description of synthetic rows in TOML: their privacy cost, bins and errors."""
     from dpmesh.cli._sites import to_toml, to_toml_key
 
     plain = synthetic.as_dict()

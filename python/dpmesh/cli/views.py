@@ -1,4 +1,8 @@
-"""Options of ``dpmesh privacy`` that name an observer, a network and a loss."""
+"""Options of ``dpmesh privacy`` and ``dpmesh audit`` for epsilon under weaker adversaries.
+
+A *view* is the set of messages that the adversary sees, such as the messages that reach one node
+(`dpmesh.privacy.views`). Epsilon then also depends on the network and on the loss.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ _OBSERVER = (
 )
 _TOPOLOGY = "Network: meetings (default), matchings, one-peer, ring, torus or complete."
 
-Observer = Annotated[
+ViewName = Annotated[
     str | None, typer.Option("--view", help=_OBSERVER, rich_help_panel=options.ADVERSARY)
 ]
 Nodes = Annotated[int, typer.Option(help="Number of nodes.", rich_help_panel=options.ADVERSARY)]
@@ -43,14 +47,14 @@ _REGULARIZATION = typer.Option(help="Weight decay, lambda.", rich_help_panel=opt
 
 
 class Option(NamedTuple):
-    """An option of a command: its annotated type, and its default."""
+    """Option of a command: its type annotated for typer, and its default."""
 
     annotation: Any
     default: Any
 
 
 VIEW_OPTIONS = {
-    "view": Option(Observer, None),
+    "view": Option(ViewName, None),
     "nodes": Option(Nodes, 16),
     "topology": Option(TopologyName, "meetings"),
     "seed": Option(Seed, 0),
@@ -73,7 +77,21 @@ def view_from_options(
     classes: int | None,
     regularization: float,
 ) -> tuple[View | None, LossFacts | None]:
-    """Return the view that options describe, and the facts that it rests on; None without one."""
+    """Return the adversary's view that options describe, and the facts about the loss.
+
+    Parameters
+    ----------
+    view
+        Text of ``--view``; None for an adversary who sees all messages.
+    nodes, topology, seed
+        Number of nodes, name and seed of the network.
+    loss, feature_norm, classes, regularization
+        As in `dpmesh.privacy.views.LossFacts`.
+
+    Returns
+    -------
+    View and facts; both are None without a view.
+    """
     from dpmesh.privacy.views import LossFacts
 
     if view is None:
@@ -85,7 +103,7 @@ def view_from_options(
 
 
 def view_named(text: str, *, nodes: int, topology: str, seed: int) -> OnNetwork:
-    """Return the view on a network that the options describe."""
+    """Return the adversary's view on a network that a text such as ``one`` or ``3,7`` names."""
     from dpmesh.privacy import views
 
     network = topology_named(topology, nodes, seed)
@@ -93,8 +111,8 @@ def view_named(text: str, *, nodes: int, topology: str, seed: int) -> OnNetwork:
         return views.OneNode(topology=network)
     if text == "last":
         return views.LastOnly(topology=network)
-    quantity, _, size = text.partition("-")
-    if quantity == "any" and size.isdigit():
+    prefix, _, size = text.partition("-")
+    if prefix == "any" and size.isdigit():
         return views.AnyCoalition(size=int(size), topology=network)
     if not all(part.isdigit() for part in text.split(",")):
         fail("view", "one, last, any-2, or numbers of nodes such as 3 or 3,7", repr(text))
@@ -105,7 +123,7 @@ def view_named(text: str, *, nodes: int, topology: str, seed: int) -> OnNetwork:
 
 
 def topology_named(name: str, nodes: int, seed: int) -> Topology:
-    """Return a network by its name."""
+    """Return the network of a name, such as ``ring``; random networks are drawn from the seed."""
     key = dm.Key.seeded(seed)
     makers: dict[str, Callable[[], Topology]] = {
         "meetings": lambda: dm.topology.meetings(nodes, key=key),
@@ -119,6 +137,6 @@ def topology_named(name: str, nodes: int, seed: int) -> Topology:
 
 
 def _sides(nodes: int) -> tuple[int, int]:
-    """Return the sides of the torus nearest to a square."""
+    """Return rows and columns of the torus of this many nodes that is nearest to a square."""
     rows = max(side for side in range(1, int(nodes**0.5) + 1) if nodes % side == 0)
     return rows, nodes // rows
