@@ -646,18 +646,28 @@ def _with(mean: float, half: float) -> str:
 
 
 def written(page: str, text: str, numbers: dict[str, str]) -> str:
-    """Return a page with these numbers in place of those that it has.
+    """Return a page with these numbers in place of those that it has, its lines as they are.
 
     Raises
     ------
     LookupError
         If the text stands there not exactly once.
     """
-    pieces = [re.escape(piece) for piece in re.split(r"\{\w+\}", text)]
-    pattern = re.compile(NUMBER.join(pieces))
-    if len(pattern.findall(page)) != 1:
+    names = re.findall(r"\{(\w+)\}", text)
+    pieces = [_any_spacing(piece) for piece in re.split(r"\{\w+\}", text)]
+    matches = list(re.finditer(f"({NUMBER})".join(pieces), page))
+    if len(matches) != 1:
         raise LookupError(f"wanted once on the page: {text}")
-    return pattern.sub(lambda _: text.format(**numbers), page)
+    parts, end = [], 0
+    for group, name in enumerate(names, start=1):
+        parts += [page[end : matches[0].start(group)], numbers[name]]
+        end = matches[0].end(group)
+    return "".join([*parts, page[end:]])
+
+
+def _any_spacing(piece: str) -> str:
+    """Return a pattern of a piece of text, whose lines may be wrapped anywhere."""
+    return r"\s+".join(re.escape(word) for word in re.split(r"\s+", piece))
 
 
 def list_of_results() -> str:
