@@ -474,7 +474,7 @@ def of_findings() -> Claims:
     allowed = re.search(r"exact accounting allows (\d+)\.", text)
     assert allowed is not None
     return {
-        (page, "baseline that\npays {baseline} with a method that pays {learned} ("): _costs(paper),
+        (page, "baseline that\nhas epsilon {baseline} with a method that has epsilon {learned} ("): _costs(paper),
         (page, "exact accounting allows {allowed} ("): {"allowed": allowed[1]},
         ("docs/algorithms/federated.md", "| exact accounting allows {allowed} rounds ("): {
             "allowed": allowed[1]
