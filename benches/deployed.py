@@ -31,7 +31,7 @@ from dpmesh.deploy import Contract, Folder, Node, Router
 from dpmesh.deploy.flower import WarmNode, ask
 from dpmesh.deploy.http import RouterServer
 from dpmesh.deploy.http_node import run_node
-from dpmesh_papers.studies.results import keep, kept
+from dpmesh_papers.studies.results import read_rows, write_rows
 
 FIELDS = ("case", "what", "rounds", "start", "starts", "seconds", "bytes", "least", "processor")
 Answers = list[Callable[[bytes], bytes]]
@@ -184,7 +184,7 @@ def main(names: list[str]) -> None:
     if names[:1] == ["--here"]:
         print(json.dumps({"case": names[1], **CASES[names[1]](), **description()}))
         return
-    lines = {line["case"]: line for line in kept("deployed")}
+    lines = {line["case"]: line for line in read_rows("deployed")}
     for name in names or CASES:
         command = [sys.executable, "-m", "benches.deployed", "--here", name]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -192,7 +192,7 @@ def main(names: list[str]) -> None:
         lines[name] = {field: measurement[field] for field in FIELDS}
         print(lines[name], flush=True)
         rows = [lines[case] for case in CASES if case in lines]
-        keep("deployed", rows, as_text(rows))
+        write_rows("deployed", rows, as_text(rows))
 
 
 if __name__ == "__main__":

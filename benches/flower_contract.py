@@ -31,7 +31,7 @@ from benches.deployed import SUMS, parties
 from benches.machine import description
 from dpmesh.deploy import Contract, Node
 from dpmesh.deploy.flower import WarmNode
-from dpmesh_papers.studies.results import keep
+from dpmesh_papers.studies.results import write_rows
 
 PARTIES, DIM, ROUNDS = 3, 1_000, 8
 GOAL = 2.0
@@ -291,7 +291,7 @@ def main() -> None:
     """Measure, and write the results."""
     row = measured()
     print(as_text(row))
-    keep("flower-contract", [row], as_text(row))
+    write_rows("flower-contract", [row], as_text(row))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from benches.memory import added
 from dpmesh import accounting, kernels
 from dpmesh.keys import Key, Purpose
 from dpmesh.noise.secure import DistributedDiscreteGaussian, SecureSum
-from dpmesh_papers.studies.results import keep, kept
+from dpmesh_papers.studies.results import read_rows, write_rows
 
 FIELDS = ("case", "what", "unit", "seconds", "per_unit", "mib", "states", "processor")
 Run = Callable[[], object]
@@ -195,7 +195,7 @@ def main(names: list[str]) -> None:
     if names[:1] == ["--here"]:
         print(json.dumps(measured(names[1])))
         return
-    lines = {line["case"]: line for line in kept("how-far")}
+    lines = {line["case"]: line for line in read_rows("how-far")}
     for name in names or CASES:
         command = [sys.executable, "-m", "benches.how_far", "--here", name]
         one_thread = {**os.environ, "DPMESH_NUM_THREADS": "1"}
@@ -205,7 +205,7 @@ def main(names: list[str]) -> None:
         lines[name] = json.loads(done.stdout.splitlines()[-1])
         print(lines[name], flush=True)
         rows = [lines[case] for case in CASES if case in lines]
-        keep("how-far", rows, as_text(rows))
+        write_rows("how-far", rows, as_text(rows))
 
 
 if __name__ == "__main__":

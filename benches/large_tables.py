@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from dpmesh_papers.studies.results import keep, kept
+from dpmesh_papers.studies.results import read_rows, write_rows
 
 RECORDS = (200_000, 1_000_000)
 NUMBERS, CATEGORIES, SITES = 12, 5, 8
@@ -97,7 +97,7 @@ def as_text(rows: list[dict[str, str]]) -> str:
 
 def main(arguments: list[str]) -> None:
     """Measure all numbers of records, or those that are given."""
-    lines = {(line["command"], int(line["records"])): line for line in kept("large-tables")}
+    lines = {(line["command"], int(line["records"])): line for line in read_rows("large-tables")}
     for records in [int(argument) for argument in arguments] or RECORDS:
         with TemporaryDirectory() as name:
             folder = Path(name)
@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> None:
                 lines[command, records] = measured(folder, command, records)
                 print(lines[command, records], flush=True)
         rows = [lines[key] for key in sorted(lines)]
-        keep("large-tables", rows, as_text(rows) + "\n")
+        write_rows("large-tables", rows, as_text(rows) + "\n")
 
 
 if __name__ == "__main__":

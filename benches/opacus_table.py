@@ -32,7 +32,7 @@ from dpmesh.data import covertype
 from dpmesh.tables import Columns
 from dpmesh_papers._scaffold import interval
 from dpmesh_papers.benchmark.tasks import FOREST_RANGES
-from dpmesh_papers.studies.results import keep, table
+from dpmesh_papers.studies.results import markdown_table, write_rows
 
 EPSILON, DELTA = 1.0, 1e-5
 SPLITS = 5
@@ -164,7 +164,7 @@ def main() -> None:
             }
             print(row, flush=True)
             rows.append(row)
-    keep("opacus-table", rows, as_text(rows))
+    write_rows("opacus-table", rows, as_text(rows))
 
 
 def as_text(rows: list[dict[str, str]]) -> str:
@@ -174,7 +174,7 @@ def as_text(rows: list[dict[str, str]]) -> str:
     for row in rows:
         accuracy = f"{row['accuracy']} ± {row['interval']}"
         lines.append([row["features"], row["library"], row["setting"], accuracy, row["seconds"]])
-    return table(head, lines)
+    return markdown_table(head, lines)
 
 
 if __name__ == "__main__":

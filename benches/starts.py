@@ -40,7 +40,7 @@ from dpmesh.deploy.wire import (
     kind_of,
     read_question,
 )
-from dpmesh_papers.studies.results import keep, kept
+from dpmesh_papers.studies.results import read_rows, write_rows
 
 RECORDS, DIM, ROUNDS = 10, 10, 2
 SEALED_BYTES = 60
@@ -185,12 +185,12 @@ def as_text(rows: list[dict[str, str]]) -> str:
 
 def main(names: list[str]) -> None:
     """Measure each case, or those that are named."""
-    lines = {line["case"]: line for line in kept("starts")}
+    lines = {line["case"]: line for line in read_rows("starts")}
     for name in names or CASES:
         lines[name] = CASES[name]()
         print(lines[name], flush=True)
         rows = [lines[case] for case in CASES if case in lines]
-        keep("starts", rows, as_text(rows))
+        write_rows("starts", rows, as_text(rows))
 
 
 if __name__ == "__main__":

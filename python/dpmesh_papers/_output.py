@@ -1,4 +1,4 @@
-"""Records of what made results: settings, versions and the commit."""
+"""Provenance of results: settings, versions, commit and machine, kept beside each results file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NOT_RESULTS = (":/", ":(exclude,top)docs/results")
 def checkout() -> Path:
     """Return the folder of the checkout whose results and pages a program reads and writes.
 
-    It is the working folder or one above it that has ``docs/results``; without any, the folder in
-    which the code lies, which is the checkout of an editable installation.
+    The nearest of the working folder and its parents that has ``docs/results``. If none has, the
+    folder two levels above this package's code: the checkout, in an editable installation.
     """
     working_folder = Path.cwd()
     for folder in (working_folder, *working_folder.parents):
@@ -29,8 +29,8 @@ def checkout() -> Path:
     return Path(__file__).parents[2]
 
 
-def made(**settings: Any) -> dict[str, Any]:
-    """Return what made the results: settings, versions, the commit, the day and the machine."""
+def provenance(**settings: Any) -> dict[str, Any]:
+    """Return the provenance of results: settings, versions, commit, day and machine."""
     return {
         **settings,
         "dpmesh": __version__,
@@ -49,7 +49,7 @@ def commit_of(folder: Path) -> str:
     Parameters
     ----------
     folder
-        A folder of the checkout. Outside of any, the text says so.
+        A folder of the checkout. Outside of a checkout, or without git, the text says ``unknown``.
     """
 
     def git_output(*arguments: str) -> str:

@@ -326,7 +326,7 @@ def reproduce(
         Before it begins, if nothing can be written into the folder.
     """
     from dpmesh.plots import COLOURS  # loads what the list of experiments does without
-    from dpmesh_papers._output import made
+    from dpmesh_papers._output import provenance
     from dpmesh_papers._scaffold import INTERRUPTED, IncompleteError
 
     reproduction = REPRODUCTIONS[one_of("name", name, tuple(REPRODUCTIONS))]
@@ -342,7 +342,7 @@ def reproduce(
     matplotlib: Any = import_module("matplotlib")  # fail now rather than after hours of runs
     keys = "Key.seeded(0), Key.seeded(1), .. up to the number of seeds"
     writable_folder(folder)
-    record = made(experiment=name, quick=quick, **settings, keys=keys)
+    record = provenance(experiment=name, quick=quick, **settings, keys=keys)
     started = perf_counter()
     try:
         with matplotlib.rc_context({"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}):

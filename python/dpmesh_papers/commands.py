@@ -80,7 +80,7 @@ def benchmark(
     The folder keeps what has run: the same command goes on where an earlier one ended, with more
     splits or budgets if asked for, and tasks can run in turn.
     """
-    from dpmesh_papers._output import made
+    from dpmesh_papers._output import provenance
     from dpmesh_papers.benchmark.cells import cells_of, rows_of
     from dpmesh_papers.benchmark.results import as_markdown, read, save, write
     from dpmesh_papers.benchmark.tasks import TASKS
@@ -94,7 +94,9 @@ def benchmark(
     given_epsilons = sorted({positive("epsilon", value) for value in epsilon or ()})
     most_records = QUICK_RECORDS if quick and records is None else records
     saved_cells, saved_settings = read(writable_folder(folder))
-    shared_settings = made(records=most_records or "all", keys="Key.seeded(0), ..", quick=quick)
+    shared_settings = provenance(
+        records=most_records or "all", keys="Key.seeded(0), ..", quick=quick
+    )
     ran_by = {}
     for task in chosen:
         default_epsilons = QUICK_EPSILONS if quick else TASKS[task].epsilons

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpmesh_papers.studies.regression_coverage import in_words
-from dpmesh_papers.studies.results import kept
+from dpmesh_papers.studies.results import read_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -27,7 +27,7 @@ def test_a_page_has_the_table_of_its_result(page: str, result: str) -> None:
 
 
 def test_settings_in_which_a_column_is_covered_too_rarely_are_named() -> None:
-    rows = kept("regression-coverage")
+    rows = read_rows("regression-coverage")
     assert len(rows) >= 15
     text = (DOCS / "results" / "regression-coverage.txt").read_text()
     (low,) = (line for line in text.splitlines() if line.startswith("95% is not claimed"))
@@ -40,7 +40,7 @@ def test_settings_in_which_a_column_is_covered_too_rarely_are_named() -> None:
 
 def test_no_setting_is_far_from_its_level() -> None:
     """1,000 runs of a column that is covered in 95% fall under 92.2% once in 30,000."""
-    for row in kept("regression-coverage"):
+    for row in read_rows("regression-coverage"):
         if row["shown"] >= 0.25:
             assert row["worst"] >= 0.922, row
 

@@ -18,7 +18,7 @@ import numpy as np
 
 import dpmesh as dm
 from dpmesh_papers._scaffold import Row
-from dpmesh_papers.studies.results import keep, table
+from dpmesh_papers.studies.results import markdown_table, write_rows
 
 Records = tuple[np.ndarray, np.ndarray]
 """Columns and targets."""
@@ -184,7 +184,7 @@ def page(rows: list[Row]) -> str:
         ]
         for row in rows
     ]
-    return table(heads, lines)
+    return markdown_table(heads, lines)
 
 
 def main(splits: int) -> None:
@@ -198,7 +198,7 @@ def main(splits: int) -> None:
                     rows.append(line(task, method, learned, epsilon, splits))
                     print(*rows[-1].values(), sep="\t", flush=True)
     if splits >= 5:
-        keep("calibration", rows, page(rows))
+        write_rows("calibration", rows, page(rows))
 
 
 if __name__ == "__main__":

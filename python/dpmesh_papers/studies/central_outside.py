@@ -25,7 +25,7 @@ import dpmesh as dm
 from dpmesh.data import Dataset, digits, unit_norm
 from dpmesh.keys import Key
 from dpmesh_papers._scaffold import Row, over_seeds, pick
-from dpmesh_papers.studies.results import keep, table
+from dpmesh_papers.studies.results import markdown_table, write_rows
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
@@ -123,7 +123,7 @@ def main(seeds: int = 10) -> None:
         row = {"epsilon": epsilon, "library": way.__name__, "noise_multiplier": results[0][0]}
         rows.append(row | over_seeds([100 * accuracy for _, accuracy in results]))
         print(rows[-1], flush=True)
-    keep("central-outside", rows, as_text(rows))
+    write_rows("central-outside", rows, as_text(rows))
 
 
 def as_text(rows: list[Row]) -> str:
@@ -137,7 +137,7 @@ def as_text(rows: list[Row]) -> str:
         )
         lines.append([f"{epsilon:g}", noises, rates])
     ways = "here / jax-privacy"
-    return table(["epsilon", f"noise multiplier, {ways}", f"accuracy (%), {ways}"], lines)
+    return markdown_table(["epsilon", f"noise multiplier, {ways}", f"accuracy (%), {ways}"], lines)
 
 
 if __name__ == "__main__":

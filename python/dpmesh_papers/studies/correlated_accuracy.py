@@ -31,7 +31,7 @@ from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
 from dpmesh.noise import correlated
 from dpmesh_papers._figure import Panel, drawn, lines_of
 from dpmesh_papers._scaffold import Row, kinds, over_seeds, pick
-from dpmesh_papers.studies.results import RESULTS, keep, table
+from dpmesh_papers.studies.results import RESULTS, markdown_table, write_rows
 
 DELTA = 1e-5
 RADIUS = 10.0
@@ -263,7 +263,7 @@ def as_text(results: list[Row]) -> str:
             lines.append(
                 [variant, *(f"{row['accuracy']:.0f} ({row['nodes']:.0f})" for row in variant_rows)]
             )
-    return table(["noise, epsilon =", *(f"{epsilon:g}" for epsilon in EPSILONS)], lines)
+    return markdown_table(["noise, epsilon =", *(f"{epsilon:g}" for epsilon in EPSILONS)], lines)
 
 
 def draw(results: list[Row]) -> None:
@@ -299,7 +299,7 @@ def main(data: str = "digits", seeds: int = 10) -> None:
     for row in rows(data, seeds):
         results.append(row)
         print(row, flush=True)
-    keep(f"correlated-{data}", results, as_text(results))
+    write_rows(f"correlated-{data}", results, as_text(results))
     if data == "digits":
         draw(results)
 

@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 
 import dpmesh as dm
-from dpmesh_papers.studies.results import keep
+from dpmesh_papers.studies.results import write_rows
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 METHODS = ("gossip", "secure")
@@ -101,7 +101,7 @@ def main(keys: int = 10) -> None:
                 }
                 rows.append(row)
                 print(row, flush=True)
-    keep("estimators", rows, as_text(rows))
+    write_rows("estimators", rows, as_text(rows))
 
 
 def accuracy(data: Any, is_test: np.ndarray, epsilon: float, method: Any, key: int) -> float:

@@ -25,7 +25,7 @@ import dpmesh as dm
 import dpmesh.run.baselines as baselines
 from dpmesh.cli import app
 from dpmesh_papers._scaffold import Row
-from dpmesh_papers.studies.results import keep
+from dpmesh_papers.studies.results import write_rows
 
 SITES = 10
 
@@ -131,7 +131,7 @@ def main() -> None:
     for name, columns, classes in tables():
         rows.append(row_of(name, columns, classes))
         print(rows[-1], flush=True)
-    keep("evaluation-time", rows, as_text(rows) + "\n")
+    write_rows("evaluation-time", rows, as_text(rows) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import dpmesh as dm
 from dpmesh_papers._scaffold import interval, only
 from dpmesh_papers.benchmark.tasks import FOREST_RANGES
 from dpmesh_papers.benchmark.tasks import TASKS as BENCHMARK
-from dpmesh_papers.studies.results import keep, kept
+from dpmesh_papers.studies.results import read_rows, write_rows
 from dpmesh_papers.tables import FOREST, RULE, of_benchmark
 
 RECORDS = 40_000
@@ -33,7 +33,7 @@ NAMES = {"secure": "secure sum", "gossip": "gossip"}
 def main(fits: int = 5) -> None:
     """Print and write all rows."""
     rows = [*accuracies(), *seconds(fits)]
-    keep("goals", rows, as_text(rows))
+    write_rows("goals", rows, as_text(rows))
     print(as_text(rows))
 
 
@@ -60,10 +60,10 @@ def accuracies() -> list[dict[str, Any]]:
         held_out = BENCHMARK[task].held_out
         rows.append(repeated(f"{task}, {NAMES[method]}", scores, "%", held_out=held_out))
     cell = {"task": FOREST, "method": "secure", "epsilon": 1.0, "features": RULE}
-    forest = only(kept("tables"), **cell)
+    forest = only(read_rows("tables"), **cell)
     forest_row = {"what": f"{FOREST}, {NAMES['secure']}", "unit": "%", "mean": forest["accuracy"]}
     rows.append(forest_row | {"interval": forest["interval"], "repeats": forest["seeds"]})
-    images = [float(row["accuracy"]) for row in kept("scattering")]
+    images = [float(row["accuracy"]) for row in read_rows("scattering")]
     return [*rows, repeated(f"MNIST, scattering, {NAMES['secure']}", images, "%")]
 
 

@@ -35,7 +35,7 @@ from dpmesh.problems.networks import Model, strided_convolutional
 from dpmesh_papers._scaffold import Row, over_seeds, pick
 from dpmesh_papers.benchmark import given, methods
 from dpmesh_papers.benchmark.given import CLIPPING_NORM, Setting, Trial
-from dpmesh_papers.studies.results import keep, table
+from dpmesh_papers.studies.results import markdown_table, write_rows
 
 DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
@@ -190,7 +190,7 @@ def main(records: int = 3_200, seeds: int = 1, *nodes: int) -> None:
             cell = {"nodes": count, "method": method, "model": model, "epsilon": epsilon}
             rows.append(cell | over_seeds([100 * rate for rate in accuracies]))
             print(rows[-1], flush=True)
-        keep(f"networks-{count}", rows, as_text(rows))
+        write_rows(f"networks-{count}", rows, as_text(rows))
 
 
 def as_text(rows: list[Row]) -> str:
@@ -208,7 +208,7 @@ def as_text(rows: list[Row]) -> str:
                 ),
             ]
         )
-    return table(["algorithm", *models], lines)
+    return markdown_table(["algorithm", *models], lines)
 
 
 if __name__ == "__main__":

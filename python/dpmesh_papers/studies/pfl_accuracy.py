@@ -48,7 +48,7 @@ from dpmesh.problems import TorchProblem
 from dpmesh_papers._scaffold import Row, over_seeds, pick
 from dpmesh_papers.federated import mnist_clients, standardized
 from dpmesh_papers.studies.pfl_models import NEVER, Classifier, linear, tensors
-from dpmesh_papers.studies.results import keep, table
+from dpmesh_papers.studies.results import markdown_table, write_rows
 
 CLIENTS = 1000
 COHORT = 50
@@ -191,7 +191,7 @@ def main(seeds: int = 5) -> None:
             cell |= {"noise_multiplier": noise[0], **over_seeds(rates)}
             rows.append(cell | {"seconds": float(np.mean(seconds))})
             print(rows[-1], flush=True)
-    keep("beside-pfl", rows, as_text(rows))
+    write_rows("beside-pfl", rows, as_text(rows))
 
 
 def as_text(rows: list[Row]) -> str:
@@ -204,7 +204,7 @@ def as_text(rows: list[Row]) -> str:
         seconds = " / ".join(f"{row['seconds']:.1f}" for row in cell_rows)
         lines.append([model, practice, f"{epsilon:g}", noise, rates, seconds])
     heads = [f"{what}, here / pfl" for what in ("noise multiplier", "accuracy (%)", "seconds")]
-    return table(["model", "practice", "epsilon", *heads], lines)
+    return markdown_table(["model", "practice", "epsilon", *heads], lines)
 
 
 def pair(problem: TorchProblem, practice: str, epsilon: float, seed: int) -> list[Trial]:

@@ -23,7 +23,7 @@ from dpmesh.run.measures import shown, shown_difference
 from dpmesh.run.verdict import PopulationRow
 from dpmesh_papers._scaffold import Row
 from dpmesh_papers.studies.estimators_table import alike, two_classes_each
-from dpmesh_papers.studies.results import keep
+from dpmesh_papers.studies.results import write_rows
 
 EPSILON = 2.0
 
@@ -161,7 +161,7 @@ def main(splits: int = SPLITS) -> None:
             warnings.simplefilter("ignore")
             rows += evaluated(task, splits)
         print(rows[-1], flush=True)
-    keep("populations", rows, as_text(rows) + "\n")
+    write_rows("populations", rows, as_text(rows) + "\n")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from dpmesh.keys import Key
 from dpmesh.problems import JaxProblem
 from dpmesh.problems.networks import cross_entropy
 from dpmesh_papers._scaffold import Row, over_seeds, pick
-from dpmesh_papers.studies.results import keep, table
+from dpmesh_papers.studies.results import markdown_table, write_rows
 
 CLIENTS = 200
 RATE = 0.2
@@ -140,7 +140,7 @@ def as_text(rows: list[Row]) -> str:
             for row in pick(rows, practice=name)
         ]
         lines.append([name, *cells])
-    return table([f"{rows[0]['steps']} local steps", "epsilon 2", "8", "no noise"], lines)
+    return markdown_table([f"{rows[0]['steps']} local steps", "epsilon 2", "8", "no noise"], lines)
 
 
 def main(seeds: int = 5, steps: int = 10) -> None:
@@ -149,7 +149,7 @@ def main(seeds: int = 5, steps: int = 10) -> None:
     for row in rows(seeds, steps):
         results.append(row)
         print(row, flush=True)
-    keep("practice", results, as_text(results))
+    write_rows("practice", results, as_text(results))
 
 
 if __name__ == "__main__":

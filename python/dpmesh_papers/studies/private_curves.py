@@ -19,7 +19,7 @@ from dpmesh.plots import COLOURS
 from dpmesh.statistics import Survival, ask
 from dpmesh_papers._output import checkout
 from dpmesh_papers._scaffold import pick
-from dpmesh_papers.studies.results import keep, kept
+from dpmesh_papers.studies.results import read_rows, write_rows
 
 DOCS = checkout() / "docs"
 EPSILONS = (0.5, 2.0)
@@ -78,7 +78,7 @@ def measure() -> None:
                         "exact": round(exact(table, arm, months), 4),
                     }
                 )
-    keep("survival", rows)
+    write_rows("survival", rows)
 
 
 def survival(rows: list[Any], path: Path) -> None:
@@ -136,8 +136,8 @@ def accuracies(rows: list[Any], path: Path) -> None:
 def main() -> None:
     """Measure the curves, and draw both figures from the results."""
     measure()
-    survival(kept("survival"), DOCS / "images" / "survival.png")
-    accuracies(kept("tables"), DOCS / "images" / "accuracy_over_epsilon.png")
+    survival(read_rows("survival"), DOCS / "images" / "survival.png")
+    accuracies(read_rows("tables"), DOCS / "images" / "accuracy_over_epsilon.png")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import dpmesh as dm
-from dpmesh_papers.studies.results import keep, table
+from dpmesh_papers.studies.results import markdown_table, write_rows
 
 SHARES = {"no": 0.97, "yes": 0.03}
 
@@ -42,7 +42,7 @@ def main(tables: int = 5) -> None:
         rows.append({"records": records, "epsilon": epsilon, "stated": stated, "tables": tables})
         rows[-1] |= {"federation": float(federated), "pooled": float(pooled)}
         print(rows[-1], flush=True)
-    keep("rare-classes", rows, as_text(rows))
+    write_rows("rare-classes", rows, as_text(rows))
 
 
 def as_text(rows: list[dict[str, Any]]) -> str:
@@ -61,7 +61,9 @@ def as_text(rows: list[dict[str, Any]]) -> str:
                 *cells,
             ]
         )
-    return table(["records", "epsilon", "shares", "federation", "pooled, without privacy"], lines)
+    return markdown_table(
+        ["records", "epsilon", "shares", "federation", "pooled, without privacy"], lines
+    )
 
 
 if __name__ == "__main__":

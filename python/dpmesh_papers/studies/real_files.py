@@ -31,7 +31,7 @@ import pandas as pd
 
 from dpmesh._files import read_toml
 from dpmesh_papers._scaffold import Row
-from dpmesh_papers.studies.results import keep
+from dpmesh_papers.studies.results import write_rows
 
 EPSILON = 1e5
 LINES_OUTSIDE = 0
@@ -662,7 +662,7 @@ def main() -> None:
             path = Path(specification.origin).parent / file.path
             rows.append(compared(file, path, Path(folder)))
             print(rows[-1], flush=True)
-    keep("real-files", rows, as_text(rows) + "\n")
+    write_rows("real-files", rows, as_text(rows) + "\n")
 
 
 if __name__ == "__main__":

@@ -36,9 +36,9 @@ from dpmesh.statistics.ask import Questions, questions_about, read_columns
 from dpmesh.statistics.geometry import Column
 from dpmesh.statistics.regression import Moments, Newton, rounded
 from dpmesh.tables import as_table
-from dpmesh_papers._output import made
+from dpmesh_papers._output import provenance
 from dpmesh_papers._scaffold import Row
-from dpmesh_papers.studies.results import keep, kept, table
+from dpmesh_papers.studies.results import markdown_table, read_rows, write_rows
 
 Table = dict[str, np.ndarray]
 """Columns by name, each of shape (records,)."""
@@ -586,7 +586,7 @@ def page(rows: list[Row]) -> str:
         ]
         for row in rows
     ]
-    return f"{table(heads, lines)}\n{exceptions(rows)}\n"
+    return f"{markdown_table(heads, lines)}\n{exceptions(rows)}\n"
 
 
 def exceptions(rows: list[Row]) -> str:
@@ -613,8 +613,8 @@ def key_of(row: Row) -> SettingKey:
 
 def main(runs: int) -> None:
     """Measure and print each setting, fast settings first; write the rows from 100 runs on."""
-    commit = made()["commit"]
-    rows = {key_of(row): row for row in kept(RESULT)}
+    commit = provenance()["commit"]
+    rows = {key_of(row): row for row in read_rows(RESULT)}
     for setting in sorted(SETTINGS, key=lambda setting: setting.cost):
         earlier = rows.get(setting.key)
         is_current = earlier is not None and (earlier["runs"], earlier["commit"]) == (runs, commit)
@@ -624,7 +624,7 @@ def main(runs: int) -> None:
         print(*rows[setting.key].values(), sep="\t", flush=True)
         if runs >= FEWEST_RUNS_KEPT:
             rows_in_order = [rows[setting.key] for setting in SETTINGS if setting.key in rows]
-            keep(RESULT, rows_in_order, page(rows_in_order))
+            write_rows(RESULT, rows_in_order, page(rows_in_order))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Results of studies in docs/results, from which pages take their numbers.
+"""Files of results in docs/results, from which pages of the documentation take their numbers.
 
-NAME.csv holds the rows, NAME.txt the text that a page shows of them, NAME.json the program, its
-versions and its commit.
+A study or a benchmark calls `write_rows`: NAME.csv gets the rows, NAME.txt the text that a page
+shows of them, and NAME.json the provenance (command, versions, commit, day, machine).
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ import sys
 from pathlib import Path
 
 from dpmesh._files import replace_text
-from dpmesh_papers._output import checkout, made
+from dpmesh_papers._output import checkout, provenance
 from dpmesh_papers._scaffold import Row, as_csv, read
 
 RESULTS = checkout() / "docs" / "results"
 
 
-def kept(name: str) -> list[Row]:
-    """Return the committed rows, none if there are none yet."""
+def read_rows(name: str) -> list[Row]:
+    """Return the rows of NAME.csv; an empty list if there is no such file yet."""
     path = RESULTS / f"{name}.csv"
     if not path.exists():
         return []
     return read(path)
 
 
-def keep(name: str, rows: list[Row], text: str = "") -> None:
-    """Write rows, their text if there is one, and the record of what made them.
+def write_rows(name: str, rows: list[Row], text: str = "") -> None:
+    """Write rows, their text if there is one, and their provenance.
+
+    The command in the provenance is this process's own.
 
     Raises
     ------
@@ -35,19 +37,22 @@ def keep(name: str, rows: list[Row], text: str = "") -> None:
     """
     if not RESULTS.is_dir():
         raise FileNotFoundError(f"{RESULTS}: no such folder; run studies from a checkout of dpmesh")
-    module = sys.modules["__main__"].__spec__
     program_name = Path(sys.argv[0]).stem
-    if module is not None:
-        program_name = module.name
+    module_spec = sys.modules["__main__"].__spec__  # set if run by ``python -m``
+    if module_spec is not None:
+        program_name = module_spec.name
     program = " ".join([program_name, *sys.argv[1:]])
-    files = {"csv": as_csv(rows), "json": json.dumps(made(program=program), indent=1) + "\n"}
+    content_by_suffix = {
+        "csv": as_csv(rows),
+        "json": json.dumps(provenance(program=program), indent=1) + "\n",
+    }
     if text:
-        files["txt"] = text
-    for kind, content in files.items():
-        replace_text(RESULTS / f"{name}.{kind}", content)
+        content_by_suffix["txt"] = text
+    for suffix, content in content_by_suffix.items():
+        replace_text(RESULTS / f"{name}.{suffix}", content)
 
 
-def table(head: list[str], lines: list[list[str]]) -> str:
-    """Return a table in Markdown."""
+def markdown_table(head: list[str], lines: list[list[str]]) -> str:
+    """Return a table in Markdown: its column heads, then its lines of cells."""
     rows = [head, ["---"] * len(head), *lines]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -18,7 +18,7 @@ import numpy as np
 
 import dpmesh as dm
 from dpmesh.defaults import Sizes
-from dpmesh_papers.studies.results import keep
+from dpmesh_papers.studies.results import write_rows
 
 SITES = 10
 
@@ -56,7 +56,7 @@ def main(divisions: int = 5) -> None:
             f"epsilon {run.privacy.epsilon:.4f}",
             flush=True,
         )
-    keep("scattering", rows)
+    write_rows("scattering", rows)
     accuracies = [row["accuracy"] for row in rows]
     print(f"mean {np.mean(accuracies):.2f}, standard deviation {np.std(accuracies, ddof=1):.2f}")
 

@@ -32,7 +32,7 @@ from dpmesh.defaults import Sizes, choose
 from dpmesh.defaults.rule import STAGE_SHARE
 from dpmesh.tables.features import centred, unit
 from dpmesh_papers.benchmark.tasks import FOREST_RANGES
-from dpmesh_papers.studies.results import keep, kept
+from dpmesh_papers.studies.results import read_rows, write_rows
 
 DELTA = 1e-5
 DESIGNS = {"mean alone": (0.0, 0.0), "full": (STAGE_SHARE, 0.5), "half": (0.03, 0.25)}
@@ -100,7 +100,7 @@ TASKS = {
 
 def main(*names: str) -> None:
     """Measure these tasks, by default all, and write the rows of all that are known."""
-    rows = [row for row in kept("second-moment") if row["task"] not in (names or TASKS)]
+    rows = [row for row in read_rows("second-moment") if row["task"] not in (names or TASKS)]
     for name in names or TASKS:
         task = TASKS[name]
         table = task.load()
@@ -130,7 +130,7 @@ def main(*names: str) -> None:
                 }
                 rows.append(row)
                 print(row, flush=True)
-        keep("second-moment", rows, as_text(rows))
+        write_rows("second-moment", rows, as_text(rows))
 
 
 def as_text(rows: list[dict[str, Any]]) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 import dpmesh as dm
 from dpmesh.statistics import Correlation, Histogram, Mean, Quantiles, Question, Survival, TwoWay
 from dpmesh_papers._scaffold import Row
-from dpmesh_papers.studies.results import keep, table
+from dpmesh_papers.studies.results import markdown_table, write_rows
 
 People = Mapping[str, np.ndarray]
 
@@ -251,7 +251,7 @@ def page(rows: list[Row]) -> str:
             if (row["records"], row["epsilon"]) == (records, epsilon):
                 share = f"{100 * float(str(row['share'])):.1f}% of {row['intervals']}"
                 cells[str(row["statistic"]), head] = share
-    return table(
+    return markdown_table(
         ["share of intervals that cover", *heads],
         [[line, *(cells.get((line, head), "none") for head in heads)] for line in lines],
     )
@@ -274,7 +274,7 @@ def main(runs: int) -> None:
             )
             print(*rows[-1].values(), sep="\t", flush=True)
     if runs >= 400:
-        keep("statistics-coverage", rows, page(rows))
+        write_rows("statistics-coverage", rows, page(rows))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from dpmesh.statistics.ask import questions_about, read_columns
 from dpmesh.statistics.pairs import pairs_in
 from dpmesh.tables import as_table
 from dpmesh_papers._scaffold import Row
-from dpmesh_papers.studies.results import keep, table
+from dpmesh_papers.studies.results import markdown_table, write_rows
 
 NUMBERS = (
     (1859, 3858),
@@ -114,7 +114,7 @@ def page(rows: list[Row]) -> str:
         ]
         for row in rows
     ]
-    return table(heads, lines)
+    return markdown_table(heads, lines)
 
 
 def main() -> None:
@@ -124,7 +124,7 @@ def main() -> None:
     for epsilon, bins in CASES:
         rows.append(measure(table, epsilon, bins))
         print(*rows[-1].values(), sep="\t", flush=True)
-    keep("synthetic-error", rows, page(rows))
+    write_rows("synthetic-error", rows, page(rows))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from dpmesh.run.populations import Population, RareClass
 from dpmesh.run.verdict import Verdict
 from dpmesh.sklearn.evaluation import draw_test_records
 from dpmesh_papers._scaffold import Row
-from dpmesh_papers.studies.results import keep, table
+from dpmesh_papers.studies.results import markdown_table, write_rows
 
 Numbers = np.ndarray
 
@@ -172,7 +172,7 @@ def page(rows: list[Row]) -> str:
         ]
         for row in rows
     ]
-    return table(heads, lines)
+    return markdown_table(heads, lines)
 
 
 def main(runs: int) -> None:
@@ -182,7 +182,7 @@ def main(runs: int) -> None:
         rows.append(line(setting, runs, seed))
         print(*rows[-1].values(), sep="\t", flush=True)
     if runs >= 1_000:
-        keep("verdict-level", rows, page(rows))
+        write_rows("verdict-level", rows, page(rows))
 
 
 if __name__ == "__main__":

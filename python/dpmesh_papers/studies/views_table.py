@@ -20,7 +20,7 @@ import dpmesh as dm
 from dpmesh.defaults import step_size
 from dpmesh.privacy.views import OneNode
 from dpmesh_papers._scaffold import Row, pick
-from dpmesh_papers.studies.results import keep, table
+from dpmesh_papers.studies.results import markdown_table, write_rows
 
 NODES = 64
 DELTA = 1e-5
@@ -71,7 +71,7 @@ def main(records: int = 400, rounds: int = 32) -> None:
         rows[-1]["accuracy"] = accuracy(noise)
         print(rows[-1], flush=True)
     without = {"epsilon": inf, "against": "nobody", "noise": 0.0, "accuracy": accuracy(None)}
-    keep("views", [*rows, without], as_text(rows))
+    write_rows("views", [*rows, without], as_text(rows))
 
 
 def as_text(rows: list[Row]) -> str:
@@ -82,7 +82,7 @@ def as_text(rows: list[Row]) -> str:
         numbers = [f"{row[name]:.{digits}f}" for row in epsilon_rows for name, digits in SHOWN]
         lines.append([f"{epsilon:g}", *numbers])
     head = ["epsilon", "noise, any one node", "accuracy (%)", "noise, everybody", "accuracy (%)"]
-    return table(head, lines)
+    return markdown_table(head, lines)
 
 
 if __name__ == "__main__":
