@@ -1,10 +1,17 @@
-"""Totals of regressions with and without calibration: ``.. studies.calibration 5``.
+"""Measure how calibration changes the predicted totals and the R2 of private regressions.
 
-The number is that of random splits of each table into five sites, training and test records; 0
-draws nothing. Tables: the diabetes data of scikit-learn, doctor visits and affairs of statsmodels,
-Covertype (a sample: elevation, and the skewed distance to points of fire), drawn counts, and drawn
-hospital stays. Off and on have the same splits. Results go to ``docs/results/calibration.*``, the
-table of ``docs/estimator_recipes.md``.
+    python -m dpmesh_papers.studies.calibration SPLITS
+
+Clipped gradients make predictions of skewed targets too low in total. `PrivateRegressor` can
+correct this by *calibration*: one more noisy sum within the same budget, and a linear map of the
+predictions (see `dpmesh.tables.calibration`). Each table is split SPLITS times (at least once) at
+random into training records at five sites and test records. Each split is fitted without
+calibration ("off"), with it ("on"), and by the default rule, which decides from public sizes.
+
+Tables: diabetes (scikit-learn), doctor visits and affairs (statsmodels), Covertype (a sample:
+elevation, and the skewed distance to points of fire), and two drawn tables: counts and hospital
+stays. Covertype needs DPMESH_DATA. From 5 splits on, results go to ``docs/results/calibration.*``,
+the table of ``docs/estimator_recipes.md``.
 """
 
 from __future__ import annotations
@@ -21,11 +28,14 @@ from dpmesh_papers._scaffold import Row
 from dpmesh_papers.studies.results import markdown_table, write_rows
 
 Records = tuple[np.ndarray, np.ndarray]
-"""Columns and targets."""
+"""Columns, shape (records, columns), and targets, shape (records,)."""
 
 SITES = 5
-TESTED = 0.25
+TEST_SHARE = 0.25
 EPSILONS = (0.3, 1.0, 4.0)
+FOREST_RECORDS = 20_000
+FEWEST_SPLITS_KEPT = 5
+"""Least splits with which results are written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +45,19 @@ class Task:
     Parameters
     ----------
     name
-        Name of the line.
-    records
+        Name in the table of results.
+    load
         Returns columns and targets.
-    top
-        Upper end of the target's range; the lower end is 0.
-    counts
-        True if Poisson regression learns the target, too.
+    largest
+        Upper end of the target's public range; the lower end is 0. Larger targets are clipped.
+    is_count
+        True if the target is also learned by Poisson regression, not only by linear regression.
     """
 
     name: str
-    records: Callable[[], Records]
-    top: float
-    counts: bool = False
+    load: Callable[[], Records]
+    largest: float
+    is_count: bool = False
 
 
 def diabetes() -> Records:
@@ -59,7 +69,7 @@ def diabetes() -> Records:
 
 
 def visits() -> Records:
-    """Return visits to a doctor, of the RAND health insurance experiment."""
+    """Return yearly visits to a doctor, from the RAND health insurance experiment."""
     import statsmodels.api as sm
 
     table = sm.datasets.randhie.load_pandas()
@@ -67,7 +77,7 @@ def visits() -> Records:
 
 
 def affairs() -> Records:
-    """Return the affairs of Fair (1978), a skewed number."""
+    """Return the survey on affairs of Fair (1978); the target is a skewed number."""
     import statsmodels.api as sm
 
     table = sm.datasets.fair.load_pandas()
@@ -75,45 +85,49 @@ def affairs() -> Records:
 
 
 def forest(target: int) -> Callable[[], Records]:
-    """Return a sample of Covertype, of which one number is to be predicted from nine others."""
+    """Return a loader of a Covertype sample: column `target` is predicted from nine others."""
 
-    def records() -> Records:
+    def load() -> Records:
         features = dm.data.covertype(7).features
-        sample = np.random.default_rng(0).permutation(len(features))[:20_000]
+        sample = np.random.default_rng(0).permutation(len(features))[:FOREST_RECORDS]
         columns = np.asarray(features[sample, :10], float)
         return np.delete(columns, target, axis=1), columns[:, target]
 
-    return records
+    return load
 
 
 def drawn_counts() -> Records:
-    """Return counts with more spread than Poisson's."""
-    draw = np.random.default_rng(0)
-    z = draw.uniform(-1, 1, (12_000, 4))
-    rate = 2.9 * np.exp(0.6 * z[:, 0] - 0.4 * z[:, 1] - 0.12)
-    return z, draw.negative_binomial(0.7, 0.7 / (0.7 + rate)).astype(float)
+    """Draw negative binomial counts, which are more dispersed than Poisson counts."""
+    generator = np.random.default_rng(0)
+    columns = generator.uniform(-1, 1, (12_000, 4))
+    mean = 2.9 * np.exp(0.6 * columns[:, 0] - 0.4 * columns[:, 1] - 0.12)
+    return columns, generator.negative_binomial(0.7, 0.7 / (0.7 + mean)).astype(float)
 
 
-def stays() -> Records:
-    """Return days in hospital, with a tail to the right."""
-    draw = np.random.default_rng(1)
-    z = draw.uniform(-1, 1, (6_000, 3))
-    return z, 2 + 2 * z[:, 0] + z[:, 1] + draw.exponential(3 + 2 * z[:, 2])
+def hospital_stays() -> Records:
+    """Draw days in hospital with an exponential, right-skewed error."""
+    generator = np.random.default_rng(1)
+    columns = generator.uniform(-1, 1, (6_000, 3))
+    days = 2 + 2 * columns[:, 0] + columns[:, 1] + generator.exponential(3 + 2 * columns[:, 2])
+    return columns, days
 
 
 TASKS = (
-    Task(name="diabetes", records=diabetes, top=350),
-    Task(name="doctor visits", records=visits, top=30, counts=True),
-    Task(name="affairs", records=affairs, top=20, counts=True),
-    Task(name="forest: elevation", records=forest(0), top=4_000),
-    Task(name="forest: distance to fire", records=forest(9), top=7_500),
-    Task(name="drawn counts", records=drawn_counts, top=30, counts=True),
-    Task(name="hospital stays", records=stays, top=40),
+    Task(name="diabetes", load=diabetes, largest=350),
+    Task(name="doctor visits", load=visits, largest=30, is_count=True),
+    Task(name="affairs", load=affairs, largest=20, is_count=True),
+    Task(name="forest: elevation", load=forest(0), largest=4_000),
+    Task(name="forest: distance to fire", load=forest(9), largest=7_500),
+    Task(name="drawn counts", load=drawn_counts, largest=30, is_count=True),
+    Task(name="hospital stays", load=hospital_stays, largest=40),
 )
 
+CALIBRATIONS: dict[str, bool | None] = {"off": False, "on": True, "by rule": None}
+"""Values of `calibrate`, by their names in the columns of results."""
 
-def line(task: Task, method: str, learned: str, epsilon: float, splits: int) -> Row:
-    """Return R2 and the error of the total: without calibration, with it, and by the rule.
+
+def measure(task: Task, method: str, learned: str, epsilon: float, splits: int) -> Row:
+    """Return mean R2 and mean relative error of the predicted total, for each calibration.
 
     Parameters
     ----------
@@ -122,30 +136,31 @@ def line(task: Task, method: str, learned: str, epsilon: float, splits: int) -> 
     method
         The estimator's `algorithm`.
     learned
-        ``"counts"`` for Poisson regression, ``"numbers"`` for a linear one.
+        ``"counts"`` for Poisson regression, ``"numbers"`` for linear regression.
     epsilon
         Budget of a fit.
     splits
-        Number of splits into training and test records.
+        Number of splits into training and test records, at least 1.
     """
-    columns, targets = task.records()
-    targets = np.clip(targets, 0, task.top)
-    lows, highs = columns.min(axis=0) - 1e-6, columns.max(axis=0) + 1e-6  # public in this study
-    pairs = zip(lows.tolist(), highs.tolist(), strict=True)
-    ranges = {place: [low, high] for place, (low, high) in enumerate(pairs)}
-    target_range: tuple[float, float] | None = (0, task.top)
-    counts: float | None = None
+    columns, targets = task.load()
+    targets = np.clip(targets, 0, task.largest)
+    # Ranges are taken from the data, as if they were public.
+    lows, highs = columns.min(axis=0) - 1e-6, columns.max(axis=0) + 1e-6
+    ends_of_columns = zip(lows.tolist(), highs.tolist(), strict=True)
+    ranges = {number: [low, high] for number, (low, high) in enumerate(ends_of_columns)}
+    target_range: tuple[float, float] | None = (0, task.largest)
+    largest_count: float | None = None
     if learned == "counts":
         target_range = None
-        counts = task.top
-    scores: dict[bool | None, list[float]] = {False: [], True: [], None: []}
-    errors: dict[bool | None, list[float]] = {False: [], True: [], None: []}
+        largest_count = task.largest
+    scores: dict[str, list[float]] = {name: [] for name in CALIBRATIONS}
+    errors: dict[str, list[float]] = {name: [] for name in CALIBRATIONS}
     for split in range(splits):
-        draw = np.random.default_rng(split)
-        order = draw.permutation(len(targets))
-        test, train = np.split(order, [int(TESTED * len(order))])
-        sites = draw.integers(SITES, size=len(train))
-        for calibrate in scores:
+        generator = np.random.default_rng(split)
+        order = generator.permutation(len(targets))
+        test, train = np.split(order, [int(TEST_SHARE * len(order))])
+        sites = generator.integers(SITES, size=len(train))
+        for name, calibrate in CALIBRATIONS.items():
             model = dm.sklearn.PrivateRegressor(
                 epsilon,
                 ranges=ranges,
@@ -153,18 +168,26 @@ def line(task: Task, method: str, learned: str, epsilon: float, splits: int) -> 
                 calibrate=calibrate,
                 random_state=split,
                 target_range=target_range,
-                counts=counts,
+                counts=largest_count,
             )
             model.fit(columns[train], targets[train], groups=sites)
-            scores[calibrate].append(model.score(columns[test], targets[test]))
-            predicted = float(model.predict(columns[test]).sum())
-            errors[calibrate].append(predicted / float(targets[test].sum()) - 1)
-    rule = model.model_.calibration is not None
-    row: Row = {"table": task.name, "records": len(targets), "learned": learned}
-    row |= {"method": method, "epsilon": epsilon, "splits": splits, "rule": rule}
-    for name, calibrate in (("off", False), ("on", True), ("by rule", None)):
-        row[f"R2 {name}"] = round(float(np.mean(scores[calibrate])), 4)
-        row[f"total {name}"] = round(float(np.mean(errors[calibrate])), 4)
+            scores[name].append(model.score(columns[test], targets[test]))
+            predicted_total = float(model.predict(columns[test]).sum())
+            errors[name].append(predicted_total / float(targets[test].sum()) - 1)
+    # The last fit was by the rule, which depends on public sizes alone: the same in each split.
+    calibrated_by_rule = model.model_.calibration is not None
+    row: Row = {
+        "table": task.name,
+        "records": len(targets),
+        "learned": learned,
+        "method": method,
+        "epsilon": epsilon,
+        "splits": splits,
+        "rule": calibrated_by_rule,
+    }
+    for name in CALIBRATIONS:
+        row[f"R2 {name}"] = round(float(np.mean(scores[name])), 4)
+        row[f"total {name}"] = round(float(np.mean(errors[name])), 4)
     return row
 
 
@@ -188,16 +211,17 @@ def page(rows: list[Row]) -> str:
 
 
 def main(splits: int) -> None:
-    """Print the lines; write them from 5 splits on."""
+    """Measure and print each row; write the rows from 5 splits on."""
     warnings.simplefilter("ignore")
     rows: list[Row] = []
     for task in TASKS:
-        for learned in ("numbers", "counts")[: 1 + task.counts]:
+        kinds_of_target = ("numbers", "counts") if task.is_count else ("numbers",)
+        for learned in kinds_of_target:
             for method in ("secure", "gossip"):
                 for epsilon in EPSILONS:
-                    rows.append(line(task, method, learned, epsilon, splits))
+                    rows.append(measure(task, method, learned, epsilon, splits))
                     print(*rows[-1].values(), sep="\t", flush=True)
-    if splits >= 5:
+    if splits >= FEWEST_SPLITS_KEPT:
         write_rows("calibration", rows, page(rows))
 
 

@@ -1,11 +1,14 @@
-"""Accuracy of `PrivateClassifier` by its defaults: the table of docs/learning_rates.md.
+"""Measure the accuracy of `dpmesh.sklearn.PrivateClassifier` with its default settings.
 
-    python -m dpmesh_papers.studies.estimators_table [keys]
+    python -m dpmesh_papers.studies.estimators_table [KEYS]
 
-Forest cover and MNIST need DPMESH_DATA.
+Each data set is split once into training and test records, and once among sites. A cell is a data
+set, an epsilon and an algorithm; its accuracy is the mean over KEYS fits (default 10), each with
+fresh noise. No setting is chosen per data set: all use the constants of `dpmesh.defaults`. Public
+ranges of columns are taken from the data, as if they had been published.
 
-One split of each data set, means over keys; the constants of `dpmesh.defaults` are the same for
-all. Results go to ``docs/results/estimators.csv``, and as text beside it.
+Forest cover and MNIST need DPMESH_DATA. Results go to ``docs/results/estimators.csv``, and as text
+to ``estimators.txt``, which docs/learning_rates.md shows.
 """
 
 from __future__ import annotations
@@ -22,69 +25,89 @@ from dpmesh_papers.studies.results import write_rows
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 METHODS = ("gossip", "secure")
+"""Values of `algorithm`: gossip without a server, and secure aggregation."""
+
+TEST_SHARE = 0.25
+FOREST_RECORDS = 581_012
+MNIST_RECORDS = 60_000
 
 
-class Data(NamedTuple):
-    """A table with the site of each record, and what is public of its columns."""
+class PartitionedTable(NamedTuple):
+    """A data set with the site of each record, and the public ranges of its columns."""
 
     name: str
+    """Name in the table of results, with the number of sites."""
     x: Any
+    """Columns, shape (records, columns)."""
     y: Any
+    """Labels, shape (records,)."""
     site: Any
+    """Site of each record, shape (records,)."""
     ranges: Any
+    """Public ranges of the columns, as `dpmesh.sklearn.PrivateClassifier` accepts them."""
     keys: int
+    """Number of fits of each cell."""
 
 
-def two_classes_each(y: Any) -> Any:
-    """Return the site of each record: of ten, each has half of a class and half of the next."""
+def two_classes_per_site(y: Any) -> Any:
+    """Return the site of each record: half of class c goes to site c, half to site c + 1 mod 10."""
     return (y + np.random.default_rng(0).integers(2, size=len(y))) % 10
 
 
-def alike(records: int, sites: int) -> Any:
-    """Return the site of each record, drawn at random, nearly as many at each site."""
+def evenly_spread(records: int, sites: int) -> Any:
+    """Return the site of each record, at random, with sites of equal size up to one record."""
     return np.random.default_rng(0).permutation(np.arange(records) % sites)
 
 
-def tables(keys: int) -> Iterator[Data]:
-    """Yield the data sets; ranges are those of the published columns."""
+def data_sets(keys: int) -> Iterator[PartitionedTable]:
+    """Yield the data sets with at most `keys` fits a cell; large ones have fewer."""
 
-    def ready(name: str, x: Any, y: Any, site: Any, ranges: Any = None, most: int = keys) -> Data:
+    def partitioned(
+        name: str, x: Any, y: Any, site: Any, ranges: Any = None, fits: int = keys
+    ) -> PartitionedTable:
         x = np.asarray(x, np.float64)
         if ranges is None:
             ranges = list(zip(x.min(axis=0), x.max(axis=0), strict=True))
-        return Data(f"{name}, {len(set(site))} sites", x, np.asarray(y), site, ranges, most)
+        full_name = f"{name}, {len(set(site))} sites"
+        return PartitionedTable(full_name, x, np.asarray(y), site, ranges, fits)
 
     x, y = load_breast_cancer(return_X_y=True)
-    wide = [(0, 3 * high) for high in x[:, :10].max(axis=0)]
-    yield ready("breast cancer, 10 columns, wide ranges", x[:, :10], y, alike(len(y), 5), wide)
-    yield ready("breast cancer, 30 columns", x, y, alike(len(y), 5))
+    site = evenly_spread(len(y), 5)
+    ten_columns = x[:, :10]
+    wide_ranges = [(0, 3 * largest) for largest in ten_columns.max(axis=0)]
+    name = "breast cancer, 10 columns, wide ranges"
+    yield partitioned(name, ten_columns, y, site, wide_ranges)
+    yield partitioned("breast cancer, 30 columns", x, y, site)
     x, y = load_digits(return_X_y=True)
-    yield ready("digits, two a site", x, y, two_classes_each(y), (0, 16))
-    yield ready("digits, even or odd", x, y % 2, alike(len(y), 16), (0, 16))
-    cover = dm.data.covertype(2).take(np.random.default_rng(0).permutation(581_012)[:3_000])
+    yield partitioned("digits, two a site", x, y, two_classes_per_site(y), (0, 16))
+    yield partitioned("digits, even or odd", x, y % 2, evenly_spread(len(y), 16), (0, 16))
+    sample = np.random.default_rng(0).permutation(FOREST_RECORDS)[:3_000]
+    cover = dm.data.covertype(2).take(sample)
     columns = cover.features
     if not isinstance(columns, np.ndarray):
         columns = columns.toarray()
-    varied = columns[:, columns.min(axis=0) < columns.max(axis=0)]
-    yield ready("forest cover, 2 classes", varied, cover.labels, alike(3_000, 10))
+    is_constant = columns.min(axis=0) == columns.max(axis=0)
+    varied = columns[:, ~is_constant]
+    yield partitioned("forest cover, 2 classes", varied, cover.labels, evenly_spread(3_000, 10))
     x, y = load_wine(return_X_y=True)
-    yield ready("wine", x, y, alike(len(y), 3))
+    yield partitioned("wine", x, y, evenly_spread(len(y), 3))
     x, y = load_iris(return_X_y=True)
-    yield ready("iris", x, y, alike(len(y), 3))
+    yield partitioned("iris", x, y, evenly_spread(len(y), 3))
     images = dm.data.mnist("train")
-    order = np.random.default_rng(0).permutation(60_000)
+    order = np.random.default_rng(0).permutation(MNIST_RECORDS)
     x, y = np.asarray(images.features), np.asarray(images.labels)
-    for count, most in ((8_000, 3), (40_000, 1)):
+    for count, most_fits in ((8_000, 3), (40_000, 1)):
         subset = order[:count]
-        name = f"MNIST, {count:,} records"
-        yield ready(name, x[subset], y[subset], alike(count, 10), (0, 1), min(keys, most))
+        site = evenly_spread(count, 10)
+        name, fits = f"MNIST, {count:,} records", min(keys, most_fits)
+        yield partitioned(name, x[subset], y[subset], site, (0, 1), fits)
 
 
 def main(keys: int = 10) -> None:
-    """Print and write the accuracy of each cell, in percent."""
+    """Measure, print and write the accuracy of each cell, in percent."""
     rows: list[dict[str, Any]] = []
-    for data in tables(keys):
-        is_test = np.random.default_rng(1).random(len(data.y)) < 0.25
+    for data in data_sets(keys):
+        is_test = np.random.default_rng(1).random(len(data.y)) < TEST_SHARE
         for epsilon in EPSILONS:
             for method in METHODS:
                 scores = [accuracy(data, is_test, epsilon, method, key) for key in range(data.keys)]
@@ -104,8 +127,10 @@ def main(keys: int = 10) -> None:
     write_rows("estimators", rows, as_text(rows))
 
 
-def accuracy(data: Any, is_test: np.ndarray, epsilon: float, method: Any, key: int) -> float:
-    """Return the accuracy of one fit on the test records, in percent."""
+def accuracy(
+    data: PartitionedTable, is_test: np.ndarray, epsilon: float, method: Any, key: int
+) -> float:
+    """Fit on the training records with noise of seed `key`; return the test accuracy in percent."""
     model = dm.sklearn.PrivateClassifier(
         epsilon=epsilon, ranges=data.ranges, algorithm=method, random_state=key
     )
@@ -114,7 +139,7 @@ def accuracy(data: Any, is_test: np.ndarray, epsilon: float, method: Any, key: i
 
 
 def as_text(rows: list[dict[str, Any]]) -> str:
-    """Return a table: by gossip / under a secure sum, each with its deviation over the keys."""
+    """Return a table of accuracies: a line per data set, a column "gossip / secure" per epsilon."""
     lines = [
         "Test accuracy (%) by gossip / under a secure sum, and in brackets the standard deviation",
         "over the keys: the noise is drawn anew, the split and the sites are not.",

@@ -22,7 +22,7 @@ import dpmesh as dm
 from dpmesh.run.measures import shown, shown_difference
 from dpmesh.run.verdict import PopulationRow
 from dpmesh_papers._scaffold import Row
-from dpmesh_papers.studies.estimators_table import alike, two_classes_each
+from dpmesh_papers.studies.estimators_table import evenly_spread, two_classes_per_site
 from dpmesh_papers.studies.results import write_rows
 
 EPSILON = 2.0
@@ -69,14 +69,14 @@ def extremes(x: Any) -> list[tuple[float, float]]:
 def tasks() -> Iterator[Task]:
     """Yield the seven tasks."""
     x, y = load_digits(return_X_y=True)
-    yield Task("digits, two of ten a site", x, y, two_classes_each(y), (0, 16))
-    yield Task("digits, even or odd, sites alike", x, y % 2, alike(len(y), 16), (0, 16))
+    yield Task("digits, two of ten a site", x, y, two_classes_per_site(y), (0, 16))
+    yield Task("digits, even or odd, sites alike", x, y % 2, evenly_spread(len(y), 16), (0, 16))
     x, y = load_breast_cancer(return_X_y=True)
-    yield Task("breast cancer, sites alike", x, y, alike(len(y), 5), extremes(x))
+    yield Task("breast cancer, sites alike", x, y, evenly_spread(len(y), 5), extremes(x))
     x, y = load_wine(return_X_y=True)
-    yield Task("wine, sites alike", x, y, alike(len(y), 3), extremes(x))
+    yield Task("wine, sites alike", x, y, evenly_spread(len(y), 3), extremes(x))
     x, y = load_diabetes(return_X_y=True)
-    yield Task("diabetes, sites alike", x, y, alike(len(y), 5), extremes(x), DISEASE)
+    yield Task("diabetes, sites alike", x, y, evenly_spread(len(y), 5), extremes(x), DISEASE)
     draw = np.random.default_rng(0)
     cover = dm.data.covertype(2).take(draw.permutation(581_012)[:PLOTS])
     columns = cover.features
@@ -87,7 +87,7 @@ def tasks() -> Iterator[Task]:
     yield Task("forest cover, a site is an area", varied, cover.labels, area, extremes(varied))
     images = dm.data.mnist("train").take(draw.permutation(60_000)[:IMAGES])
     x, y = np.asarray(images.features, np.float64), np.asarray(images.labels)
-    yield Task("MNIST, two of ten digits a site", x, y, two_classes_each(y), (0, 1))
+    yield Task("MNIST, two of ten digits a site", x, y, two_classes_per_site(y), (0, 1))
 
 
 def evaluated(task: Task, splits: int) -> list[Row]:
