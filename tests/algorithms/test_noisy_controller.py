@@ -106,8 +106,8 @@ def test_coupled_runs_move_one_answer_and_one_update(nodes: int) -> None:
 class Uncut(WithoutReplacement):
     """Forgets to cut the losses."""
 
-    def _question(self, state, query, problem, acting, batches):  # type: ignore[no-untyped-def]
-        message = super()._question(state, query, problem, acting, batches)
+    def _loss_message(self, state, query, problem, acting, batches):  # type: ignore[no-untyped-def]
+        message = super()._loss_message(state, query, problem, acting, batches)
         w = np.repeat(state.released.reshape(1, -1), len(acting), axis=0)
         losses = problem.record_losses(w, batches).reshape(-1, self.batch_size)
         return message._replace(values=Sensitive(losses.mean(axis=1)[:, np.newaxis]))
@@ -116,16 +116,16 @@ class Uncut(WithoutReplacement):
 class OfLocalModels(WithoutReplacement):
     """Asks for the losses of the nodes' own models, which remember earlier records."""
 
-    def _question(self, state, query, problem, acting, batches):  # type: ignore[no-untyped-def]
+    def _loss_message(self, state, query, problem, acting, batches):  # type: ignore[no-untyped-def]
         public = replace(state, released=state.local[0])
-        return super()._question(public, query, problem, acting, batches)
+        return super()._loss_message(public, query, problem, acting, batches)
 
 
 class SumsForMeans(WithoutReplacement):
     """Forgets to divide by the batch."""
 
-    def _question(self, state, query, problem, acting, batches):  # type: ignore[no-untyped-def]
-        message = super()._question(state, query, problem, acting, batches)
+    def _loss_message(self, state, query, problem, acting, batches):  # type: ignore[no-untyped-def]
+        message = super()._loss_message(state, query, problem, acting, batches)
         return message._replace(values=Sensitive(message.values * BATCH))
 
 

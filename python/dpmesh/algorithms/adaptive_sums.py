@@ -1,13 +1,17 @@
-"""Sums of records' vectors in several rounds, where a round's vectors follow from earlier totals.
+"""Private sums of records' vectors in several rounds, each of which may depend on earlier sums.
+
+In round t the sum s^t (the *total*) of all records' vectors v_r^t is released with noise:
 
     v_r^t   = a function of record r, of public numbers, and of the totals s^0, .., s^(t-1)
     s^t     = sum_r Clip(v_r^t, C_t) + noise            |v_r^t - v_r'^t| <= D_t for any two records
 
-Newton steps of a regression are such sums. All rounds have noise of one scale, sigma. For given
-earlier totals round t is a Gaussian release of sensitivity D_t, so that all rounds together cost
-what one release of sensitivity ``sqrt(sum_t D_t^2)`` at this noise costs (adaptive composition).
+Newton steps of a regression are such sums. The noise has the same standard deviation sigma in all
+rounds. Given the earlier totals, round t is a Gaussian release of sensitivity D_t. By adaptive
+composition all rounds together have the epsilon of one release of sensitivity
+``sqrt(sum_t D_t^2)`` with this noise.
 
-``problem.in_round(t, totals)`` returns the vectors of round t, as `RecordSums` takes them.
+``problem.in_round(t, totals)`` returns a problem with the vectors of round t, as `RecordSums` sums
+them.
 """
 
 from __future__ import annotations
@@ -53,15 +57,15 @@ class NoisyTotal(NamedTuple):
 
 
 class AdaptiveProblem(Problem, Protocol):
-    """Records as vectors that follow from the totals of earlier rounds."""
+    """Protocol of a problem whose records' vectors depend on the totals of earlier rounds."""
 
     def in_round(self, t: int, totals: Sequence[NoisyTotal]) -> VectorProblem:
-        """Return the vectors of round t, given the totals of rounds 0 to t - 1."""
+        """Return a problem with the vectors of round t, given the totals of rounds 0 to t - 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveSumsState:
-    """The totals of all rounds one after another, shape (1, sum of lengths); 0 before a release."""
+    """Concatenated totals of all rounds, shape (1, sum of lengths); 0 before their release."""
 
     totals: Released = field(metadata=KNOWN_TO_ALL)
 
@@ -134,7 +138,7 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
         if not len(self.lengths) == len(self.longest) == len(self.distances) > 0:
             expected = "as many as lengths and longest, at least 1: one for each round"
             fail("distances", expected, len(self.distances))
-        _ = self.parts  # which check the other numbers
+        _ = self.parts  # computing them checks the other parameters
 
     @cached_property
     def distance(self) -> float:
@@ -168,7 +172,7 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
 
     @property
     def secure_sum(self) -> SecureSum | None:
-        """The public numbers of the first round's secure sum; None if there are none."""
+        """Public parameters of the first round's secure aggregation; None without it."""
         return self.parts[0].secure_sum
 
     @property
@@ -178,49 +182,54 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the guarantee beside the proof."""
-        about = () if self.secure_sum is None else self.secure_sum.assumptions_about("sites")
+        """Assumptions of the guarantee that this package cannot check, in words."""
+        assumptions: list[str] = []
+        if self.secure_sum is not None:
+            assumptions += self.secure_sum.assumptions_about("sites")
         diameters = [part.diameter for part in self.parts]
-        near = (
-            f"the vectors of any two records are at most {min(diameters):.4g} to "
-            f"{max(diameters):.4g} times the clipping norm apart, by round"
-        )
-        if min(diameters) >= RecordSums.ensured:
-            return (*about, *assumed_copies(1))
-        return (*about, near, *assumed_copies(1))
+        if min(diameters) < RecordSums.ensured:
+            assumptions.append(
+                f"the vectors of any two records are at most {min(diameters):.4g} to "
+                f"{max(diameters):.4g} times the clipping norm apart, by round"
+            )
+        return (*assumptions, *assumed_copies(1))
 
     def sensitivity(self, t: int) -> Sensitivity:
         """Return the L2 sensitivity of round t's sum to one record, before rounding to the grid."""
         return self.parts[t].sensitivity(t)
 
     def plan(self, rounds: int, problem: Any = None) -> Plan:
-        """Return the sums of all rounds, each once more for each site that may be lost."""
+        """Return the releases of a run; under secure aggregation, each once more per dropout."""
         plan = super().plan(rounds, problem)
-        repeated = (self.dropouts if self.secure else 0) + 1
-        releases = (release for release in plan.releases for _ in range(repeated))
+        attempts = 1
+        if self.secure:
+            attempts += self.dropouts
+        releases: list[Release] = []
+        for release in plan.releases:
+            releases += [release] * attempts
         return replace(plan, releases=tuple(releases))
 
     def release_of(self, t: int) -> Release:
-        """Return the sum over all sites as one joint release, or the sum of each site."""
+        """Return the release of round t: one joint sum over all sites, or each site's sum."""
         if not t < self.run_length:
             fail("rounds", f"at most {self.run_length}, of which each has its vectors", t + 1)
         return self.parts[t].release_of(t)
 
     def init(self, problem: AdaptiveProblem, key: Key) -> AdaptiveSumsState:
-        """Start from zeros.
+        """Return the state before round 0: totals of zeros.
 
         Raises
         ------
         ValueError
-            If the problem has another number of nodes than sites.
+            If the problem's number of nodes is not `sites`.
         """
         self.parts[0].init(problem.in_round(0, ()), key)
         return AdaptiveSumsState(totals=Released(np.zeros((1, sum(self.lengths)))))
 
-    def totals(self, numbers: npt.NDArray[Any]) -> list[Floats]:
-        """Return the totals of each round, shape (length,), from all one after another."""
+    def totals(self, concatenated: npt.NDArray[Any]) -> list[Floats]:
+        """Return the total of each round, shape (length,), from the concatenated totals."""
         ends = np.cumsum((0, *self.lengths))
-        return [numbers[first:last] for first, last in pairwise(ends)]
+        return [concatenated[first:last] for first, last in pairwise(ends)]
 
     def round(
         self, state: AdaptiveSumsState, t: int, problem: AdaptiveProblem, key: Key
@@ -233,15 +242,19 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
         ]
         arrived = yield self.parts[t].message(problem.in_round(t, released), t)
         totals = np.concatenate([*earlier, arrived.sum(axis=0)])
-        rest = state.totals.shape[1] - len(totals)
-        return AdaptiveSumsState(totals=Released(np.pad(totals, (0, rest))[np.newaxis]))
+        later_rounds = state.totals.shape[1] - len(totals)
+        padded = np.pad(totals, (0, later_rounds))
+        return AdaptiveSumsState(totals=Released(padded[np.newaxis]))
 
     def parameters(self, state: AdaptiveSumsState) -> Floats:
-        """Return the totals of all rounds one after another, shape (1, sum of lengths)."""
+        """Return the concatenated totals of all rounds, shape (1, sum of lengths)."""
         return state.totals
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return sites of which the first holds canaries, each as long as its round allows."""
+        """Return problems for audits: one canary record, and many, all at the first site.
+
+        The two vectors of a canary are as far apart as `distances` allows in each round.
+        """
 
         def problem_of(coins: Coins) -> CanaryRounds:
             return CanaryRounds(algorithm=self, coins=coins)
@@ -266,20 +279,22 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
         return pair, crowd
 
     def _as_wide(self, canaries: int) -> AdaptiveSums:
-        """Return sums of vectors with a number for each canary."""
+        """Return the algorithm with vectors of length `canaries` in each round."""
         return replace(self, lengths=(canaries,) * self.run_length)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CanaryRounds:
-    """Canaries of the first site, each at one end of a diameter of each round, by its coin.
+    """Problem for audits, whose records are canaries at the first site.
+
+    In round t canary i has the vector plus or minus ``distances[t] / 2`` along axis i, by its coin.
 
     Parameters
     ----------
     algorithm
-        Whose distances they have.
+        The algorithm, with its `distances` and `sites`.
     coins
-        Shape (canaries,).
+        Coin of each canary, shape (canaries,).
     """
 
     algorithm: AdaptiveSums
@@ -291,11 +306,11 @@ class CanaryRounds:
         return self.algorithm.sites
 
     def vectors(self, node: int) -> Iterator[Floats]:
-        """Return those of the first round."""
+        """Return the vectors of a node's records in round 0."""
         yield from self.in_round(0, ()).vectors(node)
 
     def in_round(self, t: int, totals: Sequence[NoisyTotal]) -> Vectors:
-        """Return the vectors of a round, whatever the totals."""
+        """Return a problem with the vectors of round t, which do not depend on the totals."""
         del totals
         signs = self.coins[:, np.newaxis] - 0.5
         rows = self.algorithm.distances[t] * signs * np.eye(len(self.coins))
@@ -303,6 +318,9 @@ class CanaryRounds:
 
 
 def _score(distances: tuple[float, ...], run: Any) -> npt.NDArray[np.float64]:
-    """Return how far the first site's rows, or all together, are in each canary's direction."""
-    rounds = (values[0] for values in run.released)
-    return np.asarray(sum(d * row for d, row in zip(distances, rounds, strict=True)))
+    """Return each canary's score: its coordinate of the released sums, weighted by `distances`.
+
+    Row 0 of a release is the sum over all sites, or without secure aggregation the first site's.
+    """
+    first_rows = (values[0] for values in run.released)
+    return np.asarray(sum(d * row for d, row in zip(distances, first_rows, strict=True)))

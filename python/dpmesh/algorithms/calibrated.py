@@ -1,16 +1,17 @@
-"""A last stage: a linear map of a regression's predictions, from one noisy sum over all records.
+"""Calibration of a private linear regression by a linear map of its predictions.
 
-Clipped gradients make a regression nearly one of medians: on a skewed target the predictions add up
-to much less than the targets. In the last round, after the algorithm's own messages, all nodes
-release the second moments of (1, p, y) over all records
+Clipped gradients make a regression nearly a median regression: on a skewed target the predictions
+add up to much less than the targets. In the last round, after the algorithm's messages, all nodes
+release the noisy second moments of (1, p, y) over all records:
 
     m = sum_r (sqrt 2 p_r, sqrt 2 y_r, p_r^2, sqrt 2 p_r y_r, y_r^2) + noise
 
-where p_r is the released model's prediction of record r and y_r its target, both in [-1, 1]. What
-the map is follows from m and public numbers (`Calibration.of`).
+Here p_r is the released model's prediction of record r and y_r its target, both in [-1, 1]. The
+linear map follows from m and public numbers (`dpmesh.tables.calibration.Calibration.of`).
 
-By a sum, everybody receives the total. By gossip, everybody first receives the released models of
-all nodes as they are, of which the mean is calibrated, and then the row of each node.
+An algorithm with secure aggregation also sums the moments by secure aggregation: all nodes receive
+the total. By gossip, all nodes first receive the released models of all nodes without mixing; the
+mean of these models is calibrated. They then receive the noisy moments of each node.
 """
 
 from __future__ import annotations
@@ -42,22 +43,23 @@ from dpmesh.tables.calibration import MOMENTS, moments_of, predictions_of
 from dpmesh.tables.kinds import Count
 
 LONGEST = sqrt(8)
-"""Largest norm of a record's moments: p = y = 1."""
+"""Largest L2 norm of a record's moments, at p = y = 1."""
 
 DISTANCE = 4.0
-"""Largest distance between the moments of two records: p = y = 1 and p = y = -1."""
+"""Largest L2 distance between the moments of two records, at p = y = 1 and p = y = -1."""
 
 AT_ONCE = 4096
-"""Records whose moments are made at once."""
+"""Number of records in a block of moments, which bounds the memory."""
 
 NO_PROOF_BETWEEN_PARTIES = (
     "wanted none under a contract: there is no proof yet for a last sum of moments that may fail "
     "and be repeated. By gossip, parties that miss rows have different models, so that their "
     "moments do not add up"
 )
-"""Why parties that do not trust each other cannot calibrate."""
+"""Reason why parties of a contract cannot calibrate."""
 
 KNOWN = "follows from earlier releases: the models that the nodes have sent"
+"""Reason why sending the models again has a sensitivity of 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,10 +164,10 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
         Parameters
         ----------
         algorithm
-            The algorithm. If it has secure sums, the moments are a secure sum, too, with the same
-            limit on colluding sites.
+            The algorithm. If it uses secure aggregation, the moments are summed by secure
+            aggregation with the same limits on colluding sites and dropouts.
         sites, records, noise_to_sensitivity
-            As of `RecordSums`.
+            As in `RecordSums`.
         """
         moments = RecordSums(
             dim=MOMENTS,
@@ -187,21 +189,24 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
         return self.rounds
 
     def refused_by_parties(self) -> dict[str, str]:
-        """Return the moments: parties of a contract have no proof for them."""
+        """Refuse `moments` in a contract, since their release has no proof between parties."""
         return {"moments": NO_PROOF_BETWEEN_PARTIES}
 
     @property
     def secure_sum(self) -> SecureSum | None:
-        """The public numbers of the algorithm's sums, if it has any."""
+        """Public parameters of the algorithm's secure aggregation; None without it."""
         return getattr(self.algorithm, "secure_sum", None)
 
     @property
     def record_sums(self) -> tuple[RecordSums, ...]:
-        """All sums over records beside the algorithm's own releases."""
+        """Sums over records that are released in addition to the learning algorithm's messages."""
         return (*getattr(self.algorithm, "record_sums", ()), self.moments)
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return that of the algorithm; `record_sums` have their own."""
+        """Return the inner algorithm's problems for audits.
+
+        An audit of the sums uses the problems of each of `record_sums`.
+        """
         data: tuple[Pair, Crowd] = self.algorithm.worst_case(**vars(size))
         return data
 
@@ -213,7 +218,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
         return sensitivity
 
     def release_of(self, t: int) -> Any:
-        """Return the releases of the algorithm, and in the last round that of the moments."""
+        """Return the releases of the algorithm; the last round also releases the moments."""
         releases = self.algorithm.release_of(t)
         if not self._is_last(t):
             return releases
@@ -222,9 +227,9 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
         return (*releases, *self._last_releases)
 
     def plan(self, rounds: int, problem: object = None) -> Plan:
-        """Return the plan of the algorithm, and the moments after it.
+        """Return the plan of the algorithm with the release of the moments after it.
 
-        A secure sum of moments happens once more for each site that may be lost.
+        Under secure aggregation the moments are released once more for each dropout.
         """
         plan = self.algorithm.plan(rounds)
         if rounds < self.rounds:
@@ -237,7 +242,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
 
     @property
     def _last_releases(self) -> tuple[Release, ...]:
-        """Return the releases of the last round that follow the algorithm's releases."""
+        """Releases of the last round after the algorithm's: models, by gossip only, and moments."""
         last = self.rounds - 1
         moments = self.moments.release_of(last)
         if self.secure_sum is not None:
@@ -245,21 +250,22 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
         return (Release(last, NoNoise(), Sensitivity(0.0, "l2", KNOWN)), moments)
 
     def _is_last(self, t: int) -> bool:
+        """Return True if t is the last round."""
         return t == self.rounds - 1
 
     def outgrows_single(self, rounds: int, dim: int) -> bool:
-        """Return True if float32 might round messages by more than the noise covers."""
+        """Return True if rounding messages to float32 might exceed what the noise covers."""
         outgrows = getattr(self.algorithm, "outgrows_single", None)
         return outgrows is not None and bool(outgrows(rounds, dim))
 
     def init(self, problem: LinearProblem, key: Key) -> CalibratedState:
-        """Return the state before round 0: that of the algorithm, and no calibration yet.
+        """Return the state before round 0: the algorithm's state, and no moments yet.
 
         Raises
         ------
         ValueError
-            If the problem is not a linear regression on as many sites and records as `moments`
-            states, or does not fit the algorithm.
+            If the problem is not a linear regression, if its sites or records differ from
+            `moments`, or if it does not fit the algorithm.
         """
         instance("problem", problem, "a LinearProblem", LinearProblem)
         if problem.loss not in ("squared", "absolute", "huber", "poisson"):
@@ -288,7 +294,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
             models = yield Message(Sensitive(models), release, unmixed=True)
         model = np.asarray(models, np.float64).mean(axis=0, keepdims=True)
         if isinstance(self.algorithm, FirstStage):
-            problem = self.algorithm.records_left(after, problem)
+            problem = self.algorithm.centred_records(after, problem)
         records = RecordsOfModel(problem=problem, weights=model[0, : problem.dim])
         total = yield from self._moments(records, t, key)
         outcome = Released(np.concatenate([model, total], axis=1))
@@ -297,15 +303,18 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
     def _moments(
         self, records: RecordsOfModel, t: int, key: Key
     ) -> Generator[Message, Released, Floats]:
-        """Release the moments; return their total, shape (1, 5)."""
+        """Release the moments, and return their total over all sites, shape (1, 5)."""
         message = self.moments.message(records, t)
-        if self.travels == "gossip":  # the rows go over all links
+        if self.travels == "gossip":  # each row is sent over all links, unmixed
             message = message._replace(unmixed=True, copies=None, bits=None)
         arrived = yield message
         return np.asarray(arrived.sum(axis=0, keepdims=True), np.float64)
 
     def published(self, state: CalibratedState, received: Any) -> Any:
-        """Return the model with the noisy moments after it; before, the algorithm's models."""
+        """Return the outcome, shape (1, dim + 5): the model, then the noisy moments.
+
+        Before the last round, return the algorithm's published models.
+        """
         if np.isnan(state.outcome).any():
             return self.algorithm.published(state.state, received)
         return state.outcome
@@ -323,14 +332,14 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordsOfModel:
-    """Records as the moments of a released model's predictions and their targets.
+    """Problem whose records are the moments of a released model's predictions and of targets.
 
     Parameters
     ----------
     problem
-        Whose records these are.
+        The regression, with its records.
     weights
-        Those of the released model, shape (dim,).
+        Weights of the released model, shape (dim,).
     """
 
     problem: LinearProblem
@@ -342,7 +351,7 @@ class RecordsOfModel:
         return self.problem.nodes
 
     def vectors(self, node: int) -> Iterator[Sensitive]:
-        """Return the moments of a node's records in blocks of shape (records, 5)."""
+        """Return the moments of a node's records in blocks, each of shape (records, 5)."""
         problem = self.problem
         assert problem.outline is not None
         target = problem.outline.target
@@ -353,7 +362,7 @@ class RecordsOfModel:
             block = members[first : first + AT_ONCE]
             scores = np.asarray(linear_scores(weights, features[block])[:, 0], np.float64)
             targets = np.asarray(problem.train.labels[block], np.float64)
-            if isinstance(target, Count):
+            if isinstance(target, Count):  # counts are scaled to [0, 1]
                 targets = 2 * targets - 1
             yield Sensitive(moments_of(predictions_of(scores, target), np.clip(targets, -1, 1)))
 
@@ -361,7 +370,7 @@ class RecordsOfModel:
 def _with_last_answer(
     requests: Round[Any],
 ) -> Generator[Message | Relay, Released, tuple[Any, Released | None]]:
-    """Run a round; return its state, and what arrived last."""
+    """Run a round; return its next state and the rows that were received last."""
     answer: Any = None
     received: Released | None = None
     while True:

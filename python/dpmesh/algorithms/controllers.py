@@ -1,9 +1,11 @@
-"""Controllers: for each node and classifier they decide on a local or a global update.
+"""Controllers of `WithoutReplacement`: they decide between a local and a global update.
 
-A node with K one-vs-all classifiers takes K decisions. A controller is a frozen dataclass of its
-public parameters; what it has learned is its state, a frozen record of arrays with one row for each
-network, ordered by node and then by classifier; randomness comes in through `key`. The controller
-that learns is `dpmesh_papers.deep_q.DeepQ`; those here are fixed rules.
+A *local* update changes a node's private model only. A *global* update also changes the public
+global model. A node with K one-vs-all classifiers takes K decisions. A controller is a frozen
+dataclass of its public parameters. A controller that learns keeps its experience in a state, a
+frozen record of arrays with one row for each classifier of each node, ordered by node and then by
+classifier. Random numbers come from the `key` of each call. The controllers of this module are
+fixed rules; `dpmesh_papers.deep_q.DeepQ` is a controller that learns.
 """
 
 from __future__ import annotations
@@ -37,13 +39,15 @@ __all__ = [
 StateT = TypeVar("StateT")
 
 Actions: TypeAlias = Flags
-"""Shape (nodes, classifiers): whether the update is global; False for nodes that do not act."""
+"""Decisions, shape (nodes, classifiers): True for a global update, False for a local one.
+
+The decisions of nodes that do not act in the round are False."""
 
 PRIVATE_DECISIONS = (
     "the controller looks at private models and losses: when each node updates the global model is "
     "visible to all and depends on the data, which no proof covers and which is known to leak"
 )
-"""What a privacy report states about a controller that is not public."""
+"""Assumption that a privacy report states if a controller is not public."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,16 +127,16 @@ class Observation:
     public_losses: npt.NDArray[np.floating[Any]] | None = None
 
     def __post_init__(self) -> None:
-        _sized("local_models", self.local_models, ("nodes", "classifiers", "dim"))
+        _require_shape("local_models", self.local_models, ("nodes", "classifiers", "dim"))
         nodes, classifiers, dim = self.local_models.shape
-        _sized("acting", self.acting, (nodes,))
+        _require_shape("acting", self.acting, (nodes,))
         if self.acting.dtype != np.bool_:
             fail("acting", "an array of bool", f"dtype {self.acting.dtype}")
-        _sized("losses", self.losses, (nodes, classifiers))
-        _sized("last_losses", self.last_losses, (nodes, classifiers))
-        _sized("released_models", self.released_models, (classifiers, dim))
+        _require_shape("losses", self.losses, (nodes, classifiers))
+        _require_shape("last_losses", self.last_losses, (nodes, classifiers))
+        _require_shape("released_models", self.released_models, (classifiers, dim))
         if self.public_losses is not None:
-            _sized("public_losses", self.public_losses, (classifiers,))
+            _require_shape("public_losses", self.public_losses, (classifiers,))
         for name, array in vars(self).items():
             if array is not None:  # a controller that works in place would move the models
                 object.__setattr__(self, name, read_only(array))
@@ -143,11 +147,11 @@ class Controller(Protocol[StateT]):
 
     @property
     def public(self) -> bool:
-        """True if decisions depend on public information and coins only.
+        """True if decisions depend on public information and random coins only.
 
-        If not, they reveal something of private data: everybody sees which node updates the global
-        models and when, and no proof of the algorithm's guarantee covers that. The report then
-        states it.
+        If it is False, decisions depend on private data, and all nodes see which node updates the
+        global models and when. The guarantee of the algorithm does not cover this, and the privacy
+        report states it.
         """
 
     @property
@@ -156,35 +160,50 @@ class Controller(Protocol[StateT]):
 
     @property
     def noisy_loss(self) -> NoisyLoss | None:
-        """The query of private data before each decision; None if there is none."""
+        """Query of a noisy loss before each decision; None without a query."""
 
     def may_be_global(self, round: int) -> bool:
-        """Return True if an update of this round can be global, as known before the run."""
+        """Return False if all updates of this round are local, as known before a run."""
 
     def init(self, shape: tuple[int, int, int], key: Key) -> StateT:
-        """Return the state before round 0, for local models of shape (nodes, classifiers, dim)."""
+        """Return the controller's state before round 0.
+
+        Parameters
+        ----------
+        shape
+            Shape (nodes, classifiers, dim) of the local models.
+        key
+            Key of the controller's random numbers.
+        """
 
     def learn(self, state: StateT, observation: Observation, round: int, key: Key) -> StateT:
         """Learn from the outcome of the acting nodes' last decisions, before they decide again.
 
-        Only the returned state may be used afterwards: it reuses the arrays of the given one.
+        It may change the arrays of `state`: only the returned state may be used afterwards.
         """
 
     def decide(
         self, state: StateT, observation: Observation, round: int, key: Key
     ) -> tuple[Actions, StateT]:
-        """Return the updates of this round, and the state that remembers them."""
+        """Return the decisions of this round, and a state that remembers them.
+
+        The decisions are an array of bool, shape (nodes, classifiers), True for a global update.
+        """
 
 
 AnyController = Controller[Any]
+"""A controller, whatever its state is."""
 
 
-def _sized(argument: str, array: npt.NDArray[Any], shape: tuple[int | str, ...]) -> None:
-    """Fail unless the axes have these lengths; a name stands for any length of at least 1."""
-    fits = array.ndim == len(shape) and all(
-        size == length if isinstance(length, int) else size > 0
-        for size, length in zip(array.shape, shape, strict=True)
-    )
+def _require_shape(argument: str, array: npt.NDArray[Any], shape: tuple[int | str, ...]) -> None:
+    """Raise a ValueError unless an array has a shape, where a name is any length of at least 1."""
+    fits = array.ndim == len(shape)
+    if fits:
+        for length, expected in zip(array.shape, shape, strict=True):
+            if isinstance(expected, int):
+                fits = fits and length == expected
+            else:
+                fits = fits and length > 0
     if not fits:
         fail(argument, f"shape ({', '.join(map(str, shape))})", array.shape)
 
@@ -197,12 +216,12 @@ class FixedController(ABC):
     noisy_loss: NoisyLoss | None = None
 
     def may_be_global(self, round: int) -> bool:
-        """Return True if an update of this round can be global, as known before the run."""
+        """Return False if all updates of this round are local; True by default."""
         return True
 
     @abstractmethod
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
-        """Return the decisions of all nodes, shape (nodes, classifiers)."""
+        """Return the decisions for all nodes, acting or not, shape (nodes, classifiers)."""
 
     def init(self, shape: tuple[int, int, int], key: Key) -> None:  # noqa: B027
         """Return no state."""
@@ -215,7 +234,7 @@ class FixedController(ABC):
     def decide(
         self, state: None, observation: Observation, round: int, key: Key
     ) -> tuple[Actions, None]:
-        """Return the decisions of the acting nodes."""
+        """Return the decisions of the acting nodes, shape (nodes, classifiers), and no state."""
         nodes, classifiers, _ = observation.local_models.shape
         actions = self.choose((nodes, classifiers), round, key)
         return actions & observation.acting[:, np.newaxis], None
@@ -233,7 +252,7 @@ class AlwaysGlobal(FixedController):
     """
 
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
-        """Return global updates."""
+        """Return True for each node and classifier."""
         return np.ones(shape, dtype=np.bool_)
 
 
@@ -249,11 +268,11 @@ class AlwaysLocal(FixedController):
     """
 
     def may_be_global(self, round: int) -> bool:
-        """Return False."""
+        """Return False: no update is global."""
         return False
 
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
-        """Return local updates."""
+        """Return False for each node and classifier."""
         return np.zeros(shape, dtype=np.bool_)
 
 
@@ -283,7 +302,7 @@ class RandomGlobal(FixedController):
         return self.rate > 0
 
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
-        """Return random updates."""
+        """Return True with probability `rate`, independently for each node and classifier."""
         return kernels.bernoulli(shape, self.rate, key.stream(Purpose.CONTROLLER, round))
 
 
@@ -314,5 +333,5 @@ class Periodic(FixedController):
         return (integer("round", round) + 1) % self.period == 0
 
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
-        """Return global updates at the end of each period."""
+        """Return True for each node and classifier in the last round of a period, else False."""
         return np.full(shape, self.may_be_global(round))

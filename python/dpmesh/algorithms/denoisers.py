@@ -1,16 +1,16 @@
-"""Estimators of a vector from its noisy release: post-processing, so they cost no privacy.
+"""Denoisers: estimators of a vector from its noisy release. They are post-processing.
 
-An estimator is called with a noisy vector and the standard deviation of its noise, both public. The
-federated paper compares several at the same place of its Algorithm 1: none (DP-Fed), Laplacian
-smoothing (DP-Fed-LS), and the two of Balle and Wang, "Improving the Gaussian Mechanism for
-Differential Privacy" (2018).
+A denoiser is called with a noisy vector and the standard deviation of its noise, both public, and
+so adds nothing to epsilon. It is the `denoiser` of `FederatedLearning`. Liang et al. compare
+several in their Algorithm 1: none (DP-Fed), Laplacian smoothing (DP-Fed-LS), and the two estimators
+of Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy" (2018).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
-from itertools import product
+from itertools import pairwise
 from math import log, sqrt
 from typing import NamedTuple, Protocol
 
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class ReleasedSum(NamedTuple):
-    """The noisy vectors of all rounds so far, the present one included.
+    """Sum of the noisy vectors of all rounds so far, the present one included.
 
     Examples
     --------
@@ -50,8 +50,9 @@ class ReleasedSum(NamedTuple):
     """
 
     total: Released
-    """The sum of these vectors, shape (nodes, dim)."""
+    """Sum of the noisy vectors, shape (nodes, dim)."""
     rounds: int
+    """Number of these rounds, at least 1."""
 
 
 class Denoiser(Protocol):
@@ -67,7 +68,11 @@ class Denoiser(Protocol):
         noise_scale
             Standard deviation of the noise on each coordinate, in every round; 0 if there is none.
         so_far
-            The sum over all rounds so far, the present one included.
+            Sum of the noisy rows of all rounds so far, the present one included.
+
+        Returns
+        -------
+        Shape (nodes, dim).
         """
 
 
@@ -123,27 +128,30 @@ class LaplacianSmoothing:
         _check_cycles(self.power, self.blocks)
 
     def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
-        """Return the smoothed rows, whatever the noise."""
+        """Return the smoothed rows; the noise scale and the sum are ignored."""
         return Released(kernels.smooth(noisy, self.smoothing, power=self.power, blocks=self.blocks))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveSmoothing:
-    """Laplacian smoothing that chooses its factor for each block from what was released.
+    """Laplacian smoothing that chooses its strength for each block from released vectors.
 
-    If the rounds continue as so far until there are `rounds` of them, their true vectors add up
-    while their noise averages out. The factor minimizes the risk of Proposition 1 for that sum: on
-    average, the energy of the true sum at a frequency is that of the noisy one less the variance of
-    its noise. The choice uses only public numbers and releases, so it costs no privacy.
+    The strength minimizes the estimated mean square error (Proposition 1 of Liang et al.) of the
+    sum of `rounds` rounds. The estimate assumes that the true vector of each round is the mean of
+    the rounds so far. Its energy at a frequency is estimated by the energy of the noisy mean minus
+    the variance of the noise. The choice uses only public numbers and releases: it adds nothing to
+    epsilon.
 
     Parameters
     ----------
     rounds
-        1 minimizes the error of the present round alone, and smooths far too much for training. The
-        length of a run minimizes the error of its total move, as if later rounds did not correct
-        the noise of earlier ones; since they do, a few times the length is better.
+        Number of rounds whose sum should be accurate. 1 minimizes the error of the present round,
+        and smooths far too much for training. The length of a run minimizes the error of the total
+        change of the model, as if later rounds did not correct the noise of earlier ones. Since
+        they do, a few times the length is better.
     largest
-        Factors from 0 to this one are tried, in steps of a quarter octave from 1/64 on.
+        Largest strength that is tried; the strengths are 0, and from 1/64 on a factor of 2^(1/4)
+        apart.
     power, blocks
         As for `LaplacianSmoothing`.
 
@@ -167,45 +175,50 @@ class AdaptiveSmoothing:
         _check_cycles(self.power, self.blocks)
 
     def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
-        """Return the smoothed rows, each block of each row with its own factor."""
+        """Return the smoothed rows; each block of each row has its chosen strength."""
         estimate = np.empty_like(noisy)
-        for row, block, factor in self._choices(noise_scale, so_far):
-            estimate[row, block] = kernels.smooth(noisy[row, block], factor, power=self.power)
+        for row, block, strength in self._choices(noise_scale, so_far):
+            estimate[row, block] = kernels.smooth(noisy[row, block], strength, power=self.power)
         return Released(estimate)
 
     def factors(self, noise_scale: float, so_far: ReleasedSum) -> Numbers:
-        """Return the chosen factors, shape (nodes, blocks)."""
-        chosen = [factor for *_, factor in self._choices(noise_scale, so_far)]
-        return np.reshape(chosen, (len(so_far.total), -1))
+        """Return the chosen strengths, shape (nodes, blocks)."""
+        strengths = [strength for *_, strength in self._choices(noise_scale, so_far)]
+        return np.reshape(strengths, (len(so_far.total), -1))
 
     def _choices(
         self, noise_scale: float, so_far: ReleasedSum
     ) -> Iterator[tuple[int, slice, float]]:
+        """Yield each row's index, each block of its columns, and the chosen strength."""
         total, t = so_far
         octaves = np.arange(-6, np.log2(self.largest), 0.25)
         candidates = [0.0, *np.exp2(octaves), self.largest]
-        ends = np.cumsum(self.blocks or (total.shape[-1],))
-        for row, end in product(range(len(total)), range(len(ends))):
-            block = slice(ends[end - 1] if end else 0, ends[end])
-            energies = (_energies(total[row, block]) - t * noise_scale**2) / t**2
-            scale = noise_scale / sqrt(self.rounds)
-            risks = [sum(_risk(energies, scale, s, self.power)) for s in candidates]
-            yield row, block, candidates[int(np.argmin(risks))]
+        ends = np.cumsum((0, *(self.blocks or (total.shape[-1],))))
+        mean_scale = noise_scale / sqrt(self.rounds)
+        for row in range(len(total)):
+            for first, last in pairwise(ends):
+                block = slice(first, last)
+                energies = (_energies(total[row, block]) - t * noise_scale**2) / t**2
+                risks = [
+                    sum(_risk(energies, mean_scale, strength, self.power))
+                    for strength in candidates
+                ]
+                yield row, block, candidates[int(np.argmin(risks))]
 
 
 @dataclass(frozen=True, eq=False)
 class Reordered:
-    """An estimator applied to a row's coordinates in another order.
+    """Denoiser that reorders the coordinates of each row, applies a denoiser, and reorders back.
 
-    Smoothing assumes that neighbours in a row are similar, and a network's tensors can be laid out
-    in many orders (Table 5 of the federated paper); see `JaxProblem.flattening`.
+    Smoothing assumes that neighbouring coordinates are similar, and the tensors of a neural network
+    can be flattened in many orders (Table 5 of Liang et al.); see `JaxProblem.flattening`.
 
     Parameters
     ----------
     estimator
-        The estimator of the reordered rows; its blocks are parts of these.
+        Denoiser of the reordered rows. Its `blocks` are parts of the reordered rows.
     order
-        Shape (dim,): coordinate ``order[i]`` comes at place i.
+        Permutation of the coordinates, shape (dim,): coordinate ``order[i]`` moves to place i.
 
     Examples
     --------
@@ -227,7 +240,7 @@ class Reordered:
             fail("order", "a permutation of 0, 1, ..", f"{places.dtype} of shape {places.shape}")
 
     def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
-        """Return the estimate in the rows' own order."""
+        """Return the estimate, with the coordinates in their original order."""
         if noisy.shape[-1] != len(self.order):
             fail("order", f"a permutation of {noisy.shape[-1]} coordinates", len(self.order))
         reordered = ReleasedSum(Released(so_far.total[:, self.order]), so_far.rounds)
@@ -264,7 +277,9 @@ class SmoothingRisk(NamedTuple):
 def smoothing_risk(
     signal: npt.ArrayLike, noise_scale: float, smoothing: float, *, power: int = 1
 ) -> SmoothingRisk:
-    """Return the risk of Laplacian smoothing of ``signal + Gaussian noise``: Proposition 1.
+    """Return the mean square error of Laplacian smoothing of ``signal + Gaussian noise``.
+
+    Source: Proposition 1 of Liang et al.
 
     Parameters
     ----------
@@ -278,7 +293,7 @@ def smoothing_risk(
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If `signal` is not a vector of finite numbers, or a number is out of its range.
     """
     vector = floats("signal", signal, ndim=1)
     return _risk(_energies(vector), non_negative("noise_scale", noise_scale), smoothing, power)
@@ -290,6 +305,7 @@ def _energies(vector: Floats) -> Numbers:
 
 
 def _risk(energies: Numbers, noise_scale: float, smoothing: float, power: int) -> SmoothingRisk:
+    """Return the risk for a signal with these squared Fourier coefficients."""
     attenuation = kernels.smoothing_spectrum(len(energies), smoothing, power=power)
     bias = np.square(1 - attenuation) @ energies
     return SmoothingRisk(float(bias), float(noise_scale**2 * (attenuation @ attenuation)))

@@ -1,26 +1,27 @@
-"""A first stage: the noisy mean of all records, which each record then loses before learning.
+"""Private centering before learning: the noisy mean of all records is subtracted from each record.
 
-Records of norm 1 have a common part, their mean, in which a linear model learns nothing but slowly.
-In round 0 all nodes release the sum of their records, and everybody derives the mean
+Records of norm 1 have a common component, their mean, which slows the training of a linear model.
+In round 0 all nodes release the sum of their records, and each node computes the noisy mean (the
+*centre*)
 
     c = (sum_r Clip(x_r, 1) + noise) / N
 
-From then on, each record is what is left of it without c, at norm 1: a function of itself and of
-what was released (`dpmesh.tables.features.centred`). Any algorithm for linear models learns from
-these records, in the same rounds, plan and ledger.
+Each record is then replaced by its difference from c, rescaled to norm 1: a function of the record
+and of released numbers (`dpmesh.tables.features.centred`). Any algorithm for linear models learns
+from these centred records. Its rounds, plan and ledger include the release of the mean.
 
-Few directions may still have most of the length of all records. A second release, of the sum of
-v v^T over what is left of each record, v of norm 1, shows which: along them records are shortened.
+A few directions may still have most of the variance of the centred records v. A second release, the
+noisy sum of v v^T (*second moments*), finds these directions (*axes*), along which records are then
+shortened.
 
-By a sum, everybody receives the total. By gossip, everybody receives the row of each node as it is,
-not mixed: all have the same centre.
+An algorithm with secure aggregation also sums by secure aggregation: all nodes receive the total.
+By gossip, all nodes receive the row of each node without mixing, so that all have the same centre.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from math import ceil, sqrt
 from typing import Any
 
@@ -51,9 +52,10 @@ class FirstStageState:
     Parameters
     ----------
     centre
-        The released mean, shape (1, features); 0 before it is released.
+        Released mean, shape (1, features), and after it the axes of second moments, if released. 0
+        before the release.
     state
-        That of the algorithm.
+        State of the algorithm.
     """
 
     centre: Released = field(metadata=KNOWN_TO_ALL)
@@ -62,19 +64,20 @@ class FirstStageState:
 
 @dataclass(frozen=True, kw_only=True)
 class SecondMoments(RecordSums):
-    """The noisy sum of v v^T over all records, where v is what is left of one without a centre.
+    """Noisy second moments of all records: the sum of v v^T over the centred records v.
 
-    A release has the upper triangle, its off-diagonals times sqrt 2: lengths are then Frobenius
-    norms of matrices, and one record that is replaced moves it by at most sqrt 2.
+    A release has the upper triangle of the matrix, with its off-diagonal numbers times sqrt 2. Its
+    L2 norm is then the Frobenius norm of the matrix, and replacing one record moves it by at most
+    sqrt 2.
 
     Parameters
     ----------
     dim
-        Length of the triangle: d (d + 1) / 2 of d features.
+        Length of the triangle: d (d + 1) / 2 for d features.
     diameter
-        sqrt 2, for v of norm at most 1.
+        sqrt 2, which holds for v of norm at most 1.
     sites, records, noise_to_sensitivity, longest, colluding, dropouts, secure, rounds
-        As of `RecordSums`.
+        As in `RecordSums`.
     """
 
     ensured = sqrt(2)
@@ -82,7 +85,11 @@ class SecondMoments(RecordSums):
     diameter: float = sqrt(2)
 
     def canaries(self, coins: Coins) -> tuple[Floats, Floats]:
-        """Return vectors (e_i + e_j) / sqrt 2, or (e_i - e_j), of a pair i, j for each coin."""
+        """Return the vectors of canary records, and the directions of their moments.
+
+        Canary k has a pair of axes i, j. Its vector is (e_i + e_j) / sqrt 2 if its coin is True,
+        and (e_i - e_j) / sqrt 2 if not. Its direction, shape (dim,), is the triangle's number i, j.
+        """
         features = ceil((1 + sqrt(1 + 8 * len(coins))) / 2)
         rows, columns = np.triu_indices(features)
         pairs = np.flatnonzero(rows < columns)[: len(coins)]
@@ -95,19 +102,26 @@ class SecondMoments(RecordSums):
         return vectors / sqrt(2 * (1 + CONSTANT**2)), directions
 
     def _sum(self, problem: RecordVectors, node: int) -> Floats:
+        """Return the triangle of a node's second moments, shape (dim,), without noise."""
         total = np.zeros(self.dim)
-        for block in problem.vectors(node):  # less a centre, with a constant
-            total += triangle(sqrt(1 + CONSTANT**2) * block[:, :-1])
+        for block in problem.vectors(node):
+            # A centred record ends with a constant, and has norm 1 with it: undo both.
+            centred = sqrt(1 + CONSTANT**2) * block[:, :-1]
+            total += triangle(centred)
         return total
 
 
 def triangle(vectors: Floats) -> Floats:
-    """Return the upper triangle of sum_r v_r v_r^T, off-diagonals times sqrt 2.
+    """Return the upper triangle of sum_r v_r v_r^T, with off-diagonal numbers times sqrt 2.
 
     Parameters
     ----------
     vectors
-        Shape (records, features); longer ones than 1 are clipped.
+        Vectors v_r, shape (records, features); each is clipped to L2 norm 1.
+
+    Returns
+    -------
+    Shape (features (features + 1) / 2,).
     """
     rows, columns = np.triu_indices(vectors.shape[1])
     clipped = kernels.clip_rows(vectors, 1.0)
@@ -116,29 +130,37 @@ def triangle(vectors: Floats) -> Floats:
 
 
 def axes(total: Floats, scale: float, features: int) -> Floats:
-    """Return axes along which records are shortened, shape (`AXES` x features,), from a triangle.
+    """Return the axes along which records are shortened, from noisy second moments.
 
-    Eigenvalues w above the largest of the noise alone, w_0, have the length ``sqrt(w_0 / w)`` of
-    their eigenvectors left; a moment whose eigenvalues were all w_0 would change nothing. Numbers
-    are rounded to 2^-20, and the largest of an axis is positive: libraries of linear algebra differ
-    in last bits and signs, and parties of a contract compute axes by themselves.
+    Let w_0 be about the largest eigenvalue that noise alone would have. A record's component along
+    an eigenvector with an eigenvalue w above w_0 is multiplied by ``sqrt(w_0 / w)``; components
+    along other eigenvectors stay unchanged. An axis is such an eigenvector times the square root of
+    ``1 - sqrt(w_0 / w)``.
+
+    Numbers are rounded to multiples of 2^-20, and the largest entry of an axis is positive, since
+    each party of a contract computes the axes, and libraries of linear algebra differ in signs and
+    low-order bits.
 
     Parameters
     ----------
     total
-        A triangle with noise, see `triangle`.
+        Noisy second moments in the form of `triangle`, shape (features (features + 1) / 2,).
     scale
-        The standard deviation of the noise in each number.
+        Standard deviation of the noise in each number.
     features
         Number of features.
+
+    Returns
+    -------
+    The `AXES` leading axes one after another, shape (`AXES` features,); zeros if there are fewer.
     """
     rows, columns = np.triu_indices(features)
     moment = np.zeros((features, features))
     moment[columns, rows] = total / np.where(rows == columns, 1.0, sqrt(2))
-    values, vectors = np.linalg.eigh(moment)  # which reads the lower triangle
-    largest = scale * sqrt(2 * features)
-    shorter = 1 - np.sqrt(largest / np.maximum(values, largest))
-    leading = (np.sqrt(shorter) * vectors).T[::-1][:AXES]
+    eigenvalues, eigenvectors = np.linalg.eigh(moment)  # which reads the lower triangle
+    largest_of_noise = scale * sqrt(2 * features)
+    shortening = 1 - np.sqrt(largest_of_noise / np.maximum(eigenvalues, largest_of_noise))
+    leading = (np.sqrt(shortening) * eigenvectors).T[::-1][:AXES]
     count = len(leading)
     largest_entries = leading[np.arange(count), np.abs(leading).argmax(axis=1)]
     leading *= np.sign(largest_entries)[:, np.newaxis]
@@ -148,7 +170,10 @@ def axes(total: Floats, scale: float, features: int) -> Floats:
 
 
 def require_dense(problem: object) -> None:
-    """Fail unless a problem is a linear one of dense records, whose mean can be taken off."""
+    """Raise a ValueError unless a problem is linear with dense records.
+
+    Sparse records would become dense if a mean were subtracted.
+    """
     instance("problem", problem, "a LinearProblem, whose records have a mean", LinearProblem)
     if sparse.issparse(problem.train.features):  # type: ignore[attr-defined]
         fail("problem", "dense records: sparse ones are not after a mean is taken off", "sparse")
@@ -268,18 +293,25 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         mean_noise: float,
         moment_noise: float | None = None,
     ) -> FirstStage:
-        """Return an algorithm after a first stage, whose sums are secure if the algorithm's are.
+        """Return an algorithm with private centering before it.
+
+        If the algorithm uses secure aggregation, the mean and the second moments do, too.
 
         Parameters
         ----------
         algorithm
             As in the class.
-        sites, records, features
-            Number of sites, of the records of all, and of features of a record.
+        sites
+            Number of sites.
+        records
+            Number of records of all sites together.
+        features
+            Number of features of a record.
         mean_noise
-            Scale of the noise of the mean over its sensitivity.
+            Noise of the sum of records, as `RecordSums.noise_to_sensitivity`.
         moment_noise
-            That of second moments; None for none.
+            Noise of the second moments, as `RecordSums.noise_to_sensitivity`; None for no second
+            moments.
         """
         secure_sum: SecureSum | None = getattr(algorithm, "secure_sum", None)
         mean = RecordSums(
@@ -306,7 +338,10 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         return cls(algorithm=algorithm, mean=mean, moment=moment)
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return that of the algorithm; `record_sums` have their own."""
+        """Return the inner algorithm's problems for audits.
+
+        An audit of the sums uses the problems of each of `record_sums`.
+        """
         rounds = size.rounds
         if rounds is not None:
             rounds = max(1, rounds - len(self.stages))
@@ -316,17 +351,17 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
 
     @property
     def secure_sum(self) -> SecureSum | None:
-        """The public numbers of the algorithm's sums, if it has any."""
+        """Public parameters of the algorithm's secure aggregation; None without it."""
         return getattr(self.algorithm, "secure_sum", None)
 
     @property
     def stages(self) -> tuple[Release, ...]:
-        """The release of the sum of records, and that of second moments."""
+        """Releases before the algorithm's: the sum of records, then the second moments if any."""
         return tuple(record_sum.release_of(0) for record_sum in self.record_sums)
 
     @property
     def record_sums(self) -> tuple[RecordSums, ...]:
-        """The private sums over all records: the mean and, if asked for, second moments."""
+        """Private sums over all records: `mean` and, if it is not None, `moment`."""
         if self.moment is None:
             return (self.mean,)
         return (self.mean, self.moment)
@@ -339,7 +374,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         return sensitivity
 
     def release_of(self, t: int) -> Any:
-        """Return the releases of the algorithm, and in round 0 those of records before them."""
+        """Return the releases of the algorithm; in round 0, `stages` before them."""
         algorithm_releases = self.algorithm.release_of(t)
         if t:
             return algorithm_releases
@@ -348,13 +383,16 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         return (*self.stages, *algorithm_releases)
 
     def plan(self, rounds: int, problem: object = None) -> Plan:
-        """Return the plan of the algorithm, and the sums over records before it."""
+        """Return the plan of the algorithm with the sums over records before it."""
         algorithm_plan = self.algorithm.plan(rounds)
-        stages = [record_sum.plan(1).releases for record_sum in self.record_sums]
-        return replace(algorithm_plan, releases=(*chain(*stages), *algorithm_plan.releases))
+        releases: list[Release] = []
+        for record_sum in self.record_sums:
+            releases += record_sum.plan(1).releases
+        releases += algorithm_plan.releases
+        return replace(algorithm_plan, releases=tuple(releases))
 
     def outgrows_single(self, rounds: int, dim: int) -> bool:
-        """Return True if float32 might round messages by more than the noise covers."""
+        """Return True if rounding messages to float32 might exceed what the noise covers."""
         outgrows = getattr(self.algorithm, "outgrows_single", None)
         if outgrows is None:
             return False
@@ -364,13 +402,13 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         return bool(outgrows(rounds, dim + centre_dim))
 
     def init(self, problem: LinearProblem, key: Key) -> FirstStageState:
-        """Start without a centre.
+        """Return the state before round 0: a centre of 0, and the algorithm's state.
 
         Raises
         ------
         ValueError
-            If the problem is not a linear one of dense records as `mean` describes them; or as
-            that of the algorithm.
+            If the problem is not linear with dense records, if its features, sites or records
+            differ from `mean`, or if it does not fit the algorithm.
         """
         require_dense(problem)
         if problem.train.dim != self.mean.dim:
@@ -388,28 +426,30 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     def round(
         self, state: FirstStageState, t: int, problem: LinearProblem, key: Key
     ) -> Round[FirstStageState]:
-        """Release the mean in round 0, and run the algorithm's round on what is left of records."""
-        centre = state.centre if t else (yield from self._centre(problem, key))
-        inner = problem.centred(centre[0])
-        after = yield from self.algorithm.round(state.state, t, inner, key)
+        """Release the mean in round 0, and run the algorithm's round on centred records."""
+        centre = state.centre
+        if t == 0:
+            centre = yield from self._centre(problem, key)
+        centred_problem = problem.centred(centre[0])
+        after = yield from self.algorithm.round(state.state, t, centred_problem, key)
         return FirstStageState(centre=centre, state=after)
 
-    def records_left(self, state: FirstStageState, problem: LinearProblem) -> LinearProblem:
-        """Return what is left of each record without the centre, from which the algorithm learns.
+    def centred_records(self, state: FirstStageState, problem: LinearProblem) -> LinearProblem:
+        """Return the problem with centred records, from which the algorithm learns.
 
         Parameters
         ----------
         state
-            After round 0.
+            State after round 0.
         problem
-            The problem of `round`.
+            Problem with the original records.
         """
         return problem.centred(state.centre[0])
 
     def _centre(self, problem: LinearProblem, key: Key) -> Generator[Message, Released, Released]:
-        """Release the sum of all records; return the mean that follows, shape (1, features).
+        """Release the sum of all records, and return their noisy mean, shape (1, features).
 
-        With second moments, the axes that they show are after it.
+        With second moments, these are released, too, and their axes follow the mean.
         """
         mean = (yield from self._total(self.mean, problem, key)) / self.mean.records
         if self.moment is None:
@@ -419,39 +459,46 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         return Released(np.concatenate([mean, moment_axes[np.newaxis]], axis=1))
 
     def _total(
-        self, released: RecordSums, problem: LinearProblem, key: Key
+        self, record_sum: RecordSums, problem: LinearProblem, key: Key
     ) -> Generator[Message, Released, Released]:
-        """Release a sum over all records; return it, shape (1, dim)."""
-        sums = released.round(released.init(problem, key), 0, problem, key)
-        message = next(sums)
+        """Release a sum over all records, and return the noisy total, shape (1, dim).
+
+        It runs the only round of `record_sum`, whose message by gossip is unmixed.
+        """
+        sum_round = record_sum.round(record_sum.init(problem, key), 0, problem, key)
+        message = next(sum_round)
         assert isinstance(message, Message)
-        if self.travels == "gossip":  # the rows go over all links
+        if self.travels == "gossip":  # each row is sent over all links
             message = message._replace(unmixed=True, copies=None, bits=None)
         arrived = yield message
         try:
-            sums.send(arrived)
+            sum_round.send(arrived)
         except StopIteration as end:
             return Released(end.value.total)
         raise AssertionError("a sum of records is one release")
 
     def published(self, state: FirstStageState, received: Any) -> Any:
-        """Return the algorithm's models, each with the centre after its weights."""
+        """Return the algorithm's published models, each followed by the centre.
+
+        Shape (nodes, dim + length of the centre); None if the algorithm publishes nothing yet.
+        """
         models = self.algorithm.published(state.state, received)
         if models is None:
             return None
         return Released(_with_centre(models, state.centre))
 
     def parameters(self, state: FirstStageState) -> Floats:
-        """Return each node's current model, with the centre after its weights."""
+        """Return each node's current model, followed by the centre."""
         return _with_centre(self.algorithm.parameters(state.state), state.centre)
 
     def losses(
         self, state: FirstStageState, t: int, problem: LinearProblem, key: Key
     ) -> Numbers | None:
-        """Return the losses of the algorithm on what is left of records."""
+        """Return the losses of the algorithm on centred records."""
         return self.algorithm.losses(state.state, t, problem.centred(state.centre[0]), key)
 
 
 def _with_centre(models: Floats, centre: Released) -> Floats:
+    """Return the models with the centre appended to each row."""
     rows = np.repeat(centre.astype(models.dtype), len(models), axis=0)
     return np.concatenate([models, rows], axis=1)

@@ -1,19 +1,20 @@
 """Private gossip of quantized states for nonconvex losses (Chen, Wang, Zhang), Algorithm 1.
 
-Every node keeps a state x. In each iteration it adds Gaussian noise to its state and sends the
-result quantized; then it moves its state a little towards what its neighbours sent, and against the
-mean gradient of records that it samples without replacement. The symbols are the paper's, whose k
-counts from 0, as our rounds do, to K, the last of them:
+Every node keeps a state x (its model). In each iteration it adds Gaussian noise n to its state and
+sends the quantized result z. Then it moves its state towards the average of its neighbours' z, and
+against the mean gradient g of records that it samples without replacement. The symbols are the
+paper's. Iterations k = 0, .., K are the rounds of a run, a_ij are the mixing weights, and alpha_K,
+beta_K and gamma_K are `step_size`, `consensus_step_size` and `sample_size`:
 
     y_k^i     = x_k^i + n_k^i,   n_k^i ~ N(0, sigma_k^2)                     step 1
     z_k^i     = Q(y_k^i), sent to the neighbours                             step 2, Q is (3)
     g_k^i     = mean gradient at x_k^i of gamma_K records                    steps 3 and 4, (5)
     x_(k+1)^i = (1 - beta_K) x_k^i + beta_K sum_j a_ij z_k^j - alpha_K g_k^i    step 5, (6)
 
-The equations and the lines of Algorithm 1 are missing from the text that we have; they are
-reconstructed from its words and proofs, and the steps are numbered by us. One thing differs: x_0
-depends on no data and is sent without noise. A node's own term in the sum, if it has one, is the z
-that it sent.
+The equations and the lines of Algorithm 1 are missing from the available text of the paper. They
+are reconstructed from its words and proofs, and the numbers of the steps are ours. One thing
+differs: x_0 depends on no data, and is sent without noise. If a_ii is not 0, node i's term in the
+sum is the z that it sent.
 """
 
 from __future__ import annotations
@@ -65,13 +66,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QuantizedState:
-    """The nodes' states x before an iteration, shape (nodes, dim). They stay inside their nodes."""
+    """The nodes' un-noised states (models) x_k, shape (nodes, dim), which no node sends."""
 
     x: Sensitive
 
 
-class _Numbers(NamedTuple):
-    """Public numbers of a round: alpha_K, beta_K, gamma_K, its release, the regularization."""
+class _RoundConstants(NamedTuple):
+    """Public numbers of a round: alpha, beta, gamma, its release, and the largest weight decay.
+
+    Above `largest_decay` the sensitivity of `QuantizedGossip.sensitivity` does not hold.
+    """
 
     step_size: float
     consensus_step_size: float
@@ -207,12 +211,18 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         return Gaussian(multiplier, grid=self.grid, roundings=roundings)
 
     def _roundings(self, t: int) -> float:
-        """Return how many roundings of a state are in it: three a round, which fade as it mixes."""
-        fades = 1 - abs(1 - at(self.consensus_step_size, t))
-        return 3 * min(t, 1 / fades if fades > 0 else inf)
+        """Return a bound on the accumulated roundings of a state, in roundings of one number.
+
+        A round has 3 roundings. Each round multiplies earlier ones by |1 - beta|, so that their sum
+        is at most 3 / (1 - |1 - beta|).
+        """
+        contraction = 1 - abs(1 - at(self.consensus_step_size, t))
+        if contraction <= 0:
+            return 3 * t
+        return 3 * min(t, 1 / contraction)
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return the L2 sensitivity Delta_k of a node's state in round t, k = t."""
+        """Return the L2 sensitivity Delta_k of a node's state in round t, with k = t."""
         if t == 0:
             return Sensitivity(0.0, "l2", "x_0 does not depend on the data")
         reason = "Delta_k, one record replaced (Lemma 2, corrected)"
@@ -226,39 +236,44 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
 
     @cached_property
     def _releases(self) -> dict[int, Release]:
-        """Releases by round, as far as they were asked for."""
+        """Cache of `release_of`, by round."""
         return {}
 
-    def _numbers(self, t: int) -> _Numbers:
-        """Return the public numbers of round t, which are derived once."""
-        numbers = self._derived.get(t)
-        if numbers is None:
+    def _constants_of(self, t: int) -> _RoundConstants:
+        """Return the public numbers of round t."""
+        constants = self._constants_by_round.get(t)
+        if constants is None:
             alpha = at(self.step_size, t + 1)
             beta = at(self.consensus_step_size, t + 1)
-            gamma = at(self.sample_size, t + 1)
-            decay = self._largest_decay(alpha, beta)
-            numbers = _Numbers(alpha, beta, gamma, self.release_of(t), decay)
-            self._derived[t] = numbers
-        return numbers
+            constants = _RoundConstants(
+                step_size=alpha,
+                consensus_step_size=beta,
+                sample_size=at(self.sample_size, t + 1),
+                release=self.release_of(t),
+                largest_decay=self._largest_decay(alpha, beta),
+            )
+            self._constants_by_round[t] = constants
+        return constants
 
     @cached_property
-    def _derived(self) -> dict[int, _Numbers]:
-        """Public numbers by round, as far as they were asked for."""
+    def _constants_by_round(self) -> dict[int, _RoundConstants]:
+        """Cache of `_constants_of`, by round."""
         return {}
 
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:
-        """The noise of all rounds together; None if it is independent."""
+        """Correlated noise of all rounds as one joint release; None if noise is independent."""
         if self.noise is None or self.noise_std is None:
             return None
         stds = [at(self.noise_std, k + 1) for k in range(1, self.noise.rounds)]
         return self.noise.release_of_size(stds, self.sensitivities(self.noise.rounds)[1:])
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
-        """Return how x_(k+1) = (1 - beta) x + beta sum_j a_ij z^j - alpha g reacts to a record.
+        """Return bounds on how far x_(k+1) moves with a record and with received messages.
 
-        The fresh movement is alpha 2 L / gamma, not Delta_k: the un-noised own state carries
-        earlier movements on.
+        In x_(k+1) = (1 - beta) x + beta sum_j a_ij z^j - alpha g, a record moves g by at most
+        2 L / gamma in a round. Its earlier effects stay in the un-noised x, by the factor
+        `own_state` of the `Reaction`.
 
         Raises
         ------
@@ -281,40 +296,42 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
             np.array([at(schedule, t + 1) for t in range(rounds)], dtype=np.float64)
             for schedule in (self.step_size, self.consensus_step_size, self.sample_size)
         )
-        shares = self._keeps(facts, alpha, beta)
-        if isinstance(shares, NotProved):
-            return shares
+        lipschitz_bounds = self._own_lipschitz(facts, alpha, beta)
+        if isinstance(lipschitz_bounds, NotProved):
+            return lipschitz_bounds
+        own_state, own_message = lipschitz_bounds
         if self.grid is not None and facts.dim is None:
             fail("dim", "the number of parameters, which rounding to a grid adds up over", None)
-        fresh, noise = np.zeros(rounds), np.zeros(rounds)
-        fresh[1:] = (alpha * 2 * self.clipping_norm / gamma)[:-1]
+        sensitivity = np.zeros(rounds)  # the first message depends on no data
+        sensitivity[1:] = (alpha * 2 * self.clipping_norm / gamma)[:-1]
+        noise = np.zeros(rounds)
         noise[1:] = [at(self.noise_std, t + 1) for t in range(1, rounds)]
         return Reaction(
-            sensitivity=fresh,
+            sensitivity=sensitivity,
             noise=noise,
             lipschitz=beta,
-            own_state=shares[0],
-            own_message=shares[1],
+            own_state=own_state,
+            own_message=own_message,
             distribution="gaussian" if self.grid is None else "discrete_gaussian",
             rounding=(self.grid or 0.0) * sqrt(facts.dim or 0),
         )
 
-    def _keeps(
+    def _own_lipschitz(
         self, facts: LossFacts, alpha: Numbers, beta: Numbers
     ) -> tuple[Numbers, Numbers | None] | NotProved:
-        """Return how much of the difference of its own state and message a node keeps in a round.
+        """Return `own_state`, shape (rounds,), and `own_message` of the algorithm's `Reaction`.
 
-        A record's gradient is that of a convex loss of the smoothness that `facts` state, or at
-        least Lipschitz with `smoothness`.
+        A record's gradient is the gradient of a convex loss of the smoothness in `facts`, or it is
+        Lipschitz with the constant `smoothness`.
         """
         decay = facts.regularization
-        curved = facts.smoothness
+        loss_smoothness = facts.smoothness
         stated = self.smoothness
-        rougher = facts.loss in KINKED or stated < curved < inf
-        if self.mode != "paper" and stated < inf and rougher:
+        is_less_smooth = facts.loss in KINKED or stated < loss_smoothness < inf
+        if self.mode != "paper" and stated < inf and is_less_smooth:
             return NotProved(reason="the losses are less smooth than `smoothness` states")
         if self.mode == "paper":
-            if (alpha * (curved + decay) > 2 * (1 - beta)).any():
+            if (alpha * (loss_smoothness + decay) > 2 * (1 - beta)).any():
                 reason = "step_size (smoothness + regularization) exceeds 2 (1 - "
                 return facts.not_proved(None) or NotProved(reason=f"{reason}consensus_step_size)")
             return facts.not_proved(None) or (1 - beta, None)
@@ -326,16 +343,16 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         refused = facts.not_proved(self.clipping_norm)
         if refused is None:
             low = decay
-            high = decay + curved
+            high = decay + loss_smoothness
         elif stated == inf:
             return refused
         return abs(1 - beta), np.stack([alpha * low, alpha * high], axis=1)
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return problems for audits: nodes at a maximum, which a canary pushes to either side.
+        """Return problems for audits: models at a maximum of the loss, which a canary pushes away.
 
-        A node has as many records as it samples, so that it always samples the canary. The more
-        rounds, the further states drift apart; the model has one parameter.
+        A node has as many records as it samples, so that it always samples the canary. The states
+        of the two problems drift further apart with each round. The model has one parameter.
         """
         curvature = 0.0
         if self.mode == "safe":
@@ -391,15 +408,15 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         return np.array([self._delta(k) for k in each_round(rounds)])
 
     def _delta(self, k: int) -> float:
-        """Return Delta_k: how far replacing a record of a node moves its x, given all messages."""
-        deltas = self._known
+        """Return Delta_k, the L2 sensitivity of a node's x_k to one record, given all messages."""
+        deltas = self._deltas
         for last in range(len(deltas) - 1, k):
             deltas[last + 1] = self.next_sensitivity(deltas[last], last)
         return deltas[k]
 
     @cached_property
-    def _known(self) -> dict[int, float]:
-        """Delta_k by k, as far as it was asked for."""
+    def _deltas(self) -> dict[int, float]:
+        """Cache of `_delta`: Delta_0, Delta_1, .. without gaps."""
         return {0: 0.0}
 
     def init(self, problem: GradientProblem, key: Key) -> QuantizedState:
@@ -418,7 +435,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         self, state: QuantizedState, t: int, problem: GradientProblem, key: Key
     ) -> Round[QuantizedState]:
         """Send z_k = Q(x_k + n_k), then move towards what arrived and against the gradient."""
-        alpha, beta, _, release, largest_decay = self._numbers(t)
+        alpha, beta, _, release, largest_decay = self._constants_of(t)
         point: Floats = state.x
         if problem.regularization > largest_decay:
             expected = "at most 2 (1 - consensus_step_size) / step_size"
@@ -435,9 +452,12 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         return QuantizedState(Sensitive(x))
 
     def sample(self, k: int, problem: GradientProblem, key: Key) -> Ragged:
-        """Draw gamma_K records of each node without replacement (step 3): secret."""
+        """Return gamma_K random records of each node, without replacement (step 3).
+
+        Which records are drawn must stay secret. The result is ``(indptr, indices)``.
+        """
         records = problem.records_of(np.arange(problem.nodes))
-        gamma = self._numbers(k).sample_size
+        gamma = self._constants_of(k).sample_size
         return without_replacement(records, gamma, key.stream(Purpose.SAMPLE, k))
 
     def losses(self, state: QuantizedState, t: int, problem: GradientProblem, key: Key) -> Numbers:
@@ -445,7 +465,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         return problem.objective(state.x, self.sample(t, problem, key))
 
     def parameters(self, state: QuantizedState) -> Floats:
-        """Return the nodes' un-noised states x, shape (nodes, dim), which are not covered."""
+        """Return the nodes' un-noised states x, shape (nodes, dim): no guarantee covers them."""
         return state.x
 
     @property
@@ -460,14 +480,18 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         return tuple(sentences)
 
     def _largest_decay(self, alpha: float, beta: float) -> float:
-        """Return the regularization above which decay, and curvature in "paper", parts states."""
+        """Return the largest weight decay for which the sensitivity is proved.
+
+        With more, decay (and in mode ``"paper"`` curvature) would multiply the difference of two
+        neighbouring states by more than |1 - beta|.
+        """
         if self.mode == "public_point" or alpha == 0:
             return inf
         smoothness = self.smoothness if self.mode == "paper" else 0.0
         return max(0.0, 2 * (1 - beta) / alpha - smoothness)
 
     def _check(self, problem: GradientProblem) -> None:
-        """Check what the sensitivity rests on against a problem's public numbers."""
+        """Raise a ValueError unless a problem has the properties that the sensitivity assumes."""
         indptr, records = problem.records_of(np.arange(problem.nodes))
         numbers, counts = np.unique(records, return_counts=True)
         if (counts > 1).any():
@@ -493,9 +517,13 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
 
 
 def _drift(run: Any) -> float:
-    """Return the sum of a canary's releases, each weighted as if it moved by its sensitivity."""
+    """Return an audit's score: the log-likelihood ratio of a full drift, but for a constant.
+
+    It is the sum of the canary node's released models, each weighted by the sensitivity over the
+    variance of its noise.
+    """
     total = 0.0
-    for release, scale, _, _, values, *_ in run.passages:
-        if scale > 0:
-            total += float(values[0].sum()) * release.sensitivity.bound / scale**2
+    for release, noise_scale, _, _, values, *_ in run.passages:
+        if noise_scale > 0:
+            total += float(values[0].sum()) * release.sensitivity.bound / noise_scale**2
     return total

@@ -1,18 +1,19 @@
-"""Sums of records' vectors over all sites: what statistics are made of, and means before learning.
+"""Private sums of records' vectors over all sites, for statistics and for means before learning.
 
-In a round every site sums the vectors of its own records, and the sum over all sites is released:
+Each record r has a vector v_r. In a round every site i sums the vectors of its records to s_i, and
+the noisy sum s over all sites is released:
 
     s_i     = sum_(r at i) v_r                        |v_r| <= C, |v_r - v_r'| <= D C for any two
     s       = gamma sum_i (rint(s_i / gamma) + e_i)           e_i ~ N_Z(0, share^2)
 
 Here C is `longest`, D is `diameter`, gamma is the spacing of the grid, and e_i is a site's share of
-discrete Gaussian noise. Under secure aggregation the server learns s alone, and the shares of the
-honest sites suffice for the guarantee. Without it, each site releases its own s_i, with noise that
-suffices by itself.
+discrete Gaussian noise. Under secure aggregation the server learns only s, and the shares of the
+honest sites suffice for the guarantee. Without secure aggregation each site releases s_i itself,
+with noise that suffices for one site.
 
 ``problem.vectors(node)`` returns the vectors of a node's records in blocks of shape (records, dim).
-Each is a function of its record and of public numbers, so that a neighbouring dataset moves one s_i
-by at most D C.
+A vector must be a function of its record and of public numbers. Replacing a record then moves one
+s_i by at most D C.
 """
 
 from __future__ import annotations
@@ -47,15 +48,19 @@ _GRID_STEPS = 2.0**7
 """Least ratio of the `sensitivity` to the grid of a site's local sum, over sqrt(dim)."""
 
 
+_HUGE = 2.0**600
+"""Power of two by which vectors are divided if their squares overflow."""
+
+
 class RecordVectors(Protocol):
-    """Records as vectors: all that a message of their sums needs."""
+    """Protocol of a problem whose records are vectors, to be summed."""
 
     @property
     def nodes(self) -> int:
         """Number of nodes."""
 
     def vectors(self, node: int) -> Iterator[Any]:
-        """Return the vectors of a node's records, in blocks of shape (records, dim)."""
+        """Return the vectors of a node's records in blocks, each of shape (records, dim)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +97,12 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     colluding
         Number of sites that may collude with the server under secure aggregation.
     secure
-        Add up by secure aggregation; if false, each site releases a local noisy sum.
+        True to sum by secure aggregation; False to let each site release a local noisy sum.
     dropouts
         Number of sites that may drop out for good under secure aggregation; the plan has one more
         release for each.
     rounds
-        Number of releases of the sum, whose mean is the estimate.
+        Number of releases of the same sum. The estimate is their mean.
 
     Guarantee
     ---------
@@ -118,7 +123,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     any_rows = "what a site adds up depends on nothing that others send"
 
     ensured: ClassVar[float] = 2.0
-    """The `diameter` that clipping alone ensures: a smaller one is an assumption."""
+    """Diameter that clipping alone ensures. A smaller `diameter` is an assumption."""
 
     dim: int
     sites: int
@@ -161,20 +166,25 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
 
     @cached_property
     def secure_sum(self) -> SecureSum | None:
-        """The public numbers of the secure sums; None if there are none."""
+        """Public parameters of secure aggregation; None without it."""
         if not self.secure or self.noise_to_sensitivity is None:
             return None
         return SecureSum(noise_to_sensitivity=self.noise_to_sensitivity, **self._public_numbers())
 
     @cached_property
     def mechanism(self) -> DistributedDiscreteGaussian | Gaussian | NoNoise:
-        """A share of the noise from each site; without secure aggregation, all of it from each."""
+        """Noise mechanism of a release.
+
+        Under secure aggregation each site adds a share of the noise. Without it, each site adds
+        noise that suffices for its local sum, on a grid whose rounding is small beside the
+        sensitivity.
+        """
         if self.noise_to_sensitivity is None:
             return NoNoise()
         if self.secure_sum is not None:
             return DistributedDiscreteGaussian(self.secure_sum)
-        finest = self.diameter * self.longest / (_GRID_STEPS * sqrt(self.dim))
-        return Gaussian(self.noise_to_sensitivity, grid=2.0 ** floor(log2(finest)))
+        largest_spacing = self.diameter * self.longest / (_GRID_STEPS * sqrt(self.dim))
+        return Gaussian(self.noise_to_sensitivity, grid=2.0 ** floor(log2(largest_spacing)))
 
     @property
     def noise_scale(self) -> float:
@@ -188,16 +198,19 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
 
     @property
     def noise_scales(self) -> tuple[float, ...]:
-        """The `noise_scale` alone, in the form of `AdaptiveSums`, which has several sums."""
+        """The `noise_scale` as a tuple of one number; `AdaptiveSums` has one for each sum."""
         return (self.noise_scale,)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Assumptions of the guarantee that this package cannot check, in words."""
-        about = () if self.secure_sum is None else self.secure_sum.assumptions_about("sites")
-        apart = f"at most {self.diameter:.4g} times the clipping norm apart"
-        near = f"the vectors of any two records are {apart}"
-        return (*about, *([near] if self.diameter < self.ensured else []), *assumed_copies(1))
+        assumptions: list[str] = []
+        if self.secure_sum is not None:
+            assumptions += self.secure_sum.assumptions_about("sites")
+        if self.diameter < self.ensured:
+            distance = f"at most {self.diameter:.4g} times the clipping norm apart"
+            assumptions.append(f"the vectors of any two records are {distance}")
+        return (*assumptions, *assumed_copies(1))
 
     def sensitivity(self, t: int) -> Sensitivity:
         """Return the L2 sensitivity of the sum to one record, before rounding to the grid."""
@@ -205,15 +218,15 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         return Sensitivity(moved, "l2", f"{self.diameter:g} C, one record's vector replaced")
 
     def plan(self, rounds: int, problem: Any = None) -> Plan:
-        """Return the sums of `rounds` rounds, and one more for each site that may be lost."""
+        """Return the releases of a run; under secure aggregation, one more for each dropout."""
         return super().plan(rounds + self.dropouts * self.secure, problem)
 
     def release_of(self, t: int) -> Release:
-        """Return the sum over all sites as one joint release, or the sum of each site."""
+        """Return the release of round t: one joint sum over all sites, or each site's sum."""
         return Release(t, self.mechanism, self.sensitivity(t))
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return a pair with one canary and a crowd with many, all at the first site.
+        """Return problems for audits: one canary record, and many, all at the first site.
 
         The two vectors of a canary are `diameter` times `longest` apart. The number of canaries
         sets `dim`.
@@ -244,22 +257,22 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         return pair, crowd
 
     def canaries(self, coins: Coins) -> tuple[Floats, Floats]:
-        """Return the canaries' vectors, and the unit vectors of their directions.
+        """Return the vectors of canary records, and their directions, both of shape (coins, dim).
 
-        A canary's vector is half of `diameter` times `longest` along its direction, forwards if its
-        coin is true, backwards otherwise. Both arrays have the shape (coins, dim).
+        A direction is a unit vector. A canary's vector is plus `diameter` times `longest` / 2 times
+        its direction if its coin is True, and minus the same vector if not.
         """
         directions = np.eye(len(coins))
         signed_halves = coins[:, np.newaxis] - 0.5
         return self.longest * self.diameter * signed_halves * directions, directions
 
     def init(self, problem: VectorProblem, key: Key) -> RecordSumsState:
-        """Start from zeros.
+        """Return the state before round 0: an estimate of zeros.
 
         Raises
         ------
         ValueError
-            If the problem has another number of nodes than sites.
+            If the problem's number of nodes is not `sites`.
         """
         all_sites = len(getattr(problem, "all_records", range(problem.nodes)))
         if self.sites not in (problem.nodes, all_sites):
@@ -296,14 +309,14 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
 
 
 def clipped_sum(block: Floats | sparse.csr_array, longest: float) -> Floats:
-    """Return the sum of vectors of norm at most `longest`; longer ones are clipped.
+    """Return the sum of vectors, each clipped to an L2 norm of at most `longest`.
 
     Parameters
     ----------
     block
-        Shape (records, dim), dense or sparse.
+        The vectors, shape (records, dim), dense or sparse.
     longest
-        Largest L2 norm.
+        Largest L2 norm, positive.
 
     Returns
     -------
@@ -316,25 +329,25 @@ def clipped_sum(block: Floats | sparse.csr_array, longest: float) -> Floats:
 
 
 def _norms_of_sparse_rows(block: sparse.csr_array) -> npt.NDArray[np.float64]:
-    """Return the L2 norms of sparse rows, also where their squares are beyond float64."""
+    """Return the L2 norms of sparse rows, also of rows whose squares overflow float64."""
     with np.errstate(over="ignore"):
         norms: npt.NDArray[np.float64]
         norms = np.sqrt(np.asarray(block.multiply(block).sum(axis=1)).ravel())
-    large = ~np.isfinite(norms)
-    if not large.any():
+    overflows = ~np.isfinite(norms)
+    if not overflows.any():
         return norms
     if not np.isfinite(block.data).all():
         fail("vectors", "finite numbers", "NaN or infinity")
-    rows = sparse.csr_array(block[np.flatnonzero(large)]) * 2.0**-600
+    small_rows = sparse.csr_array(block[np.flatnonzero(overflows)]) / _HUGE
     with np.errstate(over="ignore"):
-        scaled = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
-        norms[large] = scaled * 2.0**600
+        small_norms = np.sqrt(np.asarray(small_rows.multiply(small_rows).sum(axis=1)).ravel())
+        norms[overflows] = small_norms * _HUGE
     return norms
 
 
 def _projections(directions: Floats, run: Any) -> npt.NDArray[np.float64]:
     """Return the released sums of a run, projected onto each direction, shape (directions,).
 
-    Row 0 is the sum over all sites, or without secure aggregation that of the first site.
+    Row 0 of a release is the sum over all sites, or without secure aggregation the first site's.
     """
     return np.asarray(directions @ sum(values[0] for values in run.released))

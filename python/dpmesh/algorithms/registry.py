@@ -1,7 +1,7 @@
-"""The algorithms of this package: an entry for each, which all that lists them reads.
+"""Registry of algorithms, with one `Entry` for each.
 
-The command line, experiment files, the test of the contract and the reference read this list: an
-algorithm is its file, its tests, its page and its entry here.
+The command line, experiment files, the tests of all algorithms and the reference pages read this
+registry. `register` adds a user's algorithm.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from dpmesh.topology import complete
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """An algorithm's entry: names, an example, and its settings for commands and audits.
+    """Entry of an algorithm: its names, examples, and settings for commands and audits.
 
     Parameters
     ----------
     name
-        Name on the command line.
+        Name on the command line, such as ``"gradient-descent"``.
     kind
         Class of the algorithm.
     example
@@ -50,15 +50,17 @@ class Entry:
     small
         An example whose claim an audit can test with few runs; by default `example`.
     asked
-        The parameters on which epsilon depends, which `dpmesh privacy` asks for; empty for all.
+        Names of the parameters on which epsilon depends, which are options of `dpmesh privacy`;
+        empty for all parameters.
     learns
-        True if it learns a model; what releases sums alone is in no experiment file.
+        True if the algorithm learns a model. An algorithm that only releases sums is not available
+        in experiment files.
     public
-        Values of parameters that `dpmesh privacy` does not ask for and that have no default, or
-        other defaults of these.
+        Values, by name, of parameters that are no options of `dpmesh privacy`: those without a
+        default, or with another default than the class.
     parts
-        Parameters that are dataclasses themselves, and their classes. `asked` and `public` name
-        parameters of these classes, too.
+        Classes, by name, of parameters that are dataclasses themselves, such as the contribution of
+        `FederatedLearning`. `asked` and `public` also name parameters of these classes.
     """
 
     name: str
@@ -71,15 +73,18 @@ class Entry:
     parts: Mapping[str, type] = field(default_factory=dict)
 
     def with_parts(self, public: Mapping[str, Any]) -> dict[str, Any]:
-        """Return parameters by name, in which those of each part have become the part.
+        """Return the parameters of the algorithm, with its `parts` built from their parameters.
 
-        `dpmesh privacy` alone needs it: a person states all sizes, and none follows from data.
+        Parameters
+        ----------
+        public
+            Parameters of the algorithm and of its parts, by name.
         """
         parameters = dict(public)
-        for name, part in self.parts.items():
-            names = inspect.signature(part).parameters.keys() & parameters.keys()
-            stated = {key: parameters.pop(key) for key in names}
-            parameters[name] = part(**stated)
+        for name, part_class in self.parts.items():
+            part_names = inspect.signature(part_class).parameters.keys() & parameters.keys()
+            part_parameters = {key: parameters.pop(key) for key in part_names}
+            parameters[name] = part_class(**part_parameters)
         return parameters
 
     @property
@@ -91,14 +96,17 @@ class Entry:
 
 
 NODES = 4
+"""Number of nodes of the examples."""
 RECORDS = 12
+"""Number of records of each node of the examples."""
 DIM = 3
+"""Number of parameters of the models of the examples."""
 ROUNDS = 5
-"""Nodes, records of each node, parameters and rounds of the examples."""
+"""Number of rounds of the examples."""
 
 
 def _descent(name: str, kind: type[Descent[Any]]) -> Entry:
-    """Return the entry of an algorithm with the parameters of gradient descent."""
+    """Return the entry of an algorithm with the parameters of `Descent`."""
     return Entry(
         name=name,
         kind=kind,
@@ -222,18 +230,24 @@ REGISTRY: list[Entry] = [
 KINDS: dict[str, type[AnyAlgorithm]] = {
     entry.kind.__name__: entry.kind for entry in REGISTRY if entry.learns
 }
-"""The classes of algorithms that learn, by their names in experiment files and contracts."""
+"""Classes of algorithms that learn a model, by their names in experiment files and contracts."""
 
 
 def register(entry: Entry) -> None:
-    """Add an algorithm of your own: the command line, files and contracts then name it, too.
+    """Add a custom algorithm, which the command line, files and contracts can then name.
 
-    Its class states what is proved: `sensitivity`, `reaction`, `leaking_data`, `any_rows`.
+    Its class is responsible for its claims of privacy: `sensitivity`, `reaction`, `leaking_data`
+    and `any_rows`.
+
+    Parameters
+    ----------
+    entry
+        Entry of the algorithm.
 
     Raises
     ------
     ValueError
-        If its name, or that of its class, is taken.
+        If the name of the entry or of its class is taken.
     """
     class_name = entry.kind.__name__
     taken_names = [registered.name for registered in REGISTRY]
@@ -247,12 +261,16 @@ def register(entry: Entry) -> None:
 def entry_of(name: str) -> Entry:
     """Return the entry of an algorithm by its name on the command line.
 
-    ``module:name`` imports a module first, which registers the algorithm.
+    Parameters
+    ----------
+    name
+        Name of an entry, or ``module:name``: the module is imported first, and registers the
+        algorithm.
 
     Raises
     ------
     ValueError
-        If there is none.
+        If no entry has this name, or the module cannot be imported.
     """
     module, _, name = name.rpartition(":")
     if module and imported(module) is None:

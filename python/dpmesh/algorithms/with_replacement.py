@@ -1,14 +1,14 @@
 """Decentralized private SGD with replacement: the baseline of the without-replacement paper.
 
-Section V: in every round a node, chosen uniformly at random, updates the global model on a
-mini-batch drawn from all of its records. It drops out once its records have been visited 5 times on
-average (`visits`, v):
+In every round a node, chosen uniformly at random, updates the global model w on a mini-batch D that
+it draws from all of its records (section V of the paper). It drops out once it has used each of its
+records `visits` times on average (v; 5 in the paper):
 
     w_(t+1) = w_t - eta_t (grad f_D(w_t) + N_t)
 
-The paper gives each visit a budget of (epsilon / 5, delta / 5) and adds these up. But a record may
-be drawn more often than that, or never; the proof here treats the draws as what they are: secret
-samples of fixed size, which amplify privacy.
+The paper gives each visit of a record a budget of (epsilon / 5, delta / 5), and adds these up. But
+a record may be drawn more often than 5 times, or never. The proof here treats the mini-batches as
+secret samples of fixed size, which amplify privacy.
 """
 
 from __future__ import annotations
@@ -45,7 +45,15 @@ from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 
 @dataclass(frozen=True, kw_only=True)
 class WithReplacementState:
-    """The global models, shape (K, d), and how often each node has updated them."""
+    """State before a round: what all nodes know.
+
+    Parameters
+    ----------
+    released
+        Global models w_t, shape (K, d).
+    turns
+        Number of updates that each node has made, shape (nodes,).
+    """
 
     released: Released = field(metadata=KNOWN_TO_ALL)
     turns: Indices = field(metadata=KNOWN_TO_ALL)
@@ -135,12 +143,12 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
 
     @property
     def run_length(self) -> int:
-        """Number of rounds of one node, `turns_of_a_node`."""
+        """Number of rounds in which one node updates, `turns_of_a_node`."""
         return self.turns_of_a_node
 
     @property
     def turns_of_a_node(self) -> int:
-        """Number of updates of one node, in which a record is used `visits` times on average."""
+        """Number of updates of one node: a record is in `visits` of its mini-batches on average."""
         return self.visits * self.records // self.batch_size
 
     @cached_property
@@ -151,7 +159,10 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         return mechanism_of(self.noise, self.noise_to_sensitivity / self.sensitivity(0).bound)
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return the L2 sensitivity of all K models together, in units of 2 eta L / b."""
+        """Return the L2 sensitivity of all K models together, over 2 eta L / b: sqrt(K).
+
+        The factor 2 eta L / b of a round is `least_scale_factor`.
+        """
         reason = f"{self.models} models, each in units of 2 eta L / b"
         return Sensitivity(sqrt(self.models), "l2", reason)
 
@@ -166,34 +177,34 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         return ("which records are in a mini-batch stays secret",)
 
     def release_of(self, t: int) -> Release:
-        """Return the release of round t, of one node's mini-batch.
+        """Return the release of round t, which depends on one node's mini-batch.
 
-        The plan lets one node after the other take all of its turns; in a run the order is random.
-        The epsilon of a ledger is therefore at most that of the plan, and equal to it once all
-        rounds are over.
+        In the plan each node takes all of its turns before the next node; in a run the order is
+        random. The epsilon of a ledger is therefore at most the epsilon of the plan. Both are equal
+        after the last round.
         """
         node = t // self.turns_of_a_node
         return Release(t, self.mechanism, self.sensitivity(t), batch=node, sampling=self.sampling)
 
     def release_by(self, node: int, t: int) -> Release:
-        """Return the release of round t if `node` updates in it."""
+        """Return the release of round t if `node` updates the models in this round."""
         return replace(self.release_of(t), batch=node)
 
     def least_scale_factor(self, t: int, problem: LinearProblem) -> float:
-        """Return 2 eta L / b, by which a record moves one model at most; 1 without noise."""
+        """Return 2 eta_t L / b, the L2 sensitivity of one model to a record; 1 without noise."""
         if self.noise_multiplier is None:
             return 1.0
         return 2 * at(self.step_size, t + 1) * self._gradient_bound(problem) / self.batch_size
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return worst-case data of one node, for audits.
+        """Return problems for audits of one node and one model.
 
-        The pair: two data sets that differ in one canary, whose gradient all other records oppose.
-        The crowd, for an audit by one run: data of canaries alone.
+        The pair has two datasets that differ in one canary, whose gradient all other records
+        oppose. All records of the crowd are canaries.
 
-        For one node and one model. By default coupled runs take all turns of the node. Runs without
-        coupling take a single turn, which may draw a canary; the claim then has a large delta,
-        which needs fewer runs. Mini-batches of the crowd keep the sampling rate.
+        By default coupled runs have all turns of the node. Other runs have one turn, which may draw
+        the canary; the tested claim then has a large delta, for which fewer runs suffice. The
+        mini-batches of the crowd have the same sampling rate.
         """
         if (self.nodes, self.models) != (1, 1):
             fail("algorithm", "one of one node and one model", self)
@@ -235,7 +246,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         return super().plan(rounds, problem)
 
     def init(self, problem: LinearProblem, key: Key) -> WithReplacementState:
-        """Start all models at the problem's `initial`: 0, but for a problem of one's own."""
+        """Return the state before round 0: all models at the problem's `initial`, 0 by default."""
         require_problem(self, problem, "initial", "gradient")
         if problem.models != self.models:
             fail("models", f"{problem.models}, as the problem has", self.models)
@@ -253,7 +264,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
     def round(
         self, state: WithReplacementState, t: int, problem: LinearProblem, key: Key
     ) -> Round[WithReplacementState]:
-        """Let one node send w_t - eta_t (grad f_D(w_t) + N_t)."""
+        """Let one random node update the models: w_(t+1) = w_t - eta_t (grad f_D(w_t) + N_t)."""
         self._check_rounds(t + 1)
         (m,) = self.senders(t, state.turns, problem.all_records, key).tolist()
         w = state.released
@@ -274,7 +285,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         return WithReplacementState(released=w, turns=state.turns + (np.arange(self.nodes) == m))
 
     def _gradient_bound(self, problem: LinearProblem) -> float:
-        """Return the largest norm of a model's gradient of a record."""
+        """Return a bound L on the L2 norm of a record's gradient of one model; may be infinite."""
         if self.clipping_norm is not None:
             return self.clipping_norm
         if isinstance(problem, DenseProblem):
@@ -291,13 +302,16 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         return problem.objective(self.parameters(state), self.sample(m, t, problem, key))
 
     def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
-        """Draw the node that updates, among those with turns left, by public coins."""
+        """Return the node that updates in round t, shape (1,).
+
+        Public coins draw it among the nodes with turns left: the smallest coin wins.
+        """
         coins = kernels.uniform(self.nodes, key.stream(Purpose.SAMPLE, t))
-        lots = np.where(turns < self.turns_of_a_node, coins, 2.0)
-        return np.array([lots.argmin()])
+        coins_with_turns = np.where(turns < self.turns_of_a_node, coins, 2.0)  # 2 never wins
+        return np.array([coins_with_turns.argmin()])
 
     def sample(self, m: int, t: int, problem: LinearProblem, key: Key) -> Indices:
-        """Draw the mini-batch of node m, shape (1, b): secret."""
+        """Return the records of node m's mini-batch, shape (1, b), which must stay secret."""
         places = kernels.sample([self.records], self.batch_size, key.stream(Purpose.BATCHES, t))
         _, members = problem.records_of(np.array([problem.row_of(m)]))
         return members[places]

@@ -1,25 +1,30 @@
 """Decentralized private SGD without replacement (Jin, He, Dai), Algorithm 1.
 
-Each node keeps a local model w^L, and all know a global model w^G. Every mini-batch of a node's
-records is used once. Within a step t nodes act one after the other, in random order, and a
-controller decides which model each of them updates. The symbols are the paper's; its t counts from
-0, as our rounds do:
+Each node keeps a private local model w^L, and all nodes know a global model w^G. Every mini-batch D
+of a node's records is used once. Within a step (round) t the nodes act one after the other, in
+random order, and a controller decides which model each of them updates. The symbols are the
+paper's, except that t counts from 0, as rounds do in this package; N_t is the noise:
 
     Local:   w_(t+1)^L = w_t^L - 2 eta_t grad f_D(w_t^L)
     Global:  w_(t+1)^G = (w_t^G + w_t^L) / 2 - eta_t (grad f_D(w_t^G) + N_t)          (5)
              w_(t+1)^L = w_(t+1)^G                                                    (6)
 
-One-vs-all with K classes takes K such pairs of models in each node, on the same mini-batches, each
-with decisions of its own. The paper needs repair in some places:
+One-vs-all classification with K classes has K such pairs of models in each node, on the same
+mini-batches, with separate decisions. This module differs from the paper where the paper needs
+repair:
 
-- The standard deviation in Theorem 2 is that of the product eta_t N_t.
-- A record enters K releases, not one, and more if several nodes hold it: the noise covers all.
-- Lemma 4 wants steps of at most 1 / (2 mu). Those of Theorem 4, 1 / (a gamma t), exceed that at
-  every step of the paper's runs; `theorem_4_steps`, of the papers' bounds, starts the same
-  schedule late enough.
+- The standard deviation in Theorem 2 is the one of the product eta_t N_t.
+- A record affects K releases, not one, and more if several nodes hold it. The noise covers all of
+  them together.
+- Lemma 4 requires steps of at most 1 / (2 mu). The steps 1 / (a gamma t) of Theorem 4 exceed this
+  throughout the paper's runs; `theorem_4_steps` of `dpmesh_papers.bounds` starts the same schedule
+  late enough.
 - Algorithm 1 does not project, although its constants need a bounded model: see `radius`.
-- Theorem 2 does not cover decisions that depend on private data: the default controller looks at
-  none, and the report names controllers that do.
+- Theorem 2 does not cover decisions that depend on private data. The default controller uses no
+  data, and the privacy report names controllers that do.
+
+With *random allocation* each record draws secretly which mini-batch uses it: see `AllocatedPass`. A
+*pass* is the run of all mini-batches of a node.
 """
 
 from __future__ import annotations
@@ -79,34 +84,43 @@ if TYPE_CHECKING:
     from dpmesh.noise.correlated import CorrelatedGaussian, CorrelatedStrategy
 
 ANNOUNCEMENT_BITS = 64
-"""The step and the node's number, which all others receive after a global update of a model."""
+"""Bits that each other node receives after a global update of a model: step and node index."""
 
 FAILURE = 0.1
-"""Share of delta that pays for batches of random size whose local steps expand."""
+"""Fraction of delta for the probability that a large random batch makes a local step expansive."""
 
 Calibration = Literal["analytic", "classical", "paper"]
+"""Calibration of the noise: see `WithoutReplacement`."""
 
 Decisions = Literal["apart", "together"]
+"""Decisions for each model of a node, or one decision for all of its models."""
 
 ROUNDED_STEPS = (
     "the rounding of local steps does not move neighbouring datasets apart (take float64 records "
     "to make it negligible)"
 )
-"""What is not proved of local models, which are rounded in every step and never sent themselves."""
+"""Assumption about local models, which are rounded in every step, for privacy reports."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatedPass:
-    """One pass over records that each draw secretly which mini-batch uses them.
+    """One pass over records, each of which draws secretly the mini-batch that uses it.
+
+    The decisions between local and global steps are drawn before the run, since the noise depends
+    on them.
 
     Parameters
     ----------
     steps
-        How many mini-batches each node has.
-    controller, seed, nodes
-        What decides, from coins of this seed, for so many nodes.
+        Number of mini-batches of each node, which is the number of steps.
+    controller
+        Controller that decides between local and global steps.
+    seed
+        Seed of the controller's public coins.
+    nodes
+        Number of nodes.
     failure
-        Of each allocation that local steps are part of.
+        Probability, allowed for each allocation with local steps, that a local step expands.
     """
 
     steps: int
@@ -117,7 +131,7 @@ class AllocatedPass:
 
     @cached_property
     def is_global(self) -> Flags:
-        """Which steps are global, shape (steps, nodes), or (steps, 1) if all nodes decide alike."""
+        """True for global steps, shape (steps, nodes), or (steps, 1) if all nodes decide alike."""
         key = Key.seeded(self.seed)
         coins = [self.controller.choose((self.nodes, 1), t, key)[:, 0] for t in range(self.steps)]
         decisions = np.array(coins)
@@ -126,34 +140,39 @@ class AllocatedPass:
         return decisions
 
     def global_nodes(self, step: int, nodes: Indices) -> Flags:
-        """Return which of these nodes update the global model in a step, as the plan has it."""
-        planned = self.is_global[step]
-        if planned.size == 1:
-            return np.repeat(planned, len(nodes))
-        of_nodes: Flags = planned[nodes]
-        return of_nodes
+        """Return True for each of these nodes that makes a global step, shape (nodes,)."""
+        decisions = self.is_global[step]
+        if decisions.size == 1:
+            return np.repeat(decisions, len(nodes))
+        chosen: Flags = decisions[nodes]
+        return chosen
 
     @cached_property
     def allocations(self) -> tuple[RandomAllocation | None, ...]:
-        """Allocations of records to the releases of each column; None if there are none.
+        """Allocation of records to the releases of each column of `is_global`; None if no release.
 
-        A share is that of the records whose first release after their mini-batch it is. Those after
-        the last release have none: what they moved is forgotten at the end of the pass.
+        A record affects the first release at or after its mini-batch. The share of a release is the
+        probability that a record affects it. A record whose mini-batch comes after the last release
+        affects none, since the local model is reset at the end of the pass.
         """
         return tuple(self._allocation(column) for column in self.is_global.T)
 
     def _allocation(self, is_global: Flags) -> RandomAllocation | None:
-        failure = 0.0 if self.is_global.all() else self.failure  # the same for all nodes
+        """Return the allocation of a node with these global steps, shape (steps,)."""
+        failure = 0.0 if self.is_global.all() else self.failure  # equal for all nodes
         if is_global.all():
             return RandomAllocation(rounds=self.steps, failure=failure)
-        gaps = np.diff(np.flatnonzero(is_global), prepend=-1)
+        gaps = np.diff(np.flatnonzero(is_global), prepend=-1)  # mini-batches of each release
         shares = tuple((gaps / self.steps).tolist())
         if shares:
             return RandomAllocation(shares=shares, failure=failure)
         return None
 
     def noise(self, epsilon: float, delta: float, copies: int) -> Mechanism:
-        """Return noise that is enough for each node, however unequal its shares are."""
+        """Return the noise that is (epsilon, delta)-DP for the records of every node.
+
+        It is calibrated to an allocation at least as unequal as each node's.
+        """
         allocations = [allocation for allocation in self.allocations if allocation is not None]
         if not allocations:
             return NoNoise()
@@ -162,28 +181,33 @@ class AllocatedPass:
     def expansions(
         self, records: Indices, step_sizes: Sequence[float], constants: Constants
     ) -> Floats:
-        """Return the probability that a batch makes one of a node's local steps expand, per node.
+        """Return a bound on the probability that a local step of a node expands, shape (nodes,).
 
-        A step of 2 eta along the sum over a batch divided by its expected size h does not expand
-        if the other records in it number at most ``h (1 / eta - lambda) / kappa``: those follow a
-        binomial distribution (``docs/privacy/random_allocation.md``).
+        A step is expansive if it increases the distance of two local models. The step is 2 eta
+        times the sum over a batch divided by the expected size h. It is not expansive if at most
+        ``h (1 / eta - lambda) / kappa`` other records are in the batch; their number has a binomial
+        distribution (``docs/privacy/random_allocation.md``).
 
         Parameters
         ----------
         records
-            Of each node, shape (nodes,).
+            Number of records of each node, shape (nodes,).
         step_sizes
-            eta of each step.
+            Learning rate eta of each step, shape (steps,).
         constants
-            Of one model, whose losses have smoothness kappa without the regularizer lambda.
+            Constants of one model. Without the regularizer lambda its losses have smoothness kappa.
         """
         decay = constants.strong_convexity
-        room = (1 / np.asarray(step_sizes) - decay) / (constants.smoothness - decay)
-        counts, place = np.unique(records, return_inverse=True)
+        allowed_over_h = (1 / np.asarray(step_sizes) - decay) / (constants.smoothness - decay)
+        counts, index_of_node = np.unique(records, return_inverse=True)
+        expected_size = counts[:, np.newaxis] / self.steps
         other_records = counts[:, np.newaxis] - 1
-        most = np.clip(np.floor((other_records + 1) / self.steps * room), 0, other_records)
-        tails = np.where(most < other_records, bdtrc(most, other_records, 1 / self.steps), 0.0)
-        return np.asarray((tails[place] * ~self.is_global.T).sum(axis=1), dtype=np.float64)
+        allowed = np.clip(np.floor(expected_size * allowed_over_h), 0, other_records)
+        tails = np.where(
+            allowed < other_records, bdtrc(allowed, other_records, 1 / self.steps), 0.0
+        )
+        is_local = ~self.is_global.T
+        return np.asarray((tails[index_of_node] * is_local).sum(axis=1), dtype=np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,16 +217,16 @@ class WithoutReplacementState:
     Parameters
     ----------
     local
-        w_t^L, shape (M, K, d).
+        Local models w_t^L, shape (M, K, d), which no node sends.
     released
-        w_t^G, shape (K, d).
+        Global models w_t^G, shape (K, d).
     used
-        Shape (M,), of all nodes: mini-batches that each has used.
+        Number of mini-batches that each node has used, shape (M,), for the nodes of all processes.
     largest_step
-        Shape (M, K): the largest eta since the node's last global update, which Lemma 4 needs; 0 if
-        there was no step since.
+        Largest learning rate since the node's last global update of the model, shape (M, K), for
+        Lemma 4; 0 if there was no step since.
     controller
-        What the controller has learned.
+        State of the controller.
     """
 
     local: Sensitive
@@ -361,7 +385,13 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             self._check_allocation()
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return problems for audits: a node's records oppose one canary, or one per release."""
+        """Return problems for audits: a node's records oppose one canary, or one per release.
+
+        Raises
+        ------
+        ValueError
+            If `radius` is None.
+        """
         if self.radius is None:
             fail("algorithm", "one with a radius", None)
         return opposed_batches(self, size)
@@ -373,7 +403,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """Gaussian mechanism on all releases that a record affects, in units of Delta."""
+        """Gaussian mechanism on all releases that a record affects together, over Delta."""
         if self.epsilon is None:
             return NoNoise()
         if self.allocated is not None:
@@ -393,26 +423,29 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     @cached_property
     def _query(self) -> tuple[Mechanism, Sensitivity] | None:
-        """Noise and sensitivity of the losses that the controller asks for, in units of C / b."""
+        """Mechanism and sensitivity of a `NoisyLoss`, over bound / b; None without such a query."""
         query = self.controller.noisy_loss
         if query is None:
             return None
         reason = f"{self.copies} copies of a record, each in units of bound / b, one loss replaced"
-        moved = Sensitivity(sqrt(self.copies), "l2", reason)
+        sensitivity = Sensitivity(sqrt(self.copies), "l2", reason)
         if self.epsilon is None:
-            return NoNoise(), moved
-        return Gaussian(self._total_multiplier / sqrt(query.budget_share)), moved
+            return NoNoise(), sensitivity
+        return Gaussian(self._total_multiplier / sqrt(query.budget_share)), sensitivity
 
     @property
     def _total_multiplier(self) -> float:
-        """Return 1 / mu for all that a record can move, by exact accounting."""
+        """Noise over sensitivity of one Gaussian release that is (epsilon, delta)-DP, 1 / mu."""
         assert self.epsilon is not None
         return analytic_gaussian_noise_to_sensitivity(
             target_epsilon=self.epsilon, target_delta=self.delta
         )
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return the joint L2 sensitivity of all releases that a record affects."""
+        """Return the joint L2 sensitivity of all releases that a record affects, over Delta.
+
+        Delta is the `Message.scale_factor` of a release: see the guarantee of the class.
+        """
         if self.allocated is not None:
             reason = f"{self.models} models in units of max 2 eta L / b, b the expected size"
             return Sensitivity(sqrt(self.models), "l2", reason)
@@ -438,10 +471,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     def release_of(self, t: int) -> Release | tuple[Release, ...]:
         """Return the releases of step t: at most one global update of each node.
 
-        Noisy losses that the controller asks for are released before them, on the same batch.
+        With a `NoisyLoss`, the controller's noisy losses are released before, on the same batch.
 
-        Steps in which, by chance, no node updates the global model are in the plan and not in the
-        ledger. They do not change epsilon, as long as there is at least one release.
+        A step in which, by chance, no node updates the global model is in the plan, but not in the
+        ledger. It does not change epsilon, as long as there is at least one release.
         """
         if self.allocated is not None:
             return self._allocated_releases(t, self.allocated)
@@ -456,7 +489,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     @cached_property
     def allocated(self) -> AllocatedPass | None:
-        """The pass of ``"allocation"``; None for mini-batches in the order of the records."""
+        """The pass of random allocation; None for mini-batches in the order of the records."""
         if self.records is None:
             return None
         assert isinstance(self.controller, FixedController)
@@ -469,18 +502,18 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         )
 
     def allocated_release(self, t: int, node: int) -> Release:
-        """Return the release of one node in step t, a global step, under random allocation."""
+        """Return the release of a node's global step t, under random allocation."""
         assert self.allocated is not None
-        of_nodes = self.allocated.allocations
-        sampling = of_nodes[0]
-        nodes = None
-        if len(of_nodes) > 1:
-            sampling = of_nodes[node]
+        allocations = self.allocated.allocations
+        sampling = allocations[0]
+        nodes = None  # all nodes have the same allocation
+        if len(allocations) > 1:
+            sampling = allocations[node]
             nodes = (node,)
         return Release(t, self.mechanism, self.sensitivity(t), sampling=sampling, nodes=nodes)
 
     def _allocated_releases(self, t: int, allocated: AllocatedPass) -> tuple[Release, ...]:
-        """Return the global updates of step t of an allocation, one for each node that makes it."""
+        """Return the releases of step t under random allocation, one for each column that acts."""
         if integer("round", t) >= allocated.steps:
             fail("rounds", f"at most {allocated.steps}, in which all records are used", t + 1)
         nodes = np.flatnonzero(allocated.is_global[t]).tolist()
@@ -488,21 +521,33 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:
-        """The noise of a node's updates together, each record in one of them; None if apart."""
+        """Correlated noise of a node's updates as one joint release; None if noise is independent.
+
+        A record affects one of the updates.
+        """
         if self.noise is None or self.epsilon is None:
             return None
         bounds = [self.sensitivity(t).bound for t in range(self.noise.rows)]
         return self.noise.release(self.mechanism.noise_to_sensitivity, bounds)
 
     def least_scale_factor(self, t: int, problem: LinearProblem) -> float:
-        """Return Delta of a node whose only step since its last release is t; 1 without noise."""
-        unit = float(self._lemma4(problem, np.array([at(self.step_size, t + 1)]))[0])
+        """Return the least Delta of a release of step t: no earlier step since the last release.
+
+        With random allocation it is the Delta of the largest node. It is 1 without noise.
+        """
+        delta = float(self._lemma4(problem, np.array([at(self.step_size, t + 1)]))[0])
         if self.allocated is None or self.epsilon is None:
-            return unit
-        return unit * self.batch_size * self.allocated.steps / float(problem.all_records.max())
+            return delta
+        return delta * self.batch_size * self.allocated.steps / float(problem.all_records.max())
 
     def _constants(self, problem: LinearProblem) -> Constants:
-        """Return what Lemma 4 rests on."""
+        """Return the constants of one model that Lemma 4 needs.
+
+        Raises
+        ------
+        ValueError
+            If the problem is not linear, its loss is not smooth, or its gradients have no bound.
+        """
         if isinstance(problem, DenseProblem):
             expected = f"a number, with AlwaysGlobal(), for a {type(problem).__name__}"
             fail("clipping_norm", expected, None)
@@ -514,28 +559,30 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         return constants
 
     def _lemma4(self, problem: LinearProblem, largest_step: Floats) -> Floats:
-        """Return Delta of releases, given the largest steps since the last; 1 without noise."""
+        """Return Lemma 4's Delta, given the largest step since the last release; 1 without noise.
+
+        `largest_step` and the result have the same shape.
+        """
         if self.epsilon is None:
             return np.ones_like(largest_step)
         if self.clipping_norm is not None:  # no local step is taken
             return 2 * self.clipping_norm / self.batch_size * largest_step
         constants = self._constants(problem)
-        steps, places = np.unique(largest_step, return_inverse=True)
-        bounds = np.array(
-            [
-                claims.sensitivity(
-                    step,
-                    lipschitz=constants.loss_lipschitz,
-                    batch_size=self.batch_size,
-                    smoothness=constants.smoothness,
-                )
-                for step in steps.tolist()
-            ]
-        )
-        return np.asarray(bounds[places].reshape(largest_step.shape), dtype=np.float64)
+        distinct_steps, index_of_step = np.unique(largest_step, return_inverse=True)
+        bounds = [
+            claims.sensitivity(
+                step,
+                lipschitz=constants.loss_lipschitz,
+                batch_size=self.batch_size,
+                smoothness=constants.smoothness,
+            )
+            for step in distinct_steps.tolist()
+        ]
+        deltas = np.array(bounds)[index_of_step].reshape(largest_step.shape)
+        return np.asarray(deltas, dtype=np.float64)
 
     def _check_allocation(self) -> None:
-        """Fail unless it is known before the run which releases an allocation is divided among."""
+        """Raise a ValueError unless random allocation has global steps known before a run."""
         is_known = isinstance(self.controller, FixedController) and self.calibration == "analytic"
         if not is_known or self.arrival_rate < 1 or self.noise is not None:
             expected = (
@@ -551,7 +598,14 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             fail("nodes", "the number of nodes, whose coins the plan draws", None)
 
     def _check_allocated(self, problem: LinearProblem, allocated: AllocatedPass) -> None:
-        """Fail unless a problem has the stated nodes and records, and local steps hardly expand."""
+        """Check a problem for random allocation.
+
+        Raises
+        ------
+        ValueError
+            If nodes or records differ from the parameters, or if local steps expand with more than
+            the allowed probability.
+        """
         require_each_record_once(problem)
         check_sizes(self.records, problem)
         if self.nodes not in (None, len(problem.all_records)):
@@ -566,12 +620,12 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             fail("step_size", expected, f"{worst:.2g}")
 
     def _check_noise(self, noise: CorrelatedStrategy) -> None:
-        """Fail unless a node releases in each round, from which noise in time is planned."""
+        """Raise a ValueError unless each node releases in each round, as correlated noise needs."""
         check_strategy(noise, self)
         if noise.topology is not None or noise.grid is not None:
             fail("noise", "correlated.InTime(topology=None, ..) without a grid", noise)
-        every = isinstance(self.controller, AlwaysGlobal) and self.arrival_rate == 1
-        if not every or self.controller.noisy_loss or self.calibration != "analytic":
+        releases_always = isinstance(self.controller, AlwaysGlobal) and self.arrival_rate == 1
+        if not releases_always or self.controller.noisy_loss or self.calibration != "analytic":
             expected = (
                 "None, or AlwaysGlobal(), arrival_rate=1 and calibration='analytic': the rounds in "
                 "which a node releases must be planned"
@@ -579,20 +633,27 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             fail("noise", expected, noise)
 
     def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
-        """Return the nodes that act in step t, in their order, both drawn by public coins."""
-        allocated = self.allocated
-        batches = records // self.batch_size if allocated is None else allocated.steps
-        has_records = turns < batches
-        shape = len(has_records), 2
-        arrives, place = kernels.uniform(shape, key.stream(Purpose.SAMPLE, t)).T
-        acts: Flags = has_records & (arrives < self.arrival_rate)
-        order: Indices = np.argsort(place)
+        """Return the nodes that act in step t, in their order; public coins draw both."""
+        if self.allocated is None:
+            has_batch = turns < records // self.batch_size
+        else:
+            has_batch = turns < self.allocated.steps
+        coins = kernels.uniform((len(has_batch), 2), key.stream(Purpose.SAMPLE, t))
+        arrival_coins, order_coins = coins.T
+        acts: Flags = has_batch & (arrival_coins < self.arrival_rate)
+        order: Indices = np.argsort(order_coins)
         return order[acts[order]]
 
     def _acting(
         self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
     ) -> tuple[Indices, Flags, Ragged]:
-        """Return all turns of step t; which of the nodes here act, and their mini-batches."""
+        """Return the nodes that act in step t, and the mini-batches of this process's nodes.
+
+        Returns
+        -------
+        Indices of all acting nodes in their order; flags of the nodes of this process that act,
+        shape (nodes,); and their mini-batches as ``(indptr, indices)``.
+        """
         turns = self.senders(t, state.used, problem.all_records, key)
         acts = np.zeros(len(state.used), dtype=np.bool_)
         acts[turns] = True
@@ -603,7 +664,21 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         return turns, acting, self.batches(problem, state.used[problem.members], acting)
 
     def batches(self, problem: LinearProblem, number: Indices, nodes: Flags) -> Ragged:
-        """Return mini-batch `number` of each of these nodes, and empty ones for the others."""
+        """Return one mini-batch of each chosen node, and an empty one of each other node.
+
+        Parameters
+        ----------
+        problem
+            The problem.
+        number
+            Index of each node's mini-batch, shape (nodes,).
+        nodes
+            True for chosen nodes, shape (nodes,).
+
+        Returns
+        -------
+        Records as ``(indptr, indices)``.
+        """
         starts, records = problem.everything
         b = self.batch_size
         return slices(records, starts[:-1] + number * b, np.where(nodes, b, 0))
@@ -618,7 +693,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         key: Key,
         answers: Released | None,
     ) -> tuple[Actions, WithoutReplacementState]:
-        """Let the controller learn and decide; a public one sees nothing private (line 4)."""
+        """Return the decisions of step t, and the state with what the controller learned (line 4).
+
+        A public controller gets no private values; with a `NoisyLoss` it gets the noisy `answers`.
+        """
         w = state.local
         public_losses = None
         if self.public_data is not None:
@@ -630,7 +708,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             observation = with_private(observation, w, problem, batches, last)
         elif answers is not None:
             observation = with_answers(observation, answers)
-        if self.allocated is not None:  # noise and cost are for these decisions and no others
+        if self.allocated is not None:  # the noise is calibrated to the planned decisions
             planned = self.allocated.global_nodes(t, problem.members)
             return np.repeat((planned & acting)[:, np.newaxis], self.models, axis=1), state
         if self.decisions == "together":
@@ -640,14 +718,14 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             acting_decision = decision & acting[:, np.newaxis]
             return np.repeat(acting_decision, self.models, axis=1), state
         controllers_key = self._controllers_key(problem, key)
-        learned = self.controller.learn(state.controller, observation, t, controllers_key)
-        decided, learned = self.controller.decide(learned, observation, t, controllers_key)
-        actions = np.asarray(decided)
+        memory = self.controller.learn(state.controller, observation, t, controllers_key)
+        decisions, memory = self.controller.decide(memory, observation, t, controllers_key)
+        actions = np.asarray(decisions)
         if actions.shape != w.shape[:2] or actions.dtype != np.bool_:
             fail("controller", f"bools of shape {w.shape[:2]}", f"{actions.dtype} {actions.shape}")
-        return actions & acting[:, np.newaxis], replace(state, controller=learned)
+        return actions & acting[:, np.newaxis], replace(state, controller=memory)
 
-    def _question(
+    def _loss_message(
         self,
         state: WithoutReplacementState,
         query: Release,
@@ -655,16 +733,19 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         acting: Flags,
         batches: Ragged,
     ) -> Message:
-        """Return the losses of w^G on the coming batches, each record's cut, for the controller."""
+        """Return the message of the controller's `NoisyLoss`: each acting node's mean clipped loss.
+
+        The loss is the one of w^G on the node's next mini-batch, before noise, shape (acting, 1).
+        """
         if not acting.any():
             return Message(None, query, travels=False)
         noisy_loss = self.controller.noisy_loss
         assert noisy_loss is not None
         w_g = np.repeat(state.released.reshape(1, -1), len(acting), axis=0)
-        of_records = problem.record_losses(w_g, batches).reshape(-1) / self.models
-        cut = np.minimum(of_records, noisy_loss.bound).reshape(-1, self.batch_size)
+        record_losses = problem.record_losses(w_g, batches).reshape(-1) / self.models
+        clipped = np.minimum(record_losses, noisy_loss.bound).reshape(-1, self.batch_size)
         return Message(
-            Sensitive(cut.mean(axis=1)[:, np.newaxis]),
+            Sensitive(clipped.mean(axis=1)[:, np.newaxis]),
             query,
             rows=len(problem.all_records) * self.models + problem.members[acting],
             scale_factor=noisy_loss.bound / self.batch_size if query.noise_to_sensitivity else 1.0,
@@ -672,7 +753,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         )
 
     def _controllers_key(self, problem: LinearProblem, key: Key) -> Key:
-        """Return the key whose coins have a row for each node here, or for each of its networks."""
+        """Return the controller's key: its draws have a row for each node of this process.
+
+        For a controller that learns, they have a row for each classifier of each node.
+        """
         rows = problem.members
         if not isinstance(self.controller, FixedController):
             rows = (rows[:, np.newaxis] * self.models + np.arange(self.models)).ravel()
@@ -684,7 +768,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         return isinstance(self.controller, FixedController)
 
     def refused_by_parties(self) -> dict[str, str]:
-        """Return the calibration or controller that a contract refuses, as no proof covers it."""
+        """Refuse ``calibration="paper"``, and controllers that use data, in a contract.
+
+        See `Algorithm.refused_by_parties`.
+        """
         refused: dict[str, str] = {}
         if self.calibration == "paper":
             refused["calibration"] = "wanted one that is proved, got 'paper'"
@@ -705,7 +792,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         return int(problem.all_records.max()) // self.batch_size
 
     def init(self, problem: LinearProblem, key: Key) -> WithoutReplacementState:
-        """Start all models at the problem's `initial`: 0, but for a problem of one's own."""
+        """Return the state before round 0: all models at the problem's `initial`, 0 by default."""
         if problem.models != self.models:
             fail("models", f"{problem.models}, as the problem has", self.models)
         if self.public_data is problem.train:
@@ -732,27 +819,40 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         """Run step t: the nodes that act decide and update in turn (Algorithm 1, lines 3 to 6)."""
         turns, acting, batches = self._acting(state, t, problem, key)
         answers = None
-        releases = self.release_of(t)
-        released = (releases,) if isinstance(releases, Release) else releases
-        if self.controller.noisy_loss is not None and released and len(turns):
-            answers = yield self._question(state, released[0], problem, acting, batches)
+        releases_of_step = self.release_of(t)
+        if isinstance(releases_of_step, Release):
+            releases_of_step = (releases_of_step,)
+        if self.controller.noisy_loss is not None and releases_of_step and len(turns):
+            query = releases_of_step[0]
+            answers = yield self._loss_message(state, query, problem, acting, batches)
         actions, state = self._decided(state, t, problem, acting, batches, key, answers)
-        state = self._updated(state, t, problem, acting[:, np.newaxis] & ~actions, batches)
+        local_steps = acting[:, np.newaxis] & ~actions
+        state = self._after_local_steps(state, t, problem, local_steps, batches)
         eta = at(self.step_size, t + 1)
         w_l = state.local.copy()
         w_g = state.released.copy()
-        forgets = np.zeros_like(actions)
+        was_reset = np.zeros_like(actions)
         delta = self._delta(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
-        for m in turns.tolist() if released else ():
-            release = released[-1]
-            if release.nodes is not None:  # of one node
+        senders = turns.tolist() if releases_of_step else []
+        for m in senders:
+            release = releases_of_step[-1]
+            if release.nodes is not None:  # nodes have different allocations
                 release = self.allocated_release(t, m)
             message = Message(None, release, sender=m, row_count=self.models)
             if problem.holds(m):
                 row = problem.row_of(m)
                 if actions[row].any():
-                    models = w_g, w_l[row], actions[row], delta[row], eta
-                    message = self._updating(message, problem, row, batches, *models)
+                    message = self._update_message(
+                        message,
+                        problem,
+                        row,
+                        batches,
+                        w_g=w_g,
+                        w_l=w_l[row],
+                        chosen=actions[row],
+                        delta=delta[row],
+                        eta=eta,
+                    )
             arrived = yield message
             if arrived is None:
                 continue
@@ -760,15 +860,16 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             w_g[is_sent] = self._projected(arrived[is_sent])
             if problem.holds(m):
                 row = problem.row_of(m)
-                w_l[row, is_sent], forgets[row, is_sent] = w_g[is_sent], True  # (6)
+                w_l[row, is_sent] = w_g[is_sent]  # (6)
+                was_reset[row, is_sent] = True
         if self.allocated is not None and t + 1 == self.allocated.steps:
-            w_l[:] = w_g  # what the last release did not take along must reach no later one
+            w_l[:] = w_g  # records after the last release must not affect a later one
         return replace(
             state,
             local=Sensitive(w_l),
             released=Released(w_g),
             used=state.used + np.bincount(turns, minlength=len(state.used)),
-            largest_step=np.where(forgets, 0.0, state.largest_step),
+            largest_step=np.where(was_reset, 0.0, state.largest_step),
         )
 
     def losses(
@@ -782,7 +883,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         has_batch = acting & (np.diff(batches[0]) > 0)
         return np.asarray(losses[has_batch].sum(axis=1), dtype=np.float64)
 
-    def _updated(
+    def _after_local_steps(
         self,
         state: WithoutReplacementState,
         t: int,
@@ -790,7 +891,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         chosen: Flags,
         batches: Ragged,
     ) -> WithoutReplacementState:
-        """Step the chosen local models, all at once, since they are independent."""
+        """Return the state after a local step of each chosen model; chosen has shape (M, K)."""
         if not chosen.any():
             return state
         w = state.local
@@ -804,21 +905,42 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             largest_step=np.where(chosen, np.maximum(state.largest_step, eta), state.largest_step),
         )
 
-    def _updating(
+    def _update_message(
         self,
         message: Message,
         problem: LinearProblem,
         row: int,
         batches: Ragged,
+        *,
         w_g: Floats,
         w_l: Floats,
         chosen: Flags,
         delta: Floats,
         eta: float,
     ) -> Message:
-        """Return the message of the node in a row with the update (5) of the chosen models."""
-        k, (first, last) = np.flatnonzero(chosen), batches[0][row : row + 2]
-        batch = np.array([0, last - first]), batches[1][first:last]
+        """Return a node's message with the global update (5) of the chosen models, before noise.
+
+        Parameters
+        ----------
+        message
+            Message of the node without values.
+        problem, batches
+            The problem, and the mini-batches of this process's nodes.
+        row
+            Place of the node among the nodes of this process.
+        w_g, w_l
+            Global models, and the node's local models, shape (K, d).
+        chosen
+            True for the models to update, shape (K,).
+        delta
+            Delta of each model, shape (K,), the scale factor of its release.
+        eta
+            Learning rate.
+        """
+        k = np.flatnonzero(chosen)
+        indptr, indices = batches
+        first, last = indptr[row : row + 2]
+        batch = np.array([0, last - first]), indices[first:last]
         g = self._gradient(problem, w_g.reshape(1, -1), batch, np.array([row]))[0]
         exact = (w_g[k].astype(np.float64) + w_l[k]) / 2 - eta * g[k]
         listeners = len(problem.all_records) - 1
@@ -833,21 +955,26 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     def _gradient(
         self, problem: LinearProblem, point: Floats, batches: Ragged, nodes: Indices
     ) -> Floats:
-        """Return grad f_D of some nodes at a point of each, shape (nodes, K, d).
+        """Return grad f_D of some nodes' batches at their points, shape (nodes, K, d).
 
-        The sum over an allocated batch is divided by its expected size, a public number.
+        With random allocation, the sum over a batch is divided by its public expected size.
         """
-        clip = None if self.clipping_norm is None else self.clipping_norm * sqrt(self.models)
+        joint_norm = None
+        if self.clipping_norm is not None:
+            joint_norm = self.clipping_norm * sqrt(self.models)
         shape = len(point), self.models, -1
         if self.allocated is None:
-            return mean_gradients(problem, point, batches, clipping_norm=clip).reshape(shape)
+            return mean_gradients(problem, point, batches, clipping_norm=joint_norm).reshape(shape)
         sizes = expected_sizes(problem, self.allocated.steps)[nodes, np.newaxis]
-        sums = gradient_sums(problem, point, batches, clipping_norm=clip)
+        sums = gradient_sums(problem, point, batches, clipping_norm=joint_norm)
         g: Floats = (sums / sizes + problem.regularization * point).reshape(shape)
         return g
 
     def _delta(self, problem: LinearProblem, largest_step: Floats) -> Floats:
-        """Return Lemma 4's Delta of each node's models, by the size of its mini-batches."""
+        """Return Delta of each node's models, from the largest steps of shape (M, K).
+
+        With random allocation, a node with larger mini-batches has a smaller Delta.
+        """
         delta = self._lemma4(problem, largest_step)
         if self.allocated is None or self.epsilon is None:
             return delta
@@ -855,7 +982,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         return delta * (self.batch_size / sizes[:, np.newaxis])
 
     def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
-        """Return all releases of a run; copies of an allocated record draw their own rounds."""
+        """Return all releases of a run: see `Algorithm.plan`.
+
+        With random allocation, copies of a record draw their mini-batches independently.
+        """
         plan = super().plan(rounds, problem)
         if self.allocated is None:
             return plan
@@ -866,35 +996,36 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         return Released(state.released.reshape(1, -1))
 
     def parameters(self, state: WithoutReplacementState) -> Floats:
-        """Return the nodes' un-noised local models, shape (nodes, K d), which are not covered."""
+        """Return the un-noised local models, shape (nodes, K d): no guarantee covers them."""
         return _flat(state.local)
 
     def _projected(self, w: Floats) -> Floats:
+        """Return the models, shape (.., d), projected onto the ball of `radius`, if any."""
         if self.radius is None:
             return w
         return kernels.clip_rows(w, self.radius)
 
 
 def _flat(w: Floats) -> Floats:
-    """Return the models of each node, shape (M, K d)."""
+    """Return the models of each node in one row, shape (M, K d), from shape (M, K, d)."""
     return w.reshape(len(w), -1)
 
 
 def unobserved(
     local: Sensitive, acting: Flags, released: Released, public_losses: Floats | None
 ) -> Observation:
-    """Return what every controller may see: NaN stands for all that is private.
+    """Return the observation of a public controller, with NaN in place of private values.
 
     Parameters
     ----------
     local
-        Local models, shape (M, K, d), of which only the shape counts.
+        Local models, shape (M, K, d); only their shape and dtype are used.
     acting
-        Which nodes act, shape (M,).
+        True for nodes that act, shape (M,).
     released
         Global models, shape (K, d).
     public_losses
-        Those of the global models on public records, shape (K,); None without such records.
+        Losses of the global models on public records, shape (K,); None without public records.
     """
     unseen = np.broadcast_to(local.dtype.type(np.nan), local.shape)
     return Observation(
@@ -908,7 +1039,7 @@ def unobserved(
 
 
 def with_answers(observation: Observation, answers: Released) -> Observation:
-    """Return an observation with the noisy losses of the nodes that act, shape (acting, 1)."""
+    """Return an observation with the noisy losses of the acting nodes, shape (acting, 1)."""
     noisy = observation.losses.astype(np.float64)
     noisy[observation.acting] = answers
     return replace(observation, losses=Sensitive(noisy))
@@ -925,8 +1056,14 @@ def with_private(
 
     Parameters
     ----------
+    observation
+        Observation without private values.
+    local
+        Local models, shape (M, K, d).
+    problem
+        The problem.
     batches, last
-        The coming mini-batch of each node and the one before, possibly none.
+        Next and previous mini-batch of each node, as ``(indptr, indices)``; a node may have none.
     """
     w = local.reshape(len(local), -1)
     return replace(

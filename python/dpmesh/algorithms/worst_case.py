@@ -1,7 +1,11 @@
-"""Problems for audits: two neighbouring problems, and problems with many canaries.
+"""Made-up problems for audits: a `Pair` of neighbouring problems, and a `Crowd` of canaries.
 
-`Algorithm.worst_case` returns both. They know nothing of how an audit runs them. The data on which
-several algorithms leak as much as their plans allow are here, too.
+A *canary* is a made-up record or client whose presence, or form, an audit tries to detect. Its
+*coin* is True or False, and decides between its two forms. `Algorithm.worst_case` returns a pair
+and a crowd, and `dpmesh.audit` runs them. This module also has the data for several algorithms.
+
+A *coupled* run is a run on both problems of a pair with equal noise, in which an audit measures how
+far messages move.
 """
 
 from __future__ import annotations
@@ -24,23 +28,26 @@ from dpmesh.problems.canaries import PullingClients, canary_records, diagonal
 from dpmesh.schedules import at
 
 CROWD_DELTA = 1e-9
-"""Delta of a crowd's claim.
+"""Delta of the guarantee that a crowd tests.
 
 An audit in one run adds up to 2 * canaries * delta to its p-value, which must stay far below
 1 - confidence: see `dpmesh.audit.one_run`.
 """
 
 FAR = 1e6
-"""A label or a pull so large that it is always clipped."""
+"""Label, or length of an update, that is so large that gradients or updates are always clipped."""
 
 Coins: TypeAlias = Flags
+"""Coins of canaries, an array of bool, shape (canaries,)."""
 Score: TypeAlias = Callable[[Any], SupportsFloat]
+"""Score of a run: a number that is larger if the canary is present."""
 Scores: TypeAlias = Callable[[Any], Numbers]
+"""Scores of a run: a number for each canary, shape (canaries,), larger if its coin is True."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSize:
-    """Size of an audit's runs; None stands for the least that the algorithm needs.
+    """Size of an audit's runs; None for the smallest size that the algorithm needs.
 
     Parameters
     ----------
@@ -49,7 +56,7 @@ class AuditSize:
     dim
         Length of the model.
     delta
-        Delta of the pair's claim.
+        Delta of the guarantee that the pair tests.
     canaries
         Number of canaries of the crowd.
     """
@@ -68,17 +75,27 @@ class AuditSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """An algorithm, and two neighbouring problems that should be hard to distinguish.
+    """An algorithm with two neighbouring problems that its guarantee makes hard to distinguish.
 
-    See `dpmesh.audit.audit_algorithm` for the fields.
+    Fields but for `silent` and `coupled` are parameters of `dpmesh.audit.audit_algorithm`.
 
     Parameters
     ----------
+    algorithm
+        The algorithm that is audited.
+    problem, neighbor
+        Two problems that differ in one canary: a record or a client.
+    rounds
+        Number of rounds of a run.
     silent
-        True if nodes receive zeros, as if their neighbours' messages cancelled; else each receives
-        its own message.
+        True if nodes receive zeros, as if their neighbours' messages cancelled. False if each node
+        receives its own message.
+    delta
+        Delta of the guarantee that is tested.
+    score
+        Score of a run; None for the log-likelihood ratio.
     coupled
-        Pairs for the coupled runs; empty for this one.
+        Pairs for the coupled runs; empty to use this pair.
     """
 
     algorithm: Any
@@ -93,9 +110,26 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Crowd:
-    """An algorithm, and problems with many canaries, each in one of two forms.
+    """An algorithm with a problem of many canaries, whose coins an audit guesses in one run.
 
-    See `dpmesh.audit.audit_one_run` for the fields, and `Pair`.
+    Fields but for `silent` are parameters of `dpmesh.audit.audit_one_run`.
+
+    Parameters
+    ----------
+    algorithm
+        The algorithm that is audited.
+    problem_of
+        Function that returns the problem for the coins of all canaries.
+    canaries
+        Number of canaries.
+    rounds
+        Number of rounds of the run.
+    silent, delta
+        As in `Pair`.
+    scores
+        Scores of a run; None for log-likelihood ratios.
+    per_release
+        True if each release has one canary; False if each node has one.
     """
 
     algorithm: Any
@@ -109,15 +143,16 @@ class Crowd:
 
 
 def projection(directions: npt.ArrayLike) -> Scores:
-    """Return a score: the sum of all released rows, projected onto a canary's direction.
+    """Return a function that scores a run by the projection of all released rows' sum.
 
-    Unlike the likelihood ratio it needs no replay, and it sees a canary however it was sampled.
+    Unlike the log-likelihood ratio, this score needs no second run with the same noise, and does
+    not depend on which round sampled the canary.
 
     Parameters
     ----------
     directions
-        Shape (dim,) for one score, as for `audit_algorithm`, or (canaries, dim) for one per canary,
-        as for `audit_one_run`.
+        Direction of a canary, shape (dim,), for `audit_algorithm`; or a direction for each canary,
+        shape (canaries, dim), for `audit_one_run`.
     """
     along = floats("directions", directions)
 
@@ -129,11 +164,13 @@ def projection(directions: npt.ArrayLike) -> Scores:
 
 
 def opposed_clients(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
-    """Return clients that pull against one canary, and as many orthogonal canaries as clients.
+    """Return a pair of clients that oppose one canary client, and a crowd of canary clients.
 
-    Where clients are added or removed the canary is absent in one dataset; where they are replaced
-    it pulls with the others. By default runs have one round, and the claim a large delta, which
-    needs fewer runs where sampling hides the canary; coupled runs have 20 rounds.
+    All updates are so long that they are clipped. Under add-remove the canary is absent in one of
+    the problems; under replace-one its update there has the direction of the other clients'. By
+    default a run has one round, and the pair tests a guarantee with a large delta, for which fewer
+    runs suffice if sampling hides the canary. Coupled runs have 20 rounds. The crowd's clients are
+    all canaries, with orthogonal directions.
 
     Parameters
     ----------
@@ -182,12 +219,14 @@ def opposed_clients(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
 def opposed_records(
     sized: Callable[..., Any], size: AuditSize, *, records: int, nodes: int, sign: float
 ) -> tuple[Pair, Crowd]:
-    """Return nodes whose first record is a canary in a sum of clipped gradients, and many of them.
+    """Return problems for algorithms that release sums of clipped record gradients.
 
-    Each node has two records: noise and sensitivity do not depend on how many there are. Where
-    records are added or removed the canary is absent in one dataset, else it pulls with the other
-    one. All gradients are clipped, so that each sum moves as far as it may, and the same way in all
-    rounds. The canaries of the crowd are records of the first node, with a direction each.
+    In the pair each node has two records, one of which is the canary at the first node; noise and
+    sensitivity do not depend on the number of records. Under add-remove the canary is absent in one
+    of the problems; under replace-one its gradient there has the direction of the other record's.
+    All gradients are clipped, so that each sum moves by its whole sensitivity, in the same
+    direction in all rounds. The canaries of the crowd are records of the first node, with
+    orthogonal directions.
 
     Parameters
     ----------
@@ -201,7 +240,8 @@ def opposed_records(
     nodes
         Number of nodes.
     sign
-        1 if releases move towards what a record pulls to, -1 if they are its gradients.
+        1 if a release moves against a record's gradient (models), -1 if it moves along (sums of
+        gradients).
     """
     dim = size.dim or 3
     canaries = size.canaries
@@ -215,7 +255,8 @@ def opposed_records(
         problem = canary_records(coins, records=2, dim=dim)
         if not absent:
             return problem
-        parts = [part[::-1] for part in problem.partition]  # canary last: others keep their coins
+        # The canary goes last: without it, the other records keep their places and sampling coins.
+        parts = [part[::-1] for part in problem.partition]
         if not coin:
             parts[0] = parts[0][:-1]
         return LinearProblem(problem.train, tuple(parts), "squared", label_bound=FAR)
@@ -240,9 +281,10 @@ def opposed_records(
 
 
 def _canaries_of_one_node(coins: Coins, *, nodes: int, absent: bool) -> LinearProblem:
-    """Return canaries that are records of node 0, each along one axis; other records are zeros.
+    """Return a problem whose canaries are records of node 0, each along another axis.
 
-    If `absent`, canaries whose coin is False are not there; else they pull the opposite way.
+    Every other node has one record with features of 0. Canaries with a coin of False are absent if
+    `absent` is True; otherwise their gradient has the opposite sign.
     """
     canaries = np.arange(len(coins))
     other_records = len(coins) + np.arange(nodes - 1)  # one at each other node
@@ -255,23 +297,27 @@ def _canaries_of_one_node(coins: Coins, *, nodes: int, absent: bool) -> LinearPr
 
 
 def opposed_batches(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
-    """Return one node whose records oppose canaries: a single one, or one per release.
+    """Return problems with one node whose records oppose one canary, or one canary per release.
 
     Parameters
     ----------
     algorithm
-        A `WithoutReplacement` of one model. Its steps must be so small that a local model moves
-        less than its radius, far beyond which the targets lie.
+        A `WithoutReplacement` of one model with a radius. Its learning rate must be so small that
+        the local model stays within the radius; the records' targets lie far outside.
     size
-        Size of the runs. Those of the pair have 2 rounds by default, and need enough for a first
-        release. Those of the crowd have a round for each canary, in which every update is global.
+        Size of the runs. Runs of the pair have 2 rounds by default, and must reach a first release.
+        A run of the crowd has one round for each canary, and all of its updates are global.
     """
     far = 100 * algorithm.radius
     batch_size = algorithm.batch_size
     rounds = size.rounds or 2
 
     def problem_of(coins: Coins) -> LinearProblem:
-        """Return batches of records that pull down, but for the first if its coin is True."""
+        """Return a problem with one batch for each coin.
+
+        The targets of all records are negative, except for the first record of a batch whose coin
+        is True.
+        """
         labels = np.full((len(coins), batch_size), -far)
         labels[coins, 0] = far
         train = Dataset(np.tile(diagonal(3), (labels.size, 1)), labels.ravel(), "canaries")
@@ -297,29 +343,30 @@ def opposed_batches(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
 
 
 def _beyond_the_radius(algorithm: Any) -> Pair:
-    """Return one node, whose gradients stay within their bound only as its model is projected.
+    """Return a pair with one node, whose gradients are bounded only if its model is projected.
 
-    Short records pull its local model out in all steps but the last two. Then a long one pulls it
-    back, or is absent. The last step releases. Features are nearly as long as Lemma 4 of Jin, He
-    and Dai allows, which wants steps of at most 1 / (2 smoothness).
+    In all steps but the last two, short records drive the local model to the boundary of the ball.
+    Then comes a batch with one long record whose gradient has the opposite sign, or without this
+    record. The last step makes a release. Lemma 4 of Jin, He and Dai needs a step size of at most
+    1 / (2 smoothness): the long record has 0.9 of the smoothness that this allows.
     """
     rounds = 12
     largest_step = max(at(algorithm.step_size, t + 1) for t in range(rounds))
-    long_record = sqrt(0.45 / largest_step)  # its norm, whose square is the smoothness
-    pull = 100 * long_record * algorithm.radius
+    long_norm = sqrt(0.45 / largest_step)  # the smoothness is the squared norm of a record
+    pull = 100 * long_norm * algorithm.radius
 
     def problem_of(present: bool) -> LinearProblem:
-        lengths = np.zeros((rounds, algorithm.batch_size))
+        norms = np.zeros((rounds, algorithm.batch_size))
         labels = np.zeros((rounds, algorithm.batch_size))
-        lengths[:-2] = long_record / 2
+        norms[:-2] = long_norm / 2
         labels[:-2] = pull
         if present:
-            lengths[-2, 0] = long_record
+            norms[-2, 0] = long_norm
         labels[-2, 0] = -pull
-        features = lengths.reshape(-1, 1) * diagonal(3)
+        features = norms.reshape(-1, 1) * diagonal(3)
         train = Dataset(features, labels.ravel(), "canaries")
         part = (np.arange(labels.size),)
-        return LinearProblem(train, part, "squared", feature_norm=long_record, label_bound=pull)
+        return LinearProblem(train, part, "squared", feature_norm=long_norm, label_bound=pull)
 
     return Pair(
         algorithm=replace(algorithm, controller=Periodic(rounds)),
