@@ -56,7 +56,7 @@ def uniform(
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def sample(
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Examples
     --------
@@ -166,7 +166,7 @@ def integers(
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Examples
     --------
@@ -255,7 +255,7 @@ def shuffle(
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
     """
     indptr, values = ragged("rows", rows)
     row_lengths = index_array("lengths", lengths, ndim=1)
@@ -284,7 +284,7 @@ def batch_ends(sizes: npt.ArrayLike, batches: npt.ArrayLike, batch_size: int) ->
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Examples
     --------

@@ -57,7 +57,7 @@ def mask_and_pack(
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Examples
     --------

@@ -128,7 +128,7 @@ def gaussian(
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Examples
     --------
@@ -209,7 +209,7 @@ def discrete_laplace(
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Examples
     --------
@@ -350,7 +350,7 @@ def add_pair_gaussian(
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Examples
     --------

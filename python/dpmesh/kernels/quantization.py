@@ -128,7 +128,7 @@ def dequantize(
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Examples
     --------
@@ -226,7 +226,7 @@ def packed_sizes(codes: CodeArray, bits: int, most: int | None = None) -> Indice
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Examples
     --------
@@ -264,7 +264,7 @@ def pack(codes: CodeArray, bits: int) -> Packed:
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Examples
     --------

@@ -74,7 +74,7 @@ def smooth(
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Notes
     -----
@@ -114,7 +114,7 @@ def smoothing_spectrum(dim: int, smoothing: float, *, power: int = 1) -> Numbers
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def effective_dimensions(dim: int, smoothing: float, *, power: int = 1) -> Effec
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument has a wrong type or shape, or is out of its range.
 
     Notes
     -----

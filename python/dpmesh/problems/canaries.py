@@ -1,4 +1,9 @@
-"""Data on which an algorithm moves as far as its clipping allows."""
+"""Made-up problems for audits, on which an algorithm's messages move as far as its clipping allows.
+
+A *canary* is a record or client that an audit tries to detect; its *coin* decides between its two
+forms. The other records or clients *pull* the model in the opposite direction: their gradients or
+updates are so long that they are always clipped. `Algorithm.leaking_data` uses these problems.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +24,15 @@ from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 
 _FAR = 1e6
-"""Label of a canary, and length of a client's pull: far beyond any clipping norm in use."""
+"""Label of a canary, and length of a client's update: far beyond any clipping norm in use."""
 
 
 def diagonal(dim: int) -> Numbers:
-    """Return a unit vector whose numbers are equal but for the sign of the last of several.
+    """Return the unit vector ``(1, .., 1, -1) / sqrt(dim)``; for a `dim` of 1, ``(1,)``.
 
-    Clipping by coordinate leaves it sqrt(dim) times as long as clipping by norm, Laplace noise
-    covers it least, and noise that coordinates share cancels in their difference, where it shows.
+    It shows errors in clipping and noise. Clipping each coordinate instead of the norm would leave
+    it sqrt(dim) times as long. Its L1 norm is the largest that its L2 norm allows. Noise that all
+    coordinates wrongly share would cancel in the difference of two coordinates.
     """
     signs = np.where(np.arange(dim) + 1 < max(dim, 2), 1.0, -1.0)
     return signs / sqrt(dim)
@@ -35,22 +41,22 @@ def diagonal(dim: int) -> Numbers:
 def canary_records(
     coins: npt.ArrayLike, *, records: int, dim: int = 1, position: int = 0
 ) -> LinearProblem:
-    """Return a problem with a canary on each node: a record whose coin chooses between two forms.
+    """Return a linear regression with one canary record at each node.
 
-    Every record has the same features, those of `diagonal`, and a label so extreme that its
-    gradient is clipped: canaries whose coin is True pull the model along the diagonal, all other
-    records the opposite way. Problems that differ in one coin are neighbours (replace-one).
+    All records have the features `diagonal` and a label so extreme that their gradients are
+    clipped. Canaries with a coin of True pull the model along the diagonal; all other records pull
+    in the opposite direction. Problems that differ in one coin are neighbours (replace-one).
 
     Parameters
     ----------
     coins
-        One for each node, shape (nodes,).
+        Coin of each node's canary, shape (nodes,).
     records
-        Of each node.
+        Number of records of each node, at least 1.
     dim
-        Of the model.
+        Length of the model.
     position
-        Which of a node's records is its canary.
+        Place of the canary among a node's records, from 0.
 
     Raises
     ------
@@ -73,14 +79,15 @@ def canary_records(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PullingClients:
-    """Clients whose local training ignores its radius and ends far out: they must be clipped.
+    """Problem whose clients return updates far outside the radius, which must then be clipped.
 
     Parameters
     ----------
     pulls
-        Shape (clients, dim): the direction in which each client pulls.
+        Direction of each client's update, shape (clients, dim).
     present
-        Shape (clients,): whether the client has a record; one without is as if absent.
+        True for clients with a record, shape (clients,). A client without records has an update of
+        0, like an absent client.
 
     Raises
     ------
@@ -106,14 +113,14 @@ class PullingClients:
         return np.zeros((1, self.pulls.shape[1]))
 
     def records_of(self, nodes: Indices) -> Ragged:
-        """Return the record of each of these clients that is present."""
+        """Return the records of these clients as ``(indptr, indices)``: one, or none if absent."""
         has = self.present[nodes]
         return np.cumsum([0, *has]), nodes[has]
 
     def local_training(
         self, start: Floats, walks: Walks, *, step_size: float, radius: float
     ) -> Floats:
-        """Return updates far along the pulls of the clients that take a step."""
+        """Return the updates, shape (clients, dim): a long multiple of the pull, or 0 if absent."""
         active = np.diff(walks.steps) > 0
         indptr, records = walks.batches
         clients = records[indptr[walks.steps[:-1][active]]]
@@ -128,7 +135,15 @@ class PullingClients:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Vectors:
-    """Records as vectors, shape (records, dim), all of them at the first of some nodes."""
+    """Problem for `RecordSums` whose records are vectors, all at the first node.
+
+    Parameters
+    ----------
+    rows
+        Vectors of the records, shape (records, dim).
+    nodes
+        Number of nodes.
+    """
 
     rows: Floats
     nodes: int
@@ -141,22 +156,23 @@ class Vectors:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HillProblem:
-    """Nodes on a hilltop: one record of each is a canary that pushes down either side of it.
+    """Problem with one parameter whose losses have a maximum at 0, and a canary at each node.
 
-    The canary's loss is linear, those of all other records are -curvature |w|^2 / 2: their
-    gradients carry a state further in the direction that the canary started, as fast as such a
-    curvature can.
+    A canary has a linear loss, with a gradient of plus or minus `pull`. All other records have the
+    loss ``-curvature |w|^2 / 2``: once the canary has moved a model away from 0, their gradients
+    move it further, as fast as a loss of this smoothness can.
 
     Parameters
     ----------
     coins
-        Shape (nodes,): the side to which each canary pushes.
+        Coin of each node's canary, shape (nodes,): the sign of the direction in which it moves the
+        model.
     records
-        Of each node, the canary included.
+        Number of records of each node, the canary included.
     pull
-        Norm of a canary's gradient.
+        Norm of a canary's gradient, positive.
     curvature
-        At least 0.
+        Smoothness of the other records' loss, at least 0.
 
     Raises
     ------
@@ -184,28 +200,29 @@ class HillProblem:
         return len(self.coins)
 
     def initial(self, key: Key) -> Floats:
-        """Return the hilltop 0, shape (1, 1)."""
+        """Return the maximum 0, shape (1, 1)."""
         return np.zeros((1, 1))
 
     def records_of(self, nodes: Indices) -> Ragged:
-        """Return the records of these nodes: each node's first is its canary."""
+        """Return the records of these nodes as ``(indptr, indices)``; the first is the canary."""
         places = nodes[:, np.newaxis] * self.records + np.arange(self.records)
         return np.arange(len(nodes) + 1) * self.records, places.ravel()
 
     def gradient(
         self, params: Floats, batches: Ragged, *, clipping_norm: float | None = None
     ) -> Floats:
-        """Return the mean gradient of each node's batch."""
+        """Return the mean clipped gradient of each node's batch, shape (nodes, 1)."""
         indptr, indices = batches
         nodes, places = np.divmod(indices, self.records)
         canaries = np.bincount(nodes[places == 0], minlength=self.nodes)
-        slopes = -self.curvature * params
-        pushes = np.where(self.coins, -self.pull, self.pull)[:, np.newaxis]
+        record_gradients = -self.curvature * params
+        canary_gradients = np.where(self.coins, -self.pull, self.pull)[:, np.newaxis]
         if clipping_norm is not None:
-            slopes = slopes.clip(-clipping_norm, clipping_norm)
-            pushes = pushes.clip(-clipping_norm, clipping_norm)
+            record_gradients = record_gradients.clip(-clipping_norm, clipping_norm)
+            canary_gradients = canary_gradients.clip(-clipping_norm, clipping_norm)
         canary_share = (canaries / np.diff(indptr))[:, np.newaxis]
-        return np.asarray((1 - canary_share) * slopes + canary_share * pushes)
+        mean = (1 - canary_share) * record_gradients + canary_share * canary_gradients
+        return np.asarray(mean)
 
     def objective(self, params: Floats, batches: Ragged) -> Numbers:
         """Return 0: these losses are not used."""

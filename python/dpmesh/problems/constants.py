@@ -1,4 +1,8 @@
-"""Lipschitz, smoothness and strong convexity constants of linear models' objectives."""
+"""Lipschitz, smoothness and strong convexity constants of linear models' objectives.
+
+Sensitivities without clipping, bounds on learning rates and epsilon under weaker adversaries are
+computed from these constants.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,21 @@ from dpmesh.kernels.linear_model import Loss, check_loss
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """Bounds that hold at all parameters, or at those in the ball for which they were computed.
+    """Constants of an objective, for all parameters or for the parameters in a ball.
 
     Attributes
     ----------
     loss_lipschitz
-        Largest L2 norm of the gradient of one record's loss, without the regularizer. Exchanging a
-        record changes the sum of gradients at the same parameters by at most twice this much.
+        Largest L2 norm of the gradient of one record's loss, without the regularizer. Replacing a
+        record moves the sum of gradients, at equal parameters, by at most twice this number.
     lipschitz
-        Largest norm of a gradient of the objective, regularizer included.
+        Largest L2 norm of a gradient of the objective, regularizer included.
     smoothness
         Lipschitz constant of the objective's gradient; infinite for losses with a kink.
     strong_convexity
-        The objective minus this times ``|w|^2 / 2`` is convex. It equals the regularization, since
-        the loss of a linear model is flat in directions orthogonal to the records.
+        Largest number s for which the objective minus ``s |w|^2 / 2`` is convex for any records. It
+        equals the regularization, since the loss of a linear model is constant in directions
+        orthogonal to the records.
 
     Examples
     --------
@@ -53,11 +58,11 @@ def linear_constants(
     radius: float | None = None,
     label_bound: float = 1.0,
 ) -> Constants:
-    """Constants of a linear model whose records have norms of at most `feature_norm`.
+    """Return the constants of a linear model whose records have norms of at most `feature_norm`.
 
-    With ``B = feature_norm``, ``R = radius``, ``K = classes`` and ``Y = label_bound``, the norm of
-    a record's gradient is that of the slopes ``s = dloss/dz`` in its scores times ``|x| <= B``, and
-    its Hessian is the second derivative in the scores times ``x x^T``:
+    Let ``B = feature_norm``, ``R = radius``, ``K = classes`` and ``Y = label_bound``. A record x
+    with scores z has the slopes ``s = dloss/dz``. Its gradient has the norm ``|s| |x|``, where
+    ``|x| <= B``. Its Hessian is the second derivative of the loss in the scores times ``x x^T``:
 
     ==================  ===============================  =======================================
     loss                loss_lipschitz                   smoothness, without the regularization
@@ -74,30 +79,30 @@ def linear_constants(
                         ``(R B + sqrt(K)) B``            parameters
     ==================  ===============================  =======================================
 
-    The regularization ``lambda`` adds ``lambda R`` to lipschitz, ``lambda`` to smoothness and to
-    strong_convexity. All bounds on ``s`` but that of squared hold at all parameters, so noise
-    calibrated to loss_lipschitz is right outside the ball, too. Source of the softmax bound:
-    Böhning, Multinomial logistic regression algorithm, Ann. Inst. Statist. Math. 44 (1992).
+    The regularization ``lambda`` adds ``lambda R`` to lipschitz, and ``lambda`` to smoothness and
+    strong_convexity. Except for the squared loss, the bounds on ``s`` hold at all parameters. Noise
+    that is calibrated to loss_lipschitz is then valid outside the ball, too. Source of the softmax
+    bound: Böhning, Multinomial logistic regression algorithm, Ann. Inst. Statist. Math. 44 (1992).
 
     Parameters
     ----------
     loss
-        One of `dpmesh.kernels.linear`.
+        Name of a loss of `dpmesh.kernels.linear`.
     feature_norm
         Largest L2 norm of a record's features: a public number, such as 1 for records of unit norm.
     classes
-        Number of classes of softmax and one-vs-all; None for one model.
+        Number of classes for softmax and one-vs-all, of labels for multilabel; None for one model.
     regularization
-        Factor of ``|w|^2 / 2``.
+        Factor lambda of the regularizer ``lambda |w|^2 / 2``, at least 0.
     radius
-        Largest norm of the parameters of a node, all its models together; None for no bound.
+        Largest L2 norm of the parameters of a node, all its models together; None for no bound.
     label_bound
         Largest absolute value of a real target of one squared model.
 
     Raises
     ------
     ValueError
-        If a number is out of range, or does not go with the loss.
+        If a number is out of its range, or `classes` does not suit the loss.
 
     Examples
     --------

@@ -1,4 +1,8 @@
-"""Problems of any model: sums of clipped gradients of dense records, in microbatches."""
+"""Base class of problems with any model: sums of clipped gradients of dense records.
+
+`JaxProblem` and `TorchProblem` are such problems. Gradients are taken in *microbatches*, groups of
+a few records of one row, to bound the memory. A *row* is one model with its batch of records.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +27,19 @@ from dpmesh.kernels.projection import NORMS, Norm
 from dpmesh.problems.partition import IndexArrays, PartitionedProblem, flat_partition
 
 _ROUNDING = 2.0**-16
-"""Bounds what float32 adds to the norm of a clipped gradient, relative."""
+"""Bound on the relative error of float32 in the norm of a clipped gradient."""
 
 
 @dataclass(frozen=True, eq=False)
 class DenseProblem(PartitionedProblem, ABC):
-    """Common base of problems of any model: dense records of one shape, divided among nodes.
+    """Base class of problems with any model, on dense records of one shape, divided among nodes.
 
-    A model gives `gradient_sum`, the sum of its records' clipped gradients; every algorithm trains
-    it by that.
+    A subclass implements `blocks`, `objective` and `_clipped_sums`. Algorithms train the model by
+    `gradient_sum`, the sum of its records' clipped gradients.
     """
 
     models = 1
-    """Number of a node's models, as of a `LinearProblem`."""
+    """Number of one-vs-all models of a node: 1, see `LinearProblem.models`."""
 
     train: Dataset
     partition: IndexArrays = field(repr=False)
@@ -64,7 +68,10 @@ class DenseProblem(PartitionedProblem, ABC):
     @property
     @abstractmethod
     def blocks(self) -> tuple[int, ...]:
-        """Sizes of the model's tensors in a row, for smoothing each on its own."""
+        """Numbers of elements of the model's tensors, in the order in which they are flattened.
+
+        As `blocks` of `LaplacianSmoothing`, they make it smooth each tensor separately.
+        """
 
     @property
     def dim(self) -> int:
@@ -73,10 +80,10 @@ class DenseProblem(PartitionedProblem, ABC):
 
     @abstractmethod
     def objective(self, params: FloatArray, batches: Batches) -> Numbers:
-        """Each row's objective on its batch, shape (rows,)."""
+        """Return the objective of each row's model on its batch, shape (rows,)."""
 
     def class_objectives(self, params: FloatArray, batches: Batches) -> Numbers:
-        """Objectives of each row's only model on its batch, shape (rows, 1)."""
+        """Return the objective of each row's model on its batch, shape (rows, 1)."""
         return self.objective(params, batches)[:, np.newaxis]
 
     def gradient_sum(
@@ -87,25 +94,27 @@ class DenseProblem(PartitionedProblem, ABC):
         clipping_norm: float | None,
         norm: Norm = "l2",
     ) -> Numbers:
-        """Sum of the gradients of each row's records at its own parameters, each clipped.
+        """Return the sum of each row's clipped record gradients, without weight decay.
 
-        A record whose gradient is NaN or infinite counts as 0. A record's part of the sum depends
-        on no other record, up to the last bits of float64, and is no longer than `clipping_norm`.
+        A record whose gradient is NaN or infinite adds 0. The norm of a record's summand is at most
+        `clipping_norm`, and it depends on no other record, up to the rounding of float64.
 
         Parameters
         ----------
         params
-            Shape (rows, dim).
+            Parameters of each row's model, shape (rows, dim).
         batches
-            Records of each row: ``(indptr, indices)``, possibly none, or an array (rows, batch).
+            Record indices of each row: an array of shape (rows, batch size), or ``(indptr,
+            indices)``, where a row may have no records.
         clipping_norm
-            Largest norm of the gradient of a record's loss, without weight decay; None for any.
+            Largest norm of the gradient of a record's loss; None for no clipping.
         norm
-            Which norm is clipped.
+            Norm that is clipped: ``"l2"`` or ``"l1"``.
 
         Returns
         -------
-        Shape (rows, dim), float64: a record moves it by no more than its own part, to about 1e-12.
+        Shape (rows, dim), float64. Removing a record moves it by its summand, up to a relative
+        rounding of about 1e-12.
 
         Raises
         ------
@@ -114,21 +123,21 @@ class DenseProblem(PartitionedProblem, ABC):
         """
         bound = np.inf if clipping_norm is None else positive("clipping_norm", clipping_norm)
         one_of("norm", norm, NORMS)
-        bound_before_rounding = bound * (1 - _ROUNDING)
+        bound_before_rounding = bound * (1 - _ROUNDING)  # float32 may exceed it by as much
         params = np.asarray(params, np.float32)
         sums = np.zeros((len(params), self.dim))
         for micro in microbatches(
             as_ragged(batches), size=self.records_at_once, at_once=self.nodes_at_once
         ):
             micro_sums = self._clipped_sums(params, micro, bound_before_rounding, norm)
-            # owners ascend: the microbatches of a row are neighbours, and add up to its sum
+            # Owners ascend: the microbatches of a row follow each other, and are summed here.
             first_of_owner = np.flatnonzero(np.diff(micro.owners, prepend=-1))
             owners = micro.owners[first_of_owner]
             sums[owners] += np.add.reduceat(micro_sums, first_of_owner, axis=0)
         return sums
 
     def clipped_sums(self, params: FloatArray, batches: Batches, clipping_norm: float) -> Sensitive:
-        """Sum of each row's record gradients, each clipped in L2 norm: see `gradient_sum`."""
+        """Return the sum of each row's record gradients, clipped in L2 norm: see `gradient_sum`."""
         return Sensitive(self.gradient_sum(params, batches, clipping_norm=clipping_norm))
 
     @abstractmethod
@@ -137,7 +146,7 @@ class DenseProblem(PartitionedProblem, ABC):
     ) -> Numbers:
         """Return the sum of each microbatch's clipped gradients, shape (microbatches, dim).
 
-        Each gradient is one of float32, and they are added up as if in float64.
+        Gradients are float32, and are summed with the accuracy of float64.
         """
 
     def gradient(
@@ -148,9 +157,10 @@ class DenseProblem(PartitionedProblem, ABC):
         clipping_norm: float | None = None,
         norm: Norm = "l2",
     ) -> FloatArray:
-        """Gradient of each row's objective on its batch, at its own parameters.
+        """Return the gradient of each row's objective on its batch: mean plus weight decay.
 
-        That is the mean of `gradient_sum`, 0 for no records, plus weight decay.
+        The mean is `gradient_sum` over the number of records of the row, or 0 without records. The
+        parameters are those of `gradient_sum`.
 
         Returns
         -------
@@ -168,7 +178,9 @@ class DenseProblem(PartitionedProblem, ABC):
         norm: Norm = "l2",
         radius: float | None = None,
     ) -> FloatArray:
-        """Parameters after a step against `gradient`, projected onto the ball of `radius` if any.
+        """Return each row's parameters after a step against `gradient`.
+
+        With a `radius`, they are projected onto the L2 ball of this radius around 0.
 
         Returns
         -------
@@ -203,21 +215,22 @@ class DenseProblem(PartitionedProblem, ABC):
         return np.asarray(dataset.features, np.float32).reshape(-1, *self._shape)
 
     def _required_test(self) -> Dataset:
-        """Return the test records; fail if there are none."""
+        """Return the test records; raise a ValueError if there are none."""
         if self.test is None:
             fail("test", "records to measure the accuracy on", None)
         return self.test
 
 
 class Microbatches(NamedTuple):
-    """Parts of batches, each of at most `size` records of one row.
+    """Microbatches: parts of rows' batches, all padded to one size.
 
     Attributes
     ----------
     owners
-        The row of each microbatch, ascending, shape (microbatches,).
+        Row of each microbatch, ascending, shape (microbatches,).
     indices
-        Its records, shape (microbatches, size); padding repeats its first record.
+        Record indices of each microbatch, shape (microbatches, size). Padding repeats its first
+        record.
     used
         True for records, False for padding, shape (microbatches, size).
     """
@@ -228,19 +241,20 @@ class Microbatches(NamedTuple):
 
 
 def microbatches(batches: Ragged, *, size: int, at_once: int) -> Iterator[Microbatches]:
-    """Yield all rows' batches in microbatches of at most `size` records.
+    """Yield the batches of all rows as microbatches of at most `size` records.
 
-    A row of fewer records has one microbatch, padded to a power of 2: how a row's records are added
-    up depends on no other row, and few shapes are compiled. Rows without records have none.
+    A row with fewer records has one microbatch, padded to a power of 2, so that only a few shapes
+    are compiled. The grouping of a row's records depends on no other row. Rows without records have
+    no microbatch.
 
     Parameters
     ----------
     batches
-        The records of each row.
+        Records of each row, as ``(indptr, indices)``.
     size
-        Most records of a microbatch.
+        Largest number of records of a microbatch.
     at_once
-        Most microbatches of what is yielded at once.
+        Largest number of microbatches that are yielded together.
     """
     indptr, records = batches
     lengths = np.diff(indptr)
@@ -263,7 +277,7 @@ def microbatches(batches: Ragged, *, size: int, at_once: int) -> Iterator[Microb
 
 
 def as_ragged(batches: Batches) -> Ragged:
-    """Return batches as rows of different lengths."""
+    """Return batches in the form ``(indptr, indices)``."""
     if isinstance(batches, tuple):
         return batches
     return np.arange(len(batches) + 1) * batches.shape[1], batches.reshape(-1)

@@ -1,6 +1,7 @@
-"""The best fixed predictor in hindsight, with a proof of how good it is.
+"""Best fixed predictor in hindsight, with a proved bound on its distance from the optimum.
 
-Regret compares a learner with the one predictor that would have done best on all records,
+The regret of an online learner is its total loss minus the total loss of the best fixed model w on
+all records, the minimizer of
 
     F(w) = mean_r loss(w, x_r, y_r) + (lambda / 2) |w|^2    over |w| <= R.
 """
@@ -32,32 +33,33 @@ A smoothed loss is at most ``width / 2`` below the loss. So the last one, 1e-8, 
 """
 
 LEAST_RADIUS = 1e-30
-"""Least radius of a ball: `clip_rows` projects onto no smaller one."""
+"""Smallest radius of a ball, the smallest that `clip_rows` projects onto."""
 
 _LEAST_RATIO = 1e-300
-"""Smaller ratios count as this where their logarithm is taken."""
+"""Smallest ratio whose logarithm is taken; smaller ratios are replaced by it."""
 
 _MOST_MULTIPLIERS = 60
-"""Most multipliers that are tried for each width of a kink."""
+"""Largest number of multipliers mu that are tried for each width of a kink."""
 
 
 class NotReached(RuntimeError):  # noqa: N818
-    """The solver stopped before its tolerance."""
+    """Error of `best_fixed_predictor`, whose solver did not reach the tolerance."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BestPredictor:
-    """A predictor that is nearly the best in its ball.
+    """Result of `best_fixed_predictor`: a model whose objective is nearly the smallest in its ball.
 
     Attributes
     ----------
     parameters
-        Shape (dim,), norm of at most the radius.
+        The model, shape (dim,), with an L2 norm of at most the radius.
     value
-        Mean loss over the records, plus the regularizer, at `parameters`. The sum over the records
-        that regret needs is this times their number.
+        Objective at `parameters`: mean loss over the records, plus the regularizer. Regret needs
+        this number times the number of records.
     gap
-        The smallest value in the ball is at least ``value - gap``.
+        Proved bound on the distance from the optimum: the smallest objective in the ball is at
+        least ``value - gap``.
     """
 
     parameters: Vector
@@ -77,27 +79,28 @@ def best_fixed_predictor(
     Parameters
     ----------
     problem
-        Its loss, training records and regularization.
+        Problem with the loss, the training records and the regularization.
     records
-        Indices of training records, shape (count,); None for those of all nodes.
+        Indices of training records, shape (count,); None for the records of all nodes.
     radius
-        Radius R of the ball. None for no bound, which needs a positive regularization.
+        L2 radius R of the ball around 0. None for no ball, which requires a positive
+        regularization.
     tolerance
-        Largest gap to accept, in units of the mean loss.
+        Largest accepted gap, in the unit of the mean loss.
 
     Returns
     -------
-    Parameters in float64, their value, and the gap.
+    The parameters in float64, their objective, and the gap.
 
     Raises
     ------
     ValueError
-        If `records` or `tolerance` do not fit, or neither radius nor regularization bounds the
-        parameters.
+        If `records` or `tolerance` is out of its range, or neither a radius nor regularization
+        bounds the parameters.
     NotReached
-        A `RuntimeError`, if the solver does not reach the tolerance, as may happen without
-        regularization on a ball far larger than the minimizer's norm; the message gives the gap
-        reached.
+        If the solver does not reach the tolerance (a `RuntimeError`). This may happen without
+        regularization on a ball far larger than the minimizer's norm. The message states the gap
+        that was reached.
 
     Notes
     -----
@@ -105,14 +108,14 @@ def best_fixed_predictor(
     ``mu`` with ``|w_mu| = R`` from false position. A loss with a kink is replaced by smooth
     functions below it, whose kink is smoothed over a shrinking width.
 
-    The gap is proved, whatever the solver does. With ``f <= F`` the smooth function and ``c`` the
-    gradient of its losses at ``w``, convexity gives, for every ``u`` in the ball,
+    The gap is a proved bound, even if the solver fails. Let ``f <= F`` be the smooth function, and
+    ``c`` the gradient of its losses at ``w``. By convexity, for every ``u`` in the ball,
 
         F(u) >= f(u) >= f(w) + <c, u - w> + (lambda / 2) (|u|^2 - |w|^2),
 
     and the smallest value of the right-hand side on the ball has a closed form. No loss is
-    negative, so 0 is a lower bound too. Without a radius the ball is ``|w|^2 <= 2 F(0) / lambda``:
-    no point outside is better than 0.
+    negative, so 0 is a lower bound, too. Without a radius the ball is ``|w|^2 <= 2 F(0) / lambda``:
+    every point outside has a larger objective than the point 0.
     """
     instance("problem", problem, "a LinearProblem", LinearProblem)
     tolerance = positive("tolerance", tolerance)
@@ -134,7 +137,7 @@ def _blas() -> ThreadpoolController:
 
 
 class _Goal:
-    """The function to minimize, on float64 copies of its records, and the ball."""
+    """Objective F on float64 copies of the records, and the ball on which it is minimized."""
 
     def __init__(
         self, problem: LinearProblem, records: npt.ArrayLike | None, radius: float | None
@@ -153,7 +156,7 @@ class _Goal:
         self.radius = self._checked_radius(radius)
 
     def _checked_radius(self, radius: float | None) -> float:
-        """Return R; without one, that of the ball beyond which no point is better than 0."""
+        """Return R; without one, the radius beyond which every point is worse than 0."""
         if radius is not None:
             checked = positive("radius", radius)
             if checked < LEAST_RADIUS:
@@ -217,7 +220,10 @@ class _Goal:
 
 
 class _Search:
-    """Follows the minimizers ``w_mu`` to the surface of the ball, or to a small multiplier."""
+    """Search for the multiplier mu at which the minimizer ``w_mu`` is on the surface of the ball.
+
+    If the minimizer of F is inside the ball, mu decreases until ``mu |w|^2 / 2`` is negligible.
+    """
 
     def __init__(self, goal: _Goal, tolerance: float) -> None:
         self.goal = goal
@@ -234,14 +240,14 @@ class _Search:
         return math.log(max(float(np.linalg.norm(vector)) / self.goal.radius, _LEAST_RATIO))
 
     def advance(self, width: float) -> None:
-        """Search with the given smooth function from where the last one ended.
+        """Search with the kink smoothed over `width`, from the last model and multiplier on.
 
-        The multiplier mu rises or falls by factors of 10 until one ``w_mu`` is in the ball and one
-        beyond it. From then on false position interpolates ``log |w_mu| / R``, in log mu, and stays
-        a tenth of the bracket away from its ends.
+        The multiplier mu is changed by factors of 10, until one ``w_mu`` is in the ball and another
+        is outside. False position then interpolates ``log |w_mu| / R`` in log mu, at least a tenth
+        of the bracket away from its ends.
         """
         inside = None  # (log mu, log |w_mu| / R) of the last w_mu in the ball
-        outside = None  # and of the last one beyond it
+        outside = None  # (log mu, log |w_mu| / R) of the last w_mu outside the ball
         # mu |w|^2 / 2 is then at most a twentieth of the tolerance in the ball
         least_log_mu = math.log(self.tolerance) - math.log(10) - 2 * math.log(self.goal.radius)
         for _ in range(_MOST_MULTIPLIERS):
@@ -267,10 +273,10 @@ class _Search:
             self.log_mu = outside_log_mu + share * (inside_log_mu - outside_log_mu)
 
     def _solved(self, width: float) -> bool:
-        """Move to ``w_mu``, and return True if this width has nothing more to gain.
+        """Move to ``w_mu``, and return True if the search at this width is over.
 
-        Then the gap is within the tolerance, or all but half of the tolerance is due to the
-        smoothing of the kink: the smooth function itself is nearly minimized.
+        It is over if the gap is within the tolerance, or if the smooth function is minimized up to
+        half of the tolerance: the rest of the gap is due to the smoothing of the kink.
         """
         self.w = self._minimizer(width)
         projected: Vector = kernels.clip_rows(self.w, self.goal.radius).astype(np.float64)

@@ -1,4 +1,7 @@
-"""Any JAX model on records that are divided among nodes; needs the extra ``jax``."""
+"""Learning problems with any JAX model, on records that are divided among nodes.
+
+The module needs the extra ``jax``. A *row* is one node's model, as a flat vector of parameters.
+"""
 
 from __future__ import annotations
 
@@ -27,54 +30,59 @@ from dpmesh.problems.dense import DenseProblem, Microbatches, as_ragged
 from dpmesh.tables.models import Outline
 
 Params = Any
-"""A pytree of arrays: what a model's functions take."""
+"""Parameters of a model: a pytree of JAX arrays."""
 
 TESTS_AT_ONCE = 32
-"""Few enough for a processor's cache: image patches take many times the image's memory."""
+"""Number of test records that are scored at once.
+
+It is so small that a batch fits into a processor's cache: the patches of a convolution need many
+times the image's memory."""
 
 _BLOCK = 64
-"""Terms of a sum that are added up at once."""
+"""Number of terms in a partial sum."""
 
 
 @dataclass(frozen=True, eq=False)
 class JaxProblem(DenseProblem):
-    """A model as pure functions, the records of each node, and test records.
+    """Learning problem with a JAX model, given as pure functions of its parameters.
 
-    Parameters of nodes are rows of one float32 array: the model's pytree, raveled in the order of
-    `jax.flatten_util.ravel_pytree`. A stack of nodes trains in one vectorized, compiled call.
+    The parameters of all nodes are the rows of one float32 array: the model's pytree, flattened by
+    `jax.flatten_util.ravel_pytree`. Several nodes train in one vectorized, compiled call.
 
     Parameters
     ----------
     train
-        All records to learn from; dense features.
+        Training records of all nodes together, with dense features.
     partition
-        Which of them each node has, as for a `LinearProblem`.
+        Indices in `train` of each node's records, as for a `LinearProblem`.
     start
-        ``start(key)`` makes the first parameters, a pytree, from a JAX key.
+        Function ``start(key)`` that returns the initial parameters, a pytree, from a JAX key.
     loss
-        ``loss(params, features, label)``, a number for one record.
+        Function ``loss(params, features, label)`` that returns the loss of one record, a number.
     scores
-        ``scores(params, features)``, a number for each class; needed by `accuracy`.
+        Function ``scores(params, features)`` that returns the scores of one record, shape
+        (classes,). None if `accuracy` is not needed.
     test
-        Records for `accuracy`.
+        Test records for `accuracy`; None for none.
     record_shape
-        Shape of a record's features for the model, such as (28, 28, 1); a vector by default.
+        Shape of a record's features for the model, such as (28, 28, 1); by default a vector.
     regularization
-        Factor of ``|w|^2 / 2`` in each node's objective: weight decay.
+        Factor lambda of the regularizer ``lambda |w|^2 / 2`` in each node's objective (weight
+        decay), at least 0.
     nodes_at_once
-        How many nodes are vectorized together, which bounds the memory. Such groups train on
-        several threads at once. For convolutions on a CPU, 1 is fastest.
+        Number of nodes that are vectorized together, which bounds the memory. Several such groups
+        train at once, on several threads. For convolutions on a CPU, 1 is fastest.
     records_at_once
-        How many records' gradients a node holds at once when each is clipped.
+        Number of records of a node whose gradients are in memory at once, for clipping.
     outline
-        What the model stands for, so that a run gives a `dpmesh.tables.models.Model` that reads
-        tables.
+        Meaning of features and labels, so that a run returns a `dpmesh.tables.models.Model` that
+        reads tables; None for none.
 
     Raises
     ------
     ValueError
-        If an argument does not fit, or a function returns something of the wrong shape. What a
-        function itself raises for the first record's shapes is passed on.
+        If an argument is invalid, or a function returns an array of the wrong shape. An error that
+        a function raises is passed on.
 
     Examples
     --------
@@ -105,31 +113,38 @@ class JaxProblem(DenseProblem):
             expected = "a function of a JAX key that returns parameters"
             fail("start", expected, reprlib.repr(self.start))
         x = np.asarray(self.train.features[:1], np.float32).reshape(self._shape)
-        _gives("loss", "a number", 0, self.loss, self._shapes, x, self.train.labels[0])
+        _check_result("loss", "a number", 0, self.loss, self._shapes, x, self.train.labels[0])
         if self.scores is not None:
-            _gives("scores", "a number for each class", 1, self.scores, self._shapes, x)
+            _check_result("scores", "a number for each class", 1, self.scores, self._shapes, x)
 
     @property
     def classifies(self) -> bool:
-        """True if there are records to test on and scores to classify them by."""
+        """True if there are test records and `scores`, as `accuracy` needs."""
         return self.test is not None and self.scores is not None
 
     @cached_property
     def blocks(self) -> tuple[int, ...]:
-        """Sizes of the model's tensors in their order, for smoothing each on its own."""
+        """Number of elements of each tensor, in the order in which the tensors are flattened.
+
+        As `blocks` of `LaplacianSmoothing`, they make it smooth each tensor separately.
+        """
         return tuple(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self._shapes))
 
     def flattening(self, axes: Mapping[int, tuple[int, ...]]) -> Indices:
-        """Return an order of a row's elements in which each tensor's axes are permuted.
+        """Return a permutation of the parameters that permutes the axes of each tensor.
 
         Use it as ``Reordered(LaplacianSmoothing(1.0, blocks=problem.blocks), order)``.
 
         Parameters
         ----------
         axes
-            For tensors with that number of axes, the axes from the slowest to the fastest:
-            ``{4: (3, 2, 0, 1)}`` lays a convolution's kernels out by output channel, input channel,
-            row and column. The others keep their order.
+            New order of the axes, from the slowest to the fastest, by the number of a tensor's
+            axes. ``{4: (3, 2, 0, 1)}`` orders the kernels of convolutions by output channel, input
+            channel, row and column. Tensors with another number of axes keep their order.
+
+        Returns
+        -------
+        Indices of parameters in the new order, shape (dim,).
 
         Raises
         ------
@@ -149,18 +164,23 @@ class JaxProblem(DenseProblem):
         return np.concatenate(pieces)
 
     def initial(self, key: Key) -> FloatArray:
-        """Parameters of one model to start from, shape (1, dim)."""
+        """Return initial parameters of one model from `start`, shape (1, dim), float32."""
         seed = int(generator(key, Purpose.INIT).integers(2**31))
         flat, _ = ravel_pytree(self.start(jax.random.key(seed)))
         return np.array(flat, dtype=np.float32)[np.newaxis]
 
     def model(self, params: FloatArray) -> Params:
-        """Return these parameters as the model's pytree: shape (dim,), as ``run.released[0]`` has.
+        """Return parameters as the model's pytree.
+
+        Parameters
+        ----------
+        params
+            Parameters of one model, shape (dim,), such as ``run.released[0]``.
 
         Raises
         ------
         ValueError
-            If their number is not that of the model's parameters.
+            If the number of parameters is not `dim`.
         """
         if np.shape(params) != (self.dim,):
             fail("params", f"shape ({self.dim},)", f"shape {np.shape(params)}")
@@ -176,23 +196,26 @@ class JaxProblem(DenseProblem):
         proximal: float = 0.0,
         correction: FloatArray | None = None,
     ) -> FloatArray:
-        """Train many nodes from one model within a ball around it.
+        """Train nodes from one common model by local gradient steps, and return their updates.
 
-        With the gradient g of a node's objective on a batch a step is
-        ``w <- start + clip(w - step_size g(w) - start, radius)``, the clip in L2.
+        Let g be the gradient of a node's objective on its next batch. One step is
+        ``w <- start + clip(w - step_size g(w) - start, radius)``, with a clip in L2 norm.
 
         Parameters
         ----------
         start
             The common model, shape (1, dim).
         walks
-            The batches of each node in the order of its steps.
-        step_size, radius
-            Of all steps and nodes.
+            Batches of each node, in the order of its local steps.
+        step_size
+            Learning rate of all steps.
+        radius
+            Largest L2 distance of a model from `start`.
         proximal
             Factor mu of ``mu / 2 |w - start|^2`` in the objective (FedProx).
         correction
-            Added to each node's gradients, shape (nodes, dim) (SCAFFOLD); None for 0.
+            Vectors that are added to each node's gradients, shape (nodes, dim) (SCAFFOLD); None
+            for none.
 
         Returns
         -------
@@ -201,7 +224,7 @@ class JaxProblem(DenseProblem):
         steps = np.diff(walks.steps)
         updates = np.zeros((len(steps), self.dim), np.float32)
         sizes = np.array([step_size, radius, proximal], np.float32)
-        # Nodes that are vectorized together take about equally many steps.
+        # Group nodes with similar numbers of steps: a group takes as long as its longest walk.
         by_steps = np.argsort(steps, kind="stable")
         active = by_steps[np.count_nonzero(steps == 0) :]
         groups = [
@@ -221,7 +244,7 @@ class JaxProblem(DenseProblem):
         return updates
 
     def objective(self, params: FloatArray, batches: Batches) -> Numbers:
-        """Each row's objective on its batch, shape (rows,)."""
+        """Return the objective of each row's model on its batch, shape (rows,)."""
         values = np.empty(len(params))
         for chunk, indices, weights in self._chunks(as_ragged(batches)):
             batch = indices, weights, *self._on_device
@@ -230,12 +253,21 @@ class JaxProblem(DenseProblem):
         return values
 
     def accuracy(self, params: FloatArray) -> Numbers:
-        """Fraction of the test records that each row of parameters classifies correctly.
+        """Return the fraction of test records that each model classifies correctly.
+
+        Parameters
+        ----------
+        params
+            Parameters of each model, shape (rows, dim).
+
+        Returns
+        -------
+        Accuracies from 0 to 1, shape (rows,).
 
         Raises
         ------
         ValueError
-            If there are no test records, or no scores.
+            If there are no test records, or no `scores`.
         """
         test = self._required_test()
         if self.scores is None:
@@ -251,19 +283,22 @@ class JaxProblem(DenseProblem):
 
     @cached_property
     def _shapes(self) -> Params:
-        """The model's pytree, with the shapes of its arrays in their place."""
+        """The model's pytree, with shapes and dtypes in place of arrays."""
         return jax.eval_shape(self.start, jax.random.key(0))
 
     @cached_property
     def _on_device(self) -> tuple[Array, Array]:
+        """Features and labels of the training records, as JAX arrays."""
         return jnp.asarray(self._shaped(self.train)), jnp.asarray(self.train.labels)
 
     @cached_property
     def _unravel(self) -> Callable[[Array], Params]:
+        """Function that returns the pytree of a row of parameters."""
         return ravel_pytree(self.start(jax.random.key(0)))[1]
 
     @cached_property
     def _row_objective(self) -> Callable[..., Array]:
+        """Function that returns the objective of one row on its weighted records."""
         unravel = self._unravel
         loss = jax.vmap(self.loss, (None, 0, 0))
 
@@ -276,6 +311,7 @@ class JaxProblem(DenseProblem):
 
     @cached_property
     def _objectives(self) -> Callable[..., Array]:
+        """Compiled `_row_objective` of several rows."""
         return jax.jit(jax.vmap(self._row_objective, (0, 0, 0, None, None)))
 
     def _clipped_sums(
@@ -294,9 +330,9 @@ class JaxProblem(DenseProblem):
 
     @cached_property
     def _compiled_sums(self) -> Mapping[Norm, Callable[..., tuple[Array, Array]]]:
-        """Compiled functions of microbatches, by the norm that they clip.
+        """Compiled functions that sum the clipped gradients of microbatches, by the clipped norm.
 
-        They return clipped sums and what rounding took from them (see `_exact_sum`), both of shape
+        They return the sums and their rounding errors (see `_exact_sum`), both of shape
         (nodes_at_once, dim).
         """
         unravel = self._unravel
@@ -338,7 +374,7 @@ class JaxProblem(DenseProblem):
 
     @cached_property
     def _training(self) -> Callable[..., Array]:
-        """Compiled training of `nodes_at_once` nodes, see `local_training`."""
+        """Compiled local training of `nodes_at_once` nodes: see `local_training`."""
         gradients = jax.vmap(jax.grad(self._row_objective), (0, 0, 0, None, None))
 
         def train(
@@ -367,13 +403,13 @@ class JaxProblem(DenseProblem):
         return jax.jit(train)
 
     def _padded_steps(self, walks: Walks, nodes: Indices) -> tuple[Indices, Indices, FloatArray]:
-        """Return the walks of some nodes as arrays, padded so that few shapes are compiled.
+        """Return the walks of some nodes as arrays, padded so that only a few shapes are compiled.
 
         Returns
         -------
-        The number of steps of each node, shape (nodes_at_once,); the records of its batches, and
-        their weights (1, and 0 for padding), both of shape (steps, nodes_at_once, batch). The steps
-        are padded to a power of 2.
+        The number of steps of each node, shape (nodes_at_once,); record indices of all batches, and
+        weights (1, or 0 for padding), both of shape (steps, nodes_at_once, batch size). The number
+        of steps is padded to a power of 2.
         """
         all_batches = np.arange(walks.steps[-1])
         indptr, batches = rows((walks.steps, all_batches), nodes)  # each node's batches
@@ -391,20 +427,21 @@ class JaxProblem(DenseProblem):
 
     @cached_property
     def _guesses(self) -> Callable[..., Array]:
+        """Compiled function that returns the predicted classes of records."""
         assert self.scores is not None
         unravel = self._unravel
         scores = jax.vmap(self.scores, (None, 0))
         return jax.jit(lambda row, x: scores(unravel(row), x).argmax(axis=1))
 
     def _chunks(self, batches: Ragged) -> Iterator[tuple[slice, Indices, FloatArray]]:
-        """Yield some rows with their batches as rectangles."""
+        """Yield slices of `nodes_at_once` rows, their batches as padded arrays, and weights."""
         indices, weights = rectangle(batches)
         for first in range(0, len(indices), self.nodes_at_once):
             chunk = slice(first, first + self.nodes_at_once)
             yield chunk, self._padded(indices[chunk]), self._padded(weights[chunk])
 
     def _padded(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the array with rows of 0 up to `nodes_at_once`: one compiled shape for all."""
+        """Return the array padded with 0 to `nodes_at_once` rows, for one compiled shape."""
         missing = np.zeros((self.nodes_at_once - len(array), *array.shape[1:]), array.dtype)
         return np.concatenate([array, missing])
 
@@ -412,7 +449,7 @@ class JaxProblem(DenseProblem):
 def _norms(gradients: Array, norm: Norm) -> Array:
     """Return the norm of each row, shape (rows,), in float32.
 
-    Blocks of 64 are added up, then their sums: rounding grows with the logarithm of the dimension.
+    Sums are computed in blocks of blocks, so that rounding grows with the logarithm of `dim` only.
     """
     if norm == "l1":
         return _sums_in_blocks(jnp.abs(gradients))
@@ -431,15 +468,16 @@ def _sums_in_blocks(terms: Array) -> Array:
 
 
 def _exact_sum(rows: Array) -> tuple[Array, Array]:
-    """Return the sum of rows, and the sum of what rounding took from it: together as in float64.
+    """Return the sum of rows and the sum of its rounding errors, each of shape (dim,).
 
-    Knuth's two-sum gives the error of each addition exactly.
+    Both together have about the accuracy of float64. Knuth's two-sum gives the rounding error of
+    each addition exactly.
     """
 
     def add(so_far: tuple[Array, Array], row: Array) -> tuple[tuple[Array, Array], None]:
         total, lost = so_far
         new_total = total + row
-        added = new_total - total  # what the row added, after rounding
+        added = new_total - total  # the summand after rounding
         error = (total - (new_total - added)) + (row - added)
         return (new_total, lost + error), None
 
@@ -449,10 +487,10 @@ def _exact_sum(rows: Array) -> tuple[Array, Array]:
     return sums
 
 
-def _gives(
+def _check_result(
     name: str, expected: str, axes: int, function: Callable[..., Any], *arguments: Any
 ) -> None:
-    """Fail unless a model's function of one record returns an array with `axes` axes."""
+    """Raise a ValueError unless a model's function returns one array with `axes` axes."""
     shapes = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(function, *arguments))]
     if [len(shape) for shape in shapes] != [axes]:
         got = " and ".join(f"shape {shape}" for shape in shapes) or "nothing"
@@ -460,6 +498,9 @@ def _gives(
 
 
 def _on_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """Do the work on each item in threads; JAX releases Python's lock while it computes."""
+    """Return the results of `work` on each item, on several threads.
+
+    JAX releases Python's interpreter lock while it computes.
+    """
     with ThreadPoolExecutor(kernels.get_threads()) as pool:
         return list(pool.map(work, items))

@@ -1,4 +1,4 @@
-"""Linear models on records that are divided among nodes."""
+"""Linear classification and regression on records that are divided among nodes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from dpmesh.tables.kinds import Count
 from dpmesh.tables.models import Model, Outline
 
 _AT_ONCE = 1 << 12
-"""Records of a block of `LinearProblem.vectors`."""
+"""Number of records in a block of features, which bounds the memory."""
 
 SLACK = 1e-6
-"""Relative excess of a norm that is attributed to rounding."""
+"""Largest relative excess of a norm over `feature_norm` that counts as rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +50,9 @@ class LinearProblem(PartitionedProblem):
     train
         Training records of all nodes together.
     partition
-        Row numbers in `train` of each node's records, one integer array per node: disjoint, none
-        empty, in the order in which the records arrive. `dpmesh.data.iid` makes one.
+        Indices in `train` of each node's records: one integer array per node, in the order in which
+        the records arrive. The arrays are disjoint and not empty. `dpmesh.data.iid` and other
+        functions of `dpmesh.data` make partitions.
     loss
         Loss of a record: ``"logistic"`` or ``"hinge"`` for labels -1 and +1; ``"softmax"`` for
         labels 0 to ``classes - 1``; ``"squared"``, ``"absolute"`` or ``"huber"`` for real targets;
@@ -247,7 +248,7 @@ class LinearProblem(PartitionedProblem):
     def record_losses(self, params: npt.ArrayLike, batches: Batches) -> Numbers:
         """Return the loss of each record of each node's batch, at the node's parameters.
 
-        The shape is (nodes, batch size), or that of the indices of batches of different lengths.
+        The shape is (nodes, batch size), or (sum of lengths,) for batches of different lengths.
         """
         return self._linear.record_losses(params, batches)
 
@@ -265,7 +266,7 @@ class LinearProblem(PartitionedProblem):
         ----------
         params
             Parameters of each model, shape (models, dim). They are rounded to the type of the
-            features: long runs may hold float64 models of float32 features.
+            features, since a run may have float64 models of float32 features.
 
         Returns
         -------
@@ -289,6 +290,7 @@ class LinearProblem(PartitionedProblem):
 
     @cached_property
     def _tested(self) -> LinearModel:
+        """Kernel of the test records."""
         assert self.test is not None
         return self._model_of(self.test)
 
@@ -309,12 +311,13 @@ class LinearProblem(PartitionedProblem):
         return self.outline.model(params)
 
     def vectors(self, node: int) -> Iterator[Sensitive]:
-        """Return the features of a node's records in blocks of shape (records, dim), float64."""
+        """Yield the features of a node's records in blocks of shape (records, dim), float64."""
         members = self.partition[node]
         for first in range(0, len(members), _AT_ONCE):
-            rows: Any = self.train.features[members[first : first + _AT_ONCE]]
-            dense = rows.toarray() if sparse.issparse(rows) else rows
-            yield Sensitive(np.asarray(dense, np.float64))
+            features: Any = self.train.features[members[first : first + _AT_ONCE]]
+            if sparse.issparse(features):
+                features = features.toarray()
+            yield Sensitive(np.asarray(features, np.float64))
 
     def centred(self, centre: FloatArray) -> LinearProblem:
         """Return the problem with a centre subtracted from each record, rescaled to norm 1.
@@ -344,11 +347,11 @@ class LinearProblem(PartitionedProblem):
         columns = self.outline.columns
         if columns.centre is not None:
             fail("problem", "records that are not centred", "records less a centre")
-        if self.memory is not None and cached is not None:  # `memory` has those of another centre
+        if self.memory is not None and cached is not None:  # `memory` was overwritten
             raise RuntimeError(
                 "the features of this problem were replaced by others, less a centre"
             )
-        self.__dict__.pop("_centred", None)  # frees the features of another centre
+        self.__dict__.pop("_centred", None)  # frees the memory of an earlier centred problem
         if self.memory is None:
             features = centred(np.asarray(self.train.features), centre)
         else:
@@ -366,20 +369,20 @@ class LinearProblem(PartitionedProblem):
             ),
             memory=None,
         )
-        problem.__dict__["_part"] = self._part  # the same nodes of the same whole problem
+        problem.__dict__["_part"] = self._part  # `members` and `all_records` stay the same
         self.__dict__["_centred"] = centre_bytes, problem
         return problem
 
     def centred_blank(self) -> LinearProblem:
-        """Return a problem of the shape of `centred`, whose features are all 0.
+        """Return a problem with the shapes of `centred` and features of 0.
 
         `FirstStage` makes initial models with it, before the centre is known.
         """
         assert self.outline is not None
-        dim = self.train.dim + 1
+        features = self.train.dim + 1
 
         def blank(data: Dataset) -> Dataset:
-            return replace(data, features=np.zeros((data.records, dim), data.features.dtype))
+            return replace(data, features=np.zeros((data.records, features), data.features.dtype))
 
         columns = self.outline.columns.with_centre(np.zeros(self.train.dim))
         problem = replace(
@@ -394,11 +397,16 @@ class LinearProblem(PartitionedProblem):
         return problem
 
     def split_centre(self, params: FloatArray) -> tuple[LinearProblem, FloatArray]:
-        """Split a model's parameters into weights and centre; return the problem and the weights.
+        """Return the problem that a model's weights refer to, and the weights.
 
-        Parameters of a `FirstStage` end with the centre that was subtracted from all records. The
-        returned problem is then that of the centred records. Other parameters are all weights, of
-        this problem.
+        Released parameters of a `FirstStage` (private centering) end with the centre. For these,
+        the problem is the one with centred records, and the centre is cut off. For other parameters
+        the result is this problem and the parameters unchanged.
+
+        Parameters
+        ----------
+        params
+            Parameters of one model, shape (dim,) or longer.
         """
         if not self._holds_centre(params):
             return self, params
@@ -411,8 +419,7 @@ class LinearProblem(PartitionedProblem):
         Parameters
         ----------
         params
-            Parameters of one model, shape (dim,); those of `FirstStage` end with the centre that
-            was subtracted from all records.
+            Parameters of one model, shape (dim,); for a `FirstStage`, the centre follows them.
 
         Raises
         ------
@@ -438,10 +445,10 @@ class LinearProblem(PartitionedProblem):
     def _holds_centre(self, params: FloatArray) -> bool:
         """Return True if models end with a centre, or with a centre and its axes.
 
-        Such models have one more feature than this problem, the constant.
+        Their length tells. Such models have one more feature than this problem, the constant.
         """
-        beyond_weights = params.shape[-1] - self._centred_dim
-        return beyond_weights in (self.train.dim, (1 + AXES) * self.train.dim)
+        centre_length = params.shape[-1] - self._centred_dim
+        return centre_length in (self.train.dim, (1 + AXES) * self.train.dim)
 
     @property
     def _centred_dim(self) -> int:
@@ -487,10 +494,11 @@ class LinearProblem(PartitionedProblem):
         return self._constants(self.classes if self.models == 1 else None, radius)
 
     def _constants(self, classes: int | None, radius: float | None) -> Constants:
+        """Return the constants of models of this problem with this number of classes."""
         if self.feature_norm is None:
             fail("feature_norm", "a public bound on the norm of a record", None)
         loss = self.loss
-        if loss == "multilabel" and classes is None:  # one of the models: that of one label
+        if loss == "multilabel" and classes is None:  # the model of one label
             loss = "logistic"
         return linear_constants(
             loss,
@@ -502,16 +510,17 @@ class LinearProblem(PartitionedProblem):
         )
 
     def _model_of(self, data: Dataset) -> LinearModel:
-        """Return the kernel of training or test records, weighted by the shares of classes."""
+        """Return the kernel of training or test records, with the outline's weights of classes."""
         weights = None if self.outline is None else self.outline.class_weights
-        if weights is not None:  # labels are classes, or -1 and +1
-            weights = weights[np.maximum(data.labels, 0)]
+        if weights is not None:
+            classes = np.maximum(data.labels, 0)  # a label of -1 is class 0
+            weights = weights[classes]
         return LinearModel(
             data.features, data.labels, self.loss, classes=self.classes, weights=weights
         )
 
     def _check_labels(self, argument: str, dataset: Dataset) -> None:
-        """Fail unless the labels of `train` or `test`, which `argument` names, suit the loss."""
+        """Raise a ValueError unless a dataset's labels suit the loss; `argument` names it."""
         labels = dataset.labels
         if self.classes is not None:
             largest = self.classes - 1
@@ -534,7 +543,7 @@ class LinearProblem(PartitionedProblem):
             fail(argument, expected, labels[~fits][0])
 
     def _default_outline(self) -> Outline:
-        """Return the outline of features and labels as they are."""
+        """Return an outline in which features and labels stand for themselves."""
         classes = None
         if self.classes is not None:
             classes = np.arange(self.classes)
@@ -548,7 +557,7 @@ class LinearProblem(PartitionedProblem):
         )
 
     def _set_outline(self) -> None:
-        """Set the default outline if there is none; fail unless it fits data and loss."""
+        """Set the default outline if there is none; check that it suits data and loss."""
         outline = self.outline
         if outline is None:
             outline = self._default_outline()
@@ -567,7 +576,7 @@ class LinearProblem(PartitionedProblem):
         object.__setattr__(self, "outline", outline)
 
     def _check_feature_norm(self) -> None:
-        """Fail if the norm of a training record exceeds `feature_norm` by more than `SLACK`."""
+        """Raise a ValueError if a training record's norm exceeds `feature_norm` beyond rounding."""
         if self.feature_norm is None:
             return
         bound = positive("feature_norm", self.feature_norm)
@@ -581,7 +590,7 @@ class LinearProblem(PartitionedProblem):
             fail("feature_norm", "at least the norm of every record", f"{bound} below {longest}")
 
     def _check_test(self, test: Dataset) -> None:
-        """Fail unless test records have the features and the kind of labels of `train`."""
+        """Raise a ValueError unless the test has the features and kind of labels of `train`."""
         if test.dim != self.train.dim or test.features.dtype != self.train.features.dtype:
             expected = f"{self.train.dim} features of {self.train.features.dtype}, as in train"
             fail("test", expected, f"{test.dim} of {test.features.dtype}")

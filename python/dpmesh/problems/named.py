@@ -1,4 +1,4 @@
-"""Problems of models that a user names as ``module:function``, for files and estimators."""
+"""Problems with a user's model, named as ``module:function``, for files and estimators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def jax_model(
     regularization: float = 0.0,
     outline: Outline | None = None,
 ) -> Any:  # files read these annotations, also without JAX
-    """Return the `JaxProblem` of a classifier in JAX, learned by cross-entropy.
+    """Return the `JaxProblem` of a classifier in JAX, trained by cross-entropy.
 
     Parameters
     ----------
@@ -44,12 +44,14 @@ def jax_model(
     regularization
         Weight decay.
     outline
-        What its records stand for, where they are rows of tables.
+        Meaning of features and labels if the records are rows of tables. Its frequencies of classes
+        weight the losses.
 
     Raises
     ------
     ValueError
-        If there is no such function, it returns something else, or has not a score for each class.
+        If there is no such function, it returns another object, or the number of scores is not the
+        number of classes.
     """
     with needed_by("a model in JAX"):
         import jax
@@ -99,20 +101,20 @@ def torch_model(
     regularization: float = 0.0,
     outline: Outline | None = None,
 ) -> Any:
-    """Return the `TorchProblem` of a classifier in PyTorch, learned by cross-entropy.
+    """Return the `TorchProblem` of a classifier in PyTorch, trained by cross-entropy.
 
     Parameters
     ----------
     train, partition, test
         As for `TorchProblem`.
     model
-        Function without arguments as "module:function", or a class. It returns a new module.
+        Function without arguments, or class, as "module:function". It returns a new module.
     record_shape
         Shape of a record for the module, such as [1, 28, 28]; by default a vector.
     regularization
         Weight decay.
     outline
-        What its records stand for, whose shares of classes weight their losses.
+        Meaning of features and labels, whose frequencies of classes weight the losses.
 
     Raises
     ------

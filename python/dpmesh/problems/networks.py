@@ -1,4 +1,6 @@
-"""The papers' networks as pure JAX functions, for `JaxProblem`; they need the extra ``jax``.
+"""Neural networks of the papers as pure JAX functions, for `JaxProblem`.
+
+The module needs the extra ``jax``.
 
 ```python
 model = convolutional((28, 28, 1))
@@ -41,16 +43,17 @@ Loss = Callable[[Params, Array, Array], Array]
 
 
 class Model(NamedTuple):
-    """The functions of a model, in the order of `JaxProblem`'s arguments.
+    """Functions of a model, in the order of `JaxProblem`'s arguments.
 
     Attributes
     ----------
     start
-        Draws the first parameters from a JAX key.
+        Function ``start(key)`` that draws initial parameters from a JAX key.
     loss
-        Loss of one record.
+        Function ``loss(params, features, label)`` that returns the loss of one record.
     scores
-        Scores of one record.
+        Function ``scores(params, features)`` that returns the scores of one record, shape
+        (classes,).
     """
 
     start: Callable[[Array], Params]
@@ -65,10 +68,10 @@ def convolutional(
     channels: tuple[int, int] = (64, 128),
     hidden: tuple[int, int] = (384, 192),
 ) -> Model:
-    """The federated paper's network: two 5 x 5 convolutions with max-pooling, two dense layers.
+    """Return a network of two 5 x 5 convolutions with max-pooling, and two dense layers.
 
-    A convolution keeps the size of the image; max-pooling then halves both sides, rounded up. A
-    linear layer gives the scores.
+    It is the image classifier of Liang et al. (DP-Fed-LS). A convolution keeps the size of the
+    image; max-pooling then halves both sides, rounded up. A linear layer returns the scores.
 
     Parameters
     ----------
@@ -119,10 +122,10 @@ def convolutional(
 def strided_convolutional(
     image_shape: tuple[int, int, int], *, classes: int = 10, channels: tuple[int, int] = (8, 16)
 ) -> Model:
-    """Two 5 x 5 convolutions of stride 2 and a linear layer; small, with fast per-record gradients.
+    """Return a small network of two 5 x 5 convolutions of stride 2 and a linear layer.
 
-    Convolutions are products with patches, which makes the per-record gradients that clipping needs
-    several times faster on a CPU.
+    Convolutions are computed as matrix products with patches of the image. Per-record gradients,
+    which clipping needs, are then several times faster on a CPU.
 
     Parameters
     ----------
@@ -161,18 +164,20 @@ def strided_convolutional(
 
 
 def recurrent(characters: int, *, embedding: int = 8, hidden: int = 256, layers: int = 2) -> Model:
-    """An embedding, layers of LSTM, a linear layer: the next character of a text.
+    """Return a character-level language model: an embedding, LSTM layers and a linear layer.
 
-    Section 6.3 of the federated paper trains it on the plays of Shakespeare.
+    It predicts the next character of a text. Section 6.3 of Liang et al. trains it on the plays of
+    Shakespeare.
 
     Parameters
     ----------
     characters
-        Number of distinct characters; a record is a row of their codes, its label the next code.
+        Number of distinct characters. The features of a record are the codes of consecutive
+        characters, from 0; its label is the code of the next character.
     embedding
-        Length of the vector of a character.
+        Length of a character's embedding vector.
     hidden
-        Outputs of each LSTM layer.
+        Number of outputs of each LSTM layer.
     layers
         Number of LSTM layers.
 
@@ -208,21 +213,22 @@ def recurrent(characters: int, *, embedding: int = 8, hidden: int = 256, layers:
 
 
 def last_layers(model: Model, public: Params, layers: Sequence[str]) -> Model:
-    """Return a model of which only these layers learn; all others keep their public parameters.
+    """Return a model in which only some layers are trained; the others keep public parameters.
 
     Parameters
     ----------
     model
         A model whose parameters are layers by name, such as those of this module.
     public
-        Parameters of the model, from public data alone: no noise covers them.
+        Pretrained parameters of the model. They must not depend on private data, since they are
+        published without noise.
     layers
-        Names of the layers that learn; they start from `public`.
+        Names of the layers that are trained, which start from `public`.
 
     Raises
     ------
     ValueError
-        If there is no layer, or none of that name.
+        If `layers` is empty, or the model has no layer of a name.
     """
     learned_layers = _checked_layers(public, layers)
 
@@ -233,12 +239,12 @@ def last_layers(model: Model, public: Params, layers: Sequence[str]) -> Model:
 
 
 def low_rank(model: Model, public: Params, layers: Sequence[str], *, rank: int) -> Model:
-    """Return a model of which only updates of low rank of these layers' kernels learn (LoRA).
+    """Return a model in which only low-rank updates of some layers' kernels are trained (LoRA).
 
-    A kernel of shape (.., outputs) becomes ``kernel + reshape(a @ b)``, where a has shape (inputs,
-    rank) and b (rank, outputs). The first b is 0, so that training starts from the public model;
-    biases keep their public values (Hu et al., LoRA: low-rank adaptation of large language models,
-    2022).
+    A kernel of shape (.., outputs) becomes ``kernel + reshape(a @ b)``. Here a has shape (inputs,
+    rank), b has shape (rank, outputs), and inputs is the product of the kernel's other axes. b is
+    initially 0, so that training starts from the public model. Biases keep their public values.
+    Source: Hu et al., LoRA: low-rank adaptation of large language models, 2022.
 
     Parameters
     ----------
@@ -250,7 +256,8 @@ def low_rank(model: Model, public: Params, layers: Sequence[str], *, rank: int) 
     Raises
     ------
     ValueError
-        If there is no layer, or none of that name, or `rank` is not an integer of at least 1.
+        If `layers` is empty, the model has no layer of a name, or `rank` is not an integer of at
+        least 1.
     """
     adapted_layers = _checked_layers(public, layers)
     integer("rank", rank, at_least=1)
@@ -278,16 +285,16 @@ def low_rank(model: Model, public: Params, layers: Sequence[str], *, rank: int) 
 
 
 def _adapted(model: Model, start: Callable[[Array], Params], adapt: Callable[..., Params]) -> Model:
-    """Return a model of few learned parameters.
+    """Return a model whose parameters are computed from fewer trained parameters.
 
     Parameters
     ----------
     model
-        The model of all parameters.
+        The model with all parameters.
     start
-        Draws the learned parameters from a JAX key.
+        Function that draws the trained parameters from a JAX key.
     adapt
-        Makes all parameters of `model` from the learned ones.
+        Function that returns all parameters of `model` for the trained parameters.
     """
 
     def loss(learned: Params, features: Array, label: Array) -> Array:
@@ -300,7 +307,7 @@ def _adapted(model: Model, start: Callable[[Array], Params], adapt: Callable[...
 
 
 def _checked_layers(public: Params, layers: Sequence[str]) -> list[str]:
-    """Return the names of layers; fail unless the public model has each of them."""
+    """Return the names of layers as a list, after a check that the model has them."""
     names = [layers] if isinstance(layers, str) else list(layers)
     if not names or not set(names) <= set(public):
         fail("layers", f"some of {', '.join(public)}", names)
@@ -308,7 +315,7 @@ def _checked_layers(public: Params, layers: Sequence[str]) -> list[str]:
 
 
 def cross_entropy(scores: Scores) -> Loss:
-    """Return the function of one record's loss, ``-log softmax(scores)[label]``."""
+    """Return a function of the loss of one record, ``-log softmax(scores)[label]``."""
 
     def loss(params: Params, features: Array, label: Array) -> Array:
         return -jax.nn.log_softmax(scores(params, features))[label]
@@ -317,7 +324,7 @@ def cross_entropy(scores: Scores) -> Loss:
 
 
 def _check_sizes(name: str, sizes: Sequence[int], count: int) -> None:
-    """Fail unless these are `count` integers of at least 1."""
+    """Raise a ValueError unless these are `count` integers of at least 1."""
     if not isinstance(sizes, Sequence) or len(sizes) != count:
         fail(name, f"{count} sizes", sizes)
     for size in sizes:
@@ -335,27 +342,27 @@ def _strided(side: int) -> int:
 
 
 def _patches(image: Array, *, stride: int = 1) -> Array:
-    """Return the 5 x 5 squares of an image, shape (rows, columns, 25 * channels).
+    """Return the 5 x 5 patches of an image, shape (rows, columns, 25 * channels).
 
-    A convolution is their product with the kernel. For many nodes, each with its own kernel,
-    compilers turn this into one batched matrix product, but `lax.conv` into slow convolutions one
-    by one.
+    A convolution is the product of the patches with the kernel. For many nodes with different
+    kernels, JAX compiles it to one batched matrix product. It would compile `lax.conv` to separate,
+    slow convolutions.
 
     Parameters
     ----------
     image
         Shape (height, width, channels).
     stride
-        Distance of neighbouring squares in pixels.
+        Distance of neighbouring patches in pixels.
     """
     height, width = image.shape[:2]
-    rows = height - KERNEL_SIDE + 1  # positions of a square along each side, at stride 1
+    rows = height - KERNEL_SIDE + 1  # positions of a patch along each side, at stride 1
     columns = width - KERNEL_SIDE + 1
-    pixels = [
-        image[i : i + rows : stride, j : j + columns : stride]  # pixel (i, j) of each square
-        for i in range(KERNEL_SIDE)
-        for j in range(KERNEL_SIDE)
-    ]
+    pixels: list[Array] = []
+    for i in range(KERNEL_SIDE):
+        for j in range(KERNEL_SIDE):
+            pixel_of_patches = image[i : i + rows : stride, j : j + columns : stride]
+            pixels.append(pixel_of_patches)
     return jnp.concatenate(pixels, axis=2)
 
 
@@ -369,7 +376,7 @@ def _max_pooled(image: Array) -> Array:
 
 
 def _dense(key: Array, shape: tuple[int, ...]) -> Layer:
-    """Return a layer: a normal kernel with entries of variance 1 / inputs, and a bias of 0."""
+    """Return a layer with Gaussian weights of variance 1 / inputs, and a bias of 0."""
     inputs = prod(shape[:-1])
     kernel = jax.random.normal(key, shape) / jnp.sqrt(inputs)
     return {"kernel": kernel, "bias": jnp.zeros(shape[-1])}
@@ -389,8 +396,8 @@ def _start(kernel_shapes: dict[str, tuple[int, ...]]) -> Callable[[Array], Param
 def _linear(layer: Layer, x: Array) -> Array:
     """Return ``x @ kernel + bias``, shape (.., outputs).
 
-    The axes of the kernel before the last are one axis here, so that x may be the patches of an
-    image as well as a vector.
+    The axes of the kernel before the last one are flattened, so that x may be a vector or the
+    patches of an image.
     """
     kernel = layer["kernel"]
     outputs = kernel.shape[-1]
@@ -400,8 +407,8 @@ def _linear(layer: Layer, x: Array) -> Array:
 def _lstm(layer: Layer, inputs: Array, hidden: int) -> Array:
     """Return the outputs of one LSTM layer, shape (length, hidden).
 
-    Forget gates have a bias of 1 beside the learned one: cells start by keeping most of what they
-    hold (Jozefowicz, Zaremba and Sutskever 2015).
+    Forget gates have a constant bias of 1 in addition to the trained bias, so that cells initially
+    retain most of their content (Jozefowicz, Zaremba and Sutskever 2015).
     """
 
     def advance(state: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:

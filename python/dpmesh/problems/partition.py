@@ -1,8 +1,11 @@
-"""Records and their partition among nodes, checked and concatenated.
+"""Base class of problems whose records are divided among nodes, and batches of these records.
 
-In a pass of random allocation each record is in the batch of one round, which is secret. It is a
-function of the node's secret key, the node and the record's place, and of nothing else: the same in
-one process, on ranks and between parties, and after a resume.
+A problem has all nodes, or in an engine with several processes a *part* of them: its arrays then
+have a row for each node of the part. A node's *number* is its index in the whole problem.
+
+In a pass of random allocation each record is in the batch of one round, which is secret. This round
+depends only on the node's secret key, the node's number and the record's place at the node. It is
+therefore the same in one process, in several processes and between parties, and after a resume.
 """
 
 from __future__ import annotations
@@ -24,16 +27,16 @@ from dpmesh.keys import Key, Purpose, Stream
 
 
 class _Allocation(NamedTuple):
-    """The records of a pass in the order of their rounds, and in a round of their nodes.
+    """Records of a pass of random allocation, sorted by their rounds and then by their nodes.
 
     Attributes
     ----------
     source
-        The number of rounds and the beginning of the stream, from which all follows.
+        Number of rounds, and the first words of the stream that drew the allocation.
     indptr
         Node i has ``records[indptr[k]:indptr[k + 1]]`` in round t, with ``k = t * nodes + i``.
     records
-        Shape (records,).
+        Indices of the records, shape (records,).
     """
 
     source: tuple[int, bytes]
@@ -42,7 +45,7 @@ class _Allocation(NamedTuple):
 
 
 _LAST: WeakKeyDictionary[object, _Allocation] = WeakKeyDictionary()
-"""The last allocation of each problem; kept beside it, so that no pickle holds the secret."""
+"""Cache of each problem's last allocation, which is secret: a pickled problem must not hold it."""
 
 
 def allocated_batch(
@@ -53,11 +56,11 @@ def allocated_batch(
     Parameters
     ----------
     problem
-        Whose records they are; its last allocation is cached.
+        The problem, whose last allocation is cached.
     records
         All records of each node, as ``(indptr, indices)``.
     round
-        From 0, below `rounds`.
+        Round of the pass, from 0 to ``rounds - 1``.
     key
         Key of the nodes' secret coins.
     rounds
@@ -76,7 +79,7 @@ def allocated_batch(
 
 
 def _allocation(records: Ragged, stream: Stream, source: tuple[int, bytes]) -> _Allocation:
-    """Draw the round of every record, and sort the records by it."""
+    """Draw the round of each record, and sort the records by round."""
     rounds, _ = source
     node_indptr, indices = records
     counts = np.diff(node_indptr)
@@ -92,7 +95,7 @@ def _allocation(records: Ragged, stream: Stream, source: tuple[int, bytes]) -> _
 
 
 def _beginning(stream: Stream) -> bytes:
-    """Return 256 bits of a stream, which distinguish it from all others."""
+    """Return the first 256 bits of a stream, which identify it."""
     words = np.empty(8, dtype=np.uint32)
     stream.words(0, words)
     return words.tobytes()
@@ -105,7 +108,10 @@ IndexArrays: TypeAlias = Sequence[npt.NDArray[np.integer[Any]]]
 
 
 def flat_partition(partition: IndexArrays, records: int) -> Ragged:
-    """Return ``(starts, indices)``: node ``i`` has ``indices[starts[i]:starts[i + 1]]``.
+    """Check a partition and return it in the form ``(indptr, indices)``.
+
+    Node i has the records ``indices[indptr[i]:indptr[i + 1]]``. `records` is the number of all
+    records.
 
     Raises
     ------
@@ -151,7 +157,10 @@ def shares_of(partition: IndexArrays, nodes: npt.ArrayLike) -> IndexArrays:
 
 
 class PartitionedProblem:
-    """Common base of problems whose records are divided among nodes, each at one node."""
+    """Base class of problems whose records are divided among nodes; each record is at one node.
+
+    A subclass is a dataclass with the field `partition`.
+    """
 
     partition: IndexArrays
     _records: Ragged
@@ -163,19 +172,19 @@ class PartitionedProblem:
 
     @property
     def members(self) -> Indices:
-        """Numbers of these nodes in the whole problem, shape (nodes,): 0, 1, .. unless a part."""
+        """Numbers of the nodes in the whole problem, shape (nodes,); 0, 1, .. if this is all."""
         members, _ = self._part
         return members
 
     @property
     def all_records(self) -> Indices:
-        """Number of records of each node of the whole problem, a public array."""
+        """Public number of records of each node of the whole problem, shape (all nodes,)."""
         _, all_records = self._part
         return all_records
 
     @cached_property
     def _part(self) -> tuple[Indices, Indices]:
-        """`members` and `all_records`: `for_nodes` and `as_node` set those of the whole problem."""
+        """`members` and `all_records`; `for_nodes` and `as_node` overwrite them for a part."""
         return np.arange(self.nodes), self.records
 
     @cached_property
@@ -191,26 +200,37 @@ class PartitionedProblem:
         return self._row_of_node[node]
 
     def for_nodes(self: ProblemT, nodes: npt.ArrayLike) -> ProblemT:
-        """Return the problem of some of the nodes alone, in this order, with the same test data."""
+        """Return the part of the problem with some of the nodes, in this order.
+
+        Parameters
+        ----------
+        nodes
+            Rows of the nodes in this problem, shape (nodes,).
+
+        Returns
+        -------
+        A problem with the records of these nodes and the same test data. Its `members` and
+        `all_records` refer to the whole problem.
+        """
         problem: Any = self  # a dataclass, as all subclasses are
         part: ProblemT = replace(problem, partition=shares_of(self.partition, nodes))
         part.__dict__["_part"] = self.members[np.asarray(nodes)], self.all_records
         return part
 
     def as_node(self: ProblemT, node: int, records: npt.ArrayLike) -> ProblemT:
-        """Return this problem of one node as a part of a larger one, whose records are elsewhere.
+        """Return this one-node problem as a part of a larger problem, whose records are elsewhere.
 
         Parameters
         ----------
         node
-            The number of the node whose records are here.
+            Number of this problem's node in the larger problem.
         records
-            Number of records of every node of the larger problem, which is public.
+            Public number of records of each node of the larger problem, shape (all nodes,).
 
         Raises
         ------
         ValueError
-            If there are several nodes here, or not as many records as `records` states.
+            If this problem has several nodes, or another number of records than `records` states.
         """
         counts = integers("records", records, ndim=1)
         if self.nodes != 1 or counts[integer("node", node, below=len(counts))] != self.records[0]:
@@ -239,34 +259,36 @@ class PartitionedProblem:
 
     @cached_property
     def fewest_records(self) -> int:
-        """The smallest number of records of a node."""
+        """Number of records of the smallest node of this problem."""
         return int(self.records.min())
 
     @cached_property
     def _equal_rows(self) -> Indices | None:
-        """The records of each node, shape (nodes, records), if all have as many; else None."""
+        """Records of each node, shape (nodes, records), if all have equally many; else None."""
         _, indices = self._records
         if len(indices) != self.nodes * self.fewest_records:
             return None
         return indices.reshape(self.nodes, -1)
 
     def rounds(self, size: int) -> int:
-        """Return the number of rounds until a node runs out, with `size` new records a round."""
+        """Return the number of rounds in which each node has `size` new records."""
         return self.fewest_records // integer("size", size, at_least=1)
 
     def batch(self, round: int, size: int) -> Indices:
-        """Return the records that arrive in a round, the next `size` of each node, each used once.
+        """Return the records that arrive in a round: the next `size` records of each node.
+
+        Each record arrives in one round only.
 
         Parameters
         ----------
         round
-            From 0; node ``i`` takes its records ``round * size`` to ``(round + 1) * size - 1``.
+            Round t, from 0. Each node uses its records ``t * size`` to ``(t + 1) * size - 1``.
         size
-            Records of each node and round.
+            Number of records of each node in a round.
 
         Returns
         -------
-        Shape (nodes, size).
+        Record indices, shape (nodes, size).
 
         Raises
         ------
@@ -286,7 +308,7 @@ class PartitionedProblem:
         return indices.take(places, mode="clip")  # no bounds check, which takes as long again
 
     def allocated(self, round: int, key: Key, *, rounds: int) -> Ragged:
-        """Return the records that random allocation assigns to a round, secret batches.
+        """Return the records that random allocation assigns to a round. These batches are secret.
 
         Each record of a node draws one of the rounds of the pass, independently and uniformly.
         Sizes of batches are random and secret, and a batch may be empty.

@@ -1,4 +1,7 @@
-"""Any PyTorch module on records that are divided among nodes; needs the extra ``torch``."""
+"""Learning problems with any PyTorch module, on records that are divided among nodes.
+
+The module needs the extra ``torch``. A *row* is one node's model, as a flat vector of parameters.
+"""
 
 from __future__ import annotations
 
@@ -21,59 +24,63 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems.dense import DenseProblem, Microbatches, as_ragged
 
 TESTS_AT_ONCE = 1024
-"""Test records whose scores are computed at once, which bounds the memory."""
+"""Number of test records that are scored at once, which bounds the memory."""
 
 _LEAST_NORM = 1e-30
-"""Smaller norms of updates count as this, to divide by them."""
+"""Smallest norm of an update that is divided by; smaller norms are replaced by it."""
 
 _ROUNDING = 0.01
-"""Relative difference of equal numbers on a device: some multiply matrices in 10-bit mantissas."""
+"""Largest relative difference that counts as rounding: some devices have 10-bit mantissas."""
 
 _MIX_RECORDS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.dropout._DropoutNd)
-"""Modules that in training mode make a record's scores depend on other records, or on coins."""
+"""Modules that in training mode make a record's scores depend on other records or on dropout."""
 
 
 @dataclass(frozen=True, eq=False)
 class TorchProblem(DenseProblem):
-    """A module, the records of each node, and test records.
+    """Learning problem with a PyTorch module.
 
-    Parameters of nodes are rows of one float32 array: the module's parameters in their order,
-    flattened. A stack of nodes trains in one vectorized call (`torch.func`), so the module must
-    work under `torch.func.vmap`. Batch norm in training mode does not: its statistics would
-    include the padding. Nor does dropout, whose coins are not from the key. Group norm works.
-    A test with two records, alone and together, checks that module and loss treat each by itself.
+    The parameters of all nodes are the rows of one float32 array: the module's parameters,
+    flattened in their order. Several nodes train in one vectorized call (`torch.func`), so that the
+    module must work under `torch.func.vmap`. Group norm works. Batch norm in training mode does
+    not, since its statistics would include the padding; dropout does not, since its random numbers
+    would not follow from the key. A test with two records, alone and together, checks that module
+    and loss treat each record separately.
 
     Parameters
     ----------
     train
-        All records to learn from; dense features.
+        Training records of all nodes together, with dense features.
     partition
-        Which of them each node has, as for a `LinearProblem`.
+        Indices in `train` of each node's records, as for a `LinearProblem`.
     make_module
-        ``make_module()`` returns a new module; it is called after PyTorch's generator was seeded.
-        The module takes a batch of records and returns a row of scores for each.
+        Function ``make_module()`` that returns a new module. PyTorch's random number generator is
+        seeded before `initial` calls it. The module maps a batch of records to scores, shape
+        (records, classes).
     test
-        Records for `accuracy`.
+        Test records for `accuracy`; None for none.
     loss
-        ``loss(scores, labels, reduction="none")``: the loss of each record, as by the functions of
-        ``torch.nn.functional``. Cross-entropy by default; with weights for the classes it is
-        ``functools.partial(cross_entropy, weight=weights)``.
+        Function ``loss(scores, labels, reduction="none")`` that returns the loss of each record,
+        such as those of ``torch.nn.functional``. Cross-entropy by default; with weights of classes
+        it is ``functools.partial(cross_entropy, weight=weights)``.
     record_shape
-        Shape of a record's features for the module, such as (1, 28, 28); a vector by default.
+        Shape of a record's features for the module, such as (1, 28, 28); by default a vector.
     regularization
-        Factor of ``|w|^2 / 2`` in each node's objective: weight decay.
-    nodes_at_once, records_at_once
-        How many nodes are vectorized together, and how many records' gradients of each when they
-        are clipped, which bounds the memory.
+        Factor lambda of the regularizer ``lambda |w|^2 / 2`` in each node's objective (weight
+        decay), at least 0.
+    nodes_at_once
+        Number of nodes that are vectorized together, which bounds the memory.
+    records_at_once
+        Number of records of a node whose gradients are in memory at once, for clipping.
     device
-        Where the module runs, such as ``"cuda"``.
+        PyTorch device of the computation, such as ``"cuda"``.
 
     Raises
     ------
     ValueError
-        If an argument does not fit.
+        If an argument is invalid, or the scores or losses of a record depend on other records.
     RuntimeError
-        By PyTorch, if the module cannot take a record.
+        By PyTorch, if the module does not accept a record.
     """
 
     make_module: Callable[[], torch.nn.Module]
@@ -95,9 +102,9 @@ class TorchProblem(DenseProblem):
         self._check_each_record_by_itself()
 
     def _check_each_record_by_itself(self) -> None:
-        """Fail unless the first record has the same scores and loss alone and beside the last.
+        """Check that the first record has equal scores and losses alone and in a batch of two.
 
-        The guarantee rests on it: a record's clipped gradient must not depend on other records.
+        A record's clipped gradient must not depend on other records: the guarantee assumes it.
         """
         features, labels = self._on_device
         x = features[[0, -1]]
@@ -125,18 +132,21 @@ class TorchProblem(DenseProblem):
     def _scores_and_losses(
         self, x: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the scores and the losses of some records, without gradients."""
+        """Return the scores and losses of records, without tracking gradients."""
         with torch.no_grad():
             scores = self._module(x)
             return scores, self.loss(scores, y, reduction="none")
 
     @cached_property
     def blocks(self) -> tuple[int, ...]:
-        """Sizes of the module's tensors in a row, for smoothing each on its own."""
+        """Number of elements of each of the module's tensors, in their order.
+
+        As `blocks` of `LaplacianSmoothing`, they make it smooth each tensor separately.
+        """
         return tuple(tensor.numel() for tensor in self._module.parameters())
 
     def initial(self, key: Key) -> FloatArray:
-        """Parameters of one new module, shape (1, dim)."""
+        """Return the parameters of one new module, shape (1, dim), float32."""
         seed = int(generator(key, Purpose.INIT).integers(2**31))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -146,12 +156,17 @@ class TorchProblem(DenseProblem):
         return start
 
     def model(self, params: FloatArray) -> torch.nn.Module:
-        """Return a module with these parameters: shape (dim,), as ``run.released[0]`` has.
+        """Return a new module with the given parameters.
+
+        Parameters
+        ----------
+        params
+            Parameters of one model, shape (dim,), such as ``run.released[0]``.
 
         Raises
         ------
         ValueError
-            If their number is not that of the module's parameters.
+            If the number of parameters is not `dim`.
         """
         if np.shape(params) != (self.dim,):
             fail("params", f"shape ({self.dim},)", f"shape {np.shape(params)}")
@@ -172,9 +187,9 @@ class TorchProblem(DenseProblem):
         proximal: float = 0.0,
         correction: FloatArray | None = None,
     ) -> FloatArray:
-        """Train many nodes from one model within a ball around it.
+        """Train nodes from one common model by local gradient steps, and return their updates.
 
-        See `JaxProblem.local_training` for steps, parameters and the result.
+        Steps, parameters and result are as in `JaxProblem.local_training`.
         """
         steps = np.diff(walks.steps)
         updates = np.zeros((len(steps), self.dim), np.float32)
@@ -197,7 +212,7 @@ class TorchProblem(DenseProblem):
         return updates
 
     def objective(self, params: FloatArray, batches: Batches) -> Numbers:
-        """Each row's objective on its batch, shape (rows,)."""
+        """Return the objective of each row's model on its batch, shape (rows,)."""
         values = []
         batches = as_ragged(batches)
         for first in range(0, len(params), self.nodes_at_once):
@@ -207,7 +222,16 @@ class TorchProblem(DenseProblem):
         return np.asarray(torch.cat(values).detach().cpu().numpy(), dtype=np.float64)
 
     def accuracy(self, params: FloatArray) -> Numbers:
-        """Fraction of the test records that each row of parameters classifies correctly.
+        """Return the fraction of test records that each model classifies correctly.
+
+        Parameters
+        ----------
+        params
+            Parameters of each model, shape (rows, dim).
+
+        Returns
+        -------
+        Accuracies from 0 to 1, shape (rows,).
 
         Raises
         ------
@@ -226,6 +250,7 @@ class TorchProblem(DenseProblem):
 
     @cached_property
     def _module(self) -> torch.nn.Module:
+        """Module whose functions are called with parameters of rows."""
         with torch.random.fork_rng(devices=[]):
             module = self.make_module()
         instance("make_module", module, "a function that returns a module", torch.nn.Module)
@@ -233,12 +258,16 @@ class TorchProblem(DenseProblem):
 
     @cached_property
     def _on_device(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features and labels of the training records, as tensors on the device."""
         x = self._shaped(self.train)
         y = self.train.labels
         return torch.tensor(x, device=self.device), torch.tensor(y, device=self.device)
 
     def _batch(self, batches: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the records of each batch as a rectangle of indices, with weights 1 or 0."""
+        """Return record indices and weights of padded batches, both of shape (rows, batch size).
+
+        A weight is 1 for a record and 0 for padding.
+        """
         indices, weights = rectangle(batches)
         return (
             torch.as_tensor(indices, device=self.device),
@@ -246,15 +275,18 @@ class TorchProblem(DenseProblem):
         )
 
     def _scores(self, row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return the scores of records x under a row of parameters, shape (records, classes)."""
         pieces = torch.split(row, list(self.blocks))
-        named = zip(self._module.named_parameters(), pieces, strict=True)
-        params = {name: piece.view_as(tensor) for (name, tensor), piece in named}
+        params: dict[str, torch.Tensor] = {}
+        for (name, tensor), piece in zip(self._module.named_parameters(), pieces, strict=True):
+            params[name] = piece.view_as(tensor)
         scores: torch.Tensor = func.functional_call(self._module, params, (x,))
         return scores
 
     def _objective(
         self, row: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
+        """Return the objective of one row of parameters on its weighted records."""
         x, y = self._on_device
         losses = self.loss(self._scores(row, x[indices]), y[indices], reduction="none")
         mean = (weights * losses).sum() / weights.sum().clamp(min=1)
@@ -262,6 +294,7 @@ class TorchProblem(DenseProblem):
 
     @cached_property
     def _gradients(self) -> Callable[..., torch.Tensor]:
+        """Function that returns the gradient of each row's objective."""
         gradients: Callable[..., Any] = func.vmap(func.grad(self._objective))
         return gradients
 
@@ -277,14 +310,14 @@ class TorchProblem(DenseProblem):
         factors = (bound / norms).clamp(max=1).where(finite, 0.0).float()
         factors = factors * torch.as_tensor(micro.used, device=self.device)
         gradients = gradients.where(finite[:, :, None], 0.0)
-        # No matrix product, whose precision users can lower for all of PyTorch.
+        # A matrix product could have a lower precision, by a global setting of PyTorch.
         clipped = gradients.mul_(factors[:, :, None])
         sums: Numbers = clipped.sum(dim=1, dtype=torch.float64).cpu().numpy()
         return sums
 
     @cached_property
     def _record_gradients(self) -> Callable[..., torch.Tensor]:
-        """Gradients of each row's records, without weight decay, shape (rows, records, dim)."""
+        """Function that returns the gradient of each record's loss, shape (rows, records, dim)."""
         x, y = self._on_device
 
         def loss(row: torch.Tensor, record: torch.Tensor) -> torch.Tensor:
@@ -297,6 +330,6 @@ class TorchProblem(DenseProblem):
 
 
 def _differ(alone: torch.Tensor, beside: torch.Tensor) -> bool:
-    """Return True if numbers differ by more than rounding, which is coarse on some devices."""
+    """Return True if the two tensors differ by more than the rounding of some devices."""
     difference = (alone - beside).abs().max()
     return bool((difference > _ROUNDING * alone.abs().max()).item())
