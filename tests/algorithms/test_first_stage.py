@@ -22,7 +22,7 @@ from dpmesh.algorithms import (
 from dpmesh.algorithms.first_stage import SecondMoments, axes, triangle
 from dpmesh.audit import alone, couple
 from dpmesh.audit.claims import GaussianClaim
-from dpmesh.audit.seat import from_scores
+from dpmesh.audit.linear_run import from_scores
 from dpmesh.audit.transcript import record
 from dpmesh.keys import Key
 from dpmesh.privacy import Budget, Plan

@@ -7,7 +7,7 @@ import pytest
 from view_systems import metropolis
 
 from dpmesh.audit import GaussianClaim, audit_view
-from dpmesh.audit.seat import LinearRun, Visible, from_scores
+from dpmesh.audit.linear_run import LinearRun, Visible, from_scores
 from dpmesh.kernels.views import Mixing, solve_pair, view_system
 from dpmesh.keys import Key
 from dpmesh.privacy.views import Coalition, LastOnly, Node, PublishedMean

@@ -265,11 +265,11 @@ def test_epsilons_that_are_added_up_have_their_share_of_delta() -> None:
     plans = [dm.OnlineLearning(epsilon=0.02).plan(200), nothing]
     plans += [dm.GradientDescent(records=9, noise_multiplier=2 * z).plan(2) for z in (5.0, 1e4)]
     budget = Budget(4.0, delta=1e-5)
-    costs = [filters._apart(each, budget) for each in plans]
+    costs = [filters._epsilon_in_sum(each, budget) for each in plans]
     assert costs[1] == 0
-    assert costs[3] == filters.LEAST * budget.epsilon
+    assert costs[3] == filters.MIN_EPSILON_SHARE * budget.epsilon
     assert adaptive_cost(plans, budget) == sum(costs)
-    share = filters.APART * budget.delta / budget.epsilon
+    share = filters.SUM_SHARE * budget.delta / budget.epsilon
     proved = (each.cost(share * cost).epsilon for each, cost in zip(plans, costs, strict=True))
     assert all(one <= cost for one, cost in zip(proved, costs, strict=True))
 

@@ -48,7 +48,7 @@ FLOORS = [
     ["privacy.sampling"],
     ["privacy.releases"],
     ["privacy.kinds"],
-    ["privacy.own_noise", "privacy.parts", "privacy.charged"],
+    ["privacy.custom_noise", "privacy.parts", "privacy.charged"],
     ["privacy.cost"],
     ["privacy.views"],
     ["privacy.plan"],

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from view_systems import bound_of, recursion
 
-from dpmesh.audit.seat import LinearRun
+from dpmesh.audit.linear_run import LinearRun
 from dpmesh.kernels.views import Mixing, all_pairs, solve_pair, view_system, worst_pair
 
 

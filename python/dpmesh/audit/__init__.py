@@ -11,14 +11,14 @@ A bound above the claim refutes the claim, at the stated confidence. A bound bel
 
 from dpmesh.algorithms.worst_case import projection
 from dpmesh.audit.algorithm import audit_algorithm, audit_layers
+from dpmesh.audit.claimed_algorithm import claiming
 from dpmesh.audit.claims import Claim, EpsilonClaim, GaussianClaim, claim_of
 from dpmesh.audit.coupling import couple
 from dpmesh.audit.mechanism import OneRelease, audit_mechanism
 from dpmesh.audit.one_run import audit_one_run
-from dpmesh.audit.own import claiming
 from dpmesh.audit.result import AuditResult
-from dpmesh.audit.seat_runs import audit_view
 from dpmesh.audit.transcript import alone
+from dpmesh.audit.view_runs import audit_view
 
 __all__ = [
     "AuditResult",

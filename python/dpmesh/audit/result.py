@@ -114,11 +114,12 @@ def tell_apart(
     confidence: float,
     subject: str,
 ) -> AuditResult:
-    """Return the bound of the best threshold on a score: from pilot runs, tested on fresh ones.
+    """Return the result of a test that distinguishes runs on two datasets by a score.
 
-    The score is the observed one, or the contrast of the observed numbers, if this refutes the
-    claim by more in the pilot runs. A correct algorithm gains no false alarm by the choice, since
-    fresh runs do not know of it.
+    Pilot runs choose the score and its threshold, and fresh runs evaluate the test. The score is
+    the observed score, or a contrast (linear combination) of the observed numbers if the contrast
+    refutes the claim by more in the pilot runs. The choice raises no false alarms, since the fresh
+    runs are independent of it.
 
     Parameters
     ----------
@@ -164,7 +165,19 @@ def tell_apart(
 
 
 def proved(claim: Claim, tally: Tally, *, confidence: float, method: str) -> AuditResult:
-    """Return the bound that a test's outcomes prove, and the most that so many runs could prove."""
+    """Return the result of an audit from the outcomes of its test.
+
+    Parameters
+    ----------
+    claim
+        The audited claim.
+    tally
+        Outcomes of a test that was chosen before these runs.
+    confidence
+        Confidence level of the bound, in (0, 1).
+    method
+        Description of the audit.
+    """
     perfect_tally = tally._replace(true_positives=tally.positives, false_positives=0)
     return AuditResult(
         claim=claim,

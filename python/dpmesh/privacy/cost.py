@@ -1,4 +1,13 @@
-"""Joint epsilon of releases that concern the same data, under adaptive composition."""
+"""Joint epsilon of releases of the same data, under adaptive composition.
+
+`Plan.cost` calls `costs`. The releases of a plan touch *parts* of the data (`parts`): batches of
+nodes. Each release has a *kind* (`kinds`): all that its epsilon depends on. There are several
+proofs of epsilon, and each part gets the smallest:
+
+- Gaussian releases by Gaussian DP or a Rényi curve, plus Laplace releases by the sum of epsilons;
+- one privacy loss distribution of all releases;
+- for custom mechanisms, the composition by dp-accounting (`custom_noise`).
+"""
 
 from __future__ import annotations
 
@@ -22,17 +31,18 @@ from dpmesh.accounting.allocation import Allocation, allocated_epsilon
 from dpmesh.accounting.discrete import FINE, SHARES_OF_DELTA, largest_epsilon, rounding_slack
 from dpmesh.accounting.shares import sum_of_shares_epsilon
 from dpmesh.noise.grid import MOST_NUMBERS
+from dpmesh.privacy.custom_noise import custom_costs
 from dpmesh.privacy.kinds import ALL_DATA, COARSE, Kind, kinds_of, sampled_by, samples_of
-from dpmesh.privacy.own_noise import own_costs
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import RandomAllocation
 
 MOST_COMPOSITIONS = 32
-"""With more distinct parts, those alone that may cost most have a loss distribution."""
+"""Most loss distributions that are composed, for the parts with the largest epsilon otherwise."""
 
 _MOST_KINDS = 1024
-"""Kinds in all compositions, beyond which parts that cannot cost most have none."""
+"""Number of kinds in all compositions from which parts that cannot have the largest epsilon are
+left out."""
 
 Names = npt.NDArray[np.object_]
 
@@ -70,22 +80,24 @@ class Cost(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """The epsilon of each part, and what proves it.
+    """The epsilon of each part of the data, and its accountant. Arrays have the shape (parts,).
 
     Attributes
     ----------
     epsilons
-        Shape (parts,), as all arrays here.
+        Epsilon of all releases that touch a part.
     unprotected
         Number of releases without noise.
     pure
-        Epsilon of Laplace releases by addition.
+        Sum of the epsilons of Laplace releases, at delta 0.
     amplified
         Number of Laplace releases that sampling amplifies.
     gaussian_accountant
-        Names the proof of a part's Gaussian releases; empty if it has none.
+        Function from the index of a part to the name of the accountant of its Gaussian releases;
+        an empty text if the part has none.
     together
-        The proof of all of a part's releases in one, where that is best; else empty.
+        Name of the accountant of all releases of a part together, if its epsilon is the smallest;
+        else an empty text.
     """
 
     epsilons: Numbers
@@ -96,7 +108,10 @@ class Costs(NamedTuple):
     together: Names
 
     def where(self, chosen: Flags, rest: Costs | None) -> Costs:
-        """Return these costs of the chosen parts, and the others of the rest, if there are any."""
+        """Return costs with these epsilons for the chosen parts, and those in `rest` for others.
+
+        If all parts are chosen, `rest` may be None.
+        """
         if rest is None or chosen.all():
             return self
 
@@ -136,36 +151,38 @@ class Costs(NamedTuple):
 def costs(
     releases: Sequence[Release], parts: Parts, delta: float, relation: NeighboringRelation
 ) -> Costs:
-    """Return the smallest epsilon at `delta` that we can prove for each part of the data.
+    """Return the smallest proved epsilon at `delta` for each part of the data.
 
-    Each number of noise on a grid that a release draws costs `SAMPLER_ERROR`: a release is charged
-    for `MOST_NUMBERS`, since its plan does not know how many it has. A share of delta is set aside
-    for these errors; larger shares are tried where a smaller one proves nothing. Where all of them
-    prove nothing, Laplace noise by addition remains, which is pure up to that error.
+    Each drawn number of noise on a grid adds `SAMPLER_ERROR` to delta. A plan does not know how
+    many numbers a release has, and counts `MOST_NUMBERS` for each row. So a share of delta is
+    reserved for these errors; larger shares are tried if a smaller share proves nothing. If no
+    share proves a finite epsilon, the sum of the epsilons of Laplace releases remains, which is
+    pure DP up to the errors of samplers.
 
     Parameters
     ----------
     releases
-        All that depend on the data.
+        All releases that depend on the data.
     parts
-        Which parts of the data they touch.
+        The parts of the data that the releases touch.
     delta
         In [0, 1).
     relation
-        The neighbouring relation that the sensitivities are for.
+        Neighbouring relation of the sensitivities.
 
     Raises
     ------
     ValueError
-        If a release was sampled in a way that is not proved to amplify under this relation.
+        If amplification by the sampling of a release is not proved under this relation.
     """
     distinct = _distinct(releases)
     for release in distinct.releases:
         if release.sampling is not None:
             release.sampling.require(relation)
-    rows = [release.mechanism.integer_rows for release in distinct.releases]
-    rows_of_releases = np.array(rows, dtype=np.float64)[distinct.place]
-    numbers = MOST_NUMBERS * parts.totals(rows_of_releases)  # on a grid, by part
+    grid_rows = [release.mechanism.integer_rows for release in distinct.releases]
+    grid_rows_by_release = np.array(grid_rows, dtype=np.float64)[distinct.place]
+    # for each part, an upper bound on the numbers of noise on a grid
+    numbers = MOST_NUMBERS * parts.totals(grid_rows_by_release)
 
     def exact(remaining_delta: float) -> Costs:
         return _costs_of_exact_noise(releases, distinct, parts, remaining_delta, relation)
@@ -176,7 +193,7 @@ def costs(
     proved = None if on_grid.all() else exact(delta)
     for share in SHARES_OF_DELTA:
         with_rest = exact(delta * (1 - share))
-        uses_delta = with_rest.epsilons != with_rest.pure  # pure epsilons need none of it
+        uses_delta = with_rest.epsilons != with_rest.pure  # pure epsilons need no delta
         slack = np.where(uses_delta, 2 * numbers * rounding_slack(), 0.0)
         epsilons = with_rest.epsilons + slack
         proved = with_rest._replace(epsilons=epsilons).where(on_grid, proved)
@@ -201,7 +218,7 @@ def _costs_of_exact_noise(
     There are two proofs, of which the smaller epsilon counts. `separate` adds up the epsilons of
     Laplace releases and one epsilon of all Gaussian releases. `joint` is the epsilon of one loss
     distribution of all releases. Parts with releases of custom mechanisms, which have no law, have
-    the epsilon of `own_costs` instead.
+    the epsilon of `custom_costs` instead.
     """
     noises = distinct.releases
     place = distinct.place
@@ -244,8 +261,8 @@ def _costs_of_exact_noise(
     touching = (
         [releases[index] for index in parts.releases(part)] for part in custom_parts.tolist()
     )
-    custom_costs = own_costs(touching, delta, relation)
-    for part, (epsilon, proof) in zip(custom_parts, custom_costs, strict=True):
+    costs_of_parts = custom_costs(touching, delta, relation)
+    for part, (epsilon, proof) in zip(custom_parts, costs_of_parts, strict=True):
         epsilons[part] = epsilon
         proofs[part] = proof
     epsilons = np.where(fails_too_often, inf, epsilons)
@@ -276,7 +293,10 @@ class _Distinct(NamedTuple):
 
 
 def _distinct(releases: Sequence[Release]) -> _Distinct:
-    """Return the first of all releases that share their noise, and the place of each among them."""
+    """Return the releases that differ in mechanism, sensitivity or sampling, and their places.
+
+    Objects are compared by identity, which is fast; equal objects may appear more than once.
+    """
     place_of_noise: dict[tuple[int, int, int], int] = {}
     first_releases: list[Release] = []
     places = []
@@ -313,9 +333,10 @@ def _gaussian(
     delta: float,
     relation: NeighboringRelation,
 ) -> _Proved:
-    """Return each part's epsilon for its Gaussian releases, and what names its proof.
+    """Return each part's epsilon for its Gaussian releases alone, and its accountant.
 
-    Exact for noise on all data; by Rényi curves for noise on a grid, or on samples.
+    If no release is sampled and no noise is on a coarse grid, epsilon is that of Gaussian DP, exact
+    for real-valued noise. Otherwise it is computed from Rényi curves.
 
     Parameters
     ----------
@@ -358,20 +379,24 @@ def _together(
     delta: float,
     relation: NeighboringRelation,
 ) -> tuple[Numbers, Names]:
-    """Return the epsilon of each part by one loss distribution of all its releases, and its name.
+    """Return the epsilon of each part by one loss distribution of all its releases.
 
-    The largest is right; parts that cost less are left out where they are many.
+    Epsilon is infinite for parts without such a distribution:
 
-    It is infinite where another proof is exact, which needs no loss distribution: for one release
-    with Laplace noise, and Gaussian noise on all data; and where none is known, for Gaussian noise
-    on the integers.
+    - if another proof is exact: one release of Laplace noise, or Gaussian noise on all data;
+    - if no distribution is known: Gaussian noise on a coarse grid;
+    - if there are many parts, and others have a larger epsilon by another proof.
 
     Parameters
     ----------
     kinds, kind_numbers, parts, delta, relation
         As for `_gaussian`, with Laplace releases among them.
     separate
-        The epsilon of each part by another proof, shape (parts,).
+        Epsilon of each part by another proof, shape (parts,).
+
+    Returns
+    -------
+    Epsilons and the names of their accountants, shape (parts,) each.
     """
     epsilons = np.full(len(parts.owners), inf)
     proofs = np.full(len(parts.owners), "", dtype=object)
@@ -411,8 +436,8 @@ def _together(
 def _has_exact_proof(kinds: Sequence[Kind], counts: Numbers) -> Flags:
     """Return True for parts whose epsilon is exact without a loss distribution, shape (parts,).
 
-    Their releases are all of Gaussian noise on all data, or one of Laplace noise that is not
-    allocated at random.
+    All releases of such a part have Gaussian noise on all data, or the part has a single release,
+    with Laplace noise and without random allocation.
     """
     is_exact = np.array([kind.is_exact for kind in kinds])
     is_pure = np.array([kind.noise.is_pure for kind in kinds])

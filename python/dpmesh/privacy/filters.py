@@ -1,13 +1,14 @@
-"""Epsilon of plans that were chosen in turn, each after looking at earlier releases.
+"""Privacy filters: epsilon of plans that were chosen adaptively, after earlier releases.
 
-A loss distribution proves what plans cost that were fixed beforehand. Whoever chooses the next plan
-after a release, each time so that the whole keeps the budget, may spend more than that. What holds
-is a filter, a sum that no choice moves. Two filters share delta, and either may allow all plans:
+A privacy loss distribution bounds the epsilon of plans that were fixed beforehand. It does not
+cover plans that are chosen after a release, each time such that all plans together keep the budget.
+A privacy filter does: it bounds a sum that no adaptive choice can change. Two filters share delta,
+and a run may continue if either allows it:
 
-- mu^2 of Gaussian noise on all data (Smith and Thakurta 2022, "Fully adaptive composition for
-  Gaussian differential privacy");
-- the epsilons of plans of any kind, each at a delta of its own (Rogers et al. 2016, "Privacy
-  odometers and filters").
+- the sum of mu^2, for Gaussian noise on all data (Smith and Thakurta 2022, "Fully adaptive
+  composition for Gaussian differential privacy");
+- the sum of the epsilons of plans of any kind, each at a separate delta (Rogers et al. 2016,
+  "Privacy odometers and filters").
 
 Plans may run side by side (Haney et al. 2023, "Concurrent composition for interactive differential
 privacy with adaptive privacy-loss parameters"). Proofs: ``docs/privacy/accounting.md``.
@@ -27,30 +28,32 @@ from dpmesh.privacy.kinds import Kind, kinds_of
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.releases import Release
 
-SHARE = 0.01
-"""Share of delta for what noise on a grid is short of Gaussian noise."""
-APART = 0.1
-"""Share of delta for plans whose epsilons are added up."""
-LEAST = 1e-3
-"""Share of the budget's epsilon that a plan costs at least where epsilons are added up."""
+GRID_SHARE = 0.01
+"""Share of delta for the difference between noise on a grid and Gaussian noise."""
+SUM_SHARE = 0.1
+"""Share of delta for the filter that adds up epsilons."""
+MIN_EPSILON_SHARE = 1e-3
+"""Least epsilon of a plan in the sum of epsilons, as a share of the budget's epsilon."""
 
 
 def adaptive_cost(plans: Sequence[Plan], budget: Budget) -> float:
-    """Return the epsilon of plans of which each may depend on all releases of the others.
+    """Return an epsilon of plans that may each depend on all releases of the other plans.
 
-    It is compared with the budget before each plan is added: the whole then keeps it.
+    If this epsilon is compared with the budget before each plan is added, all plans together keep
+    the budget.
 
     Parameters
     ----------
     plans
-        On the same data, at least one.
+        Plans on the same data, at least one.
     budget
-        Its delta is that of the cost; what it held before is not counted.
+        Budget with the delta of the result; plans in its `spent` are not counted.
 
     Returns
     -------
-    A little more than if all were fixed beforehand, for Gaussian noise on all data; else the sum of
-    the plans' epsilons, each at a share of a tenth of delta.
+    The smallest bound of: the epsilon at delta 0, the filter for Gaussian noise, and the sum of
+    epsilons. For Gaussian noise on all data, it is slightly above the epsilon of plans that are
+    fixed beforehand.
 
     Raises
     ------
@@ -58,57 +61,64 @@ def adaptive_cost(plans: Sequence[Plan], budget: Budget) -> float:
         As `total_cost`.
     """
     pure = total_cost(plans, 0.0).epsilon
-    return min(pure, _by_mu(plans, budget), sum(_apart(plan, budget) for plan in plans))
+    sum_of_epsilons = sum(_epsilon_in_sum(plan, budget) for plan in plans)
+    return min(pure, _by_mu(plans, budget), sum_of_epsilons)
 
 
-def _apart(plan: Plan, budget: Budget) -> float:
-    """Return the epsilon of one plan at its own delta, which is in proportion to it.
+def _epsilon_in_sum(plan: Plan, budget: Budget) -> float:
+    """Return the epsilon of one plan for the filter that adds up epsilons.
 
-    Plans whose epsilons add up to the budget's have at most `APART` of delta together.
+    Its delta is proportional to a smaller epsilon, that at ``SUM_SHARE * budget.delta``. So plans
+    whose epsilons add up to at most the budget's use at most `SUM_SHARE` of delta together.
     """
     if not plan.touching:
         return 0.0
-    delta = APART * budget.delta
-    least = max(plan.cost(delta).epsilon, LEAST * budget.epsilon)
-    if not isfinite(least):
+    sum_delta = SUM_SHARE * budget.delta
+    smallest = max(plan.cost(sum_delta).epsilon, MIN_EPSILON_SHARE * budget.epsilon)
+    if not isfinite(smallest):
         return inf
-    share_of_delta = delta * min(1.0, least / budget.epsilon)
-    return max(plan.cost(share_of_delta).epsilon, least)
+    plan_delta = sum_delta * min(1.0, smallest / budget.epsilon)
+    return max(plan.cost(plan_delta).epsilon, smallest)
 
 
 def _by_mu(plans: Sequence[Plan], budget: Budget) -> float:
-    """Return the epsilon of Gaussian noise of the sum of mu^2; infinity if there is another.
+    """Return the epsilon by the sum of mu^2; infinity if some noise is not Gaussian on all data.
 
-    Samplers may err by `SHARE` of delta, at the budget's epsilon.
+    Errors of samplers of noise on a grid may use `GRID_SHARE` of delta, at the budget's epsilon.
     """
     touching = [(plan, releases) for plan in plans for releases in plan.compositions()]
     if not all(_is_gaussian(releases, plan) for plan, releases in touching):
         return inf
-    numbers = float(sum(plan.copies * sum(map(_drawn, releases)) for plan, releases in touching))
-    if numbers and budget.epsilon > largest_epsilon(budget.delta, SHARE, np.array(numbers)):
+    numbers = float(
+        sum(plan.copies * sum(map(_grid_numbers, releases)) for plan, releases in touching)
+    )
+    if numbers and budget.epsilon > largest_epsilon(budget.delta, GRID_SHARE, np.array(numbers)):
         return inf
-    delta = (1 - APART - 2 * SHARE) * budget.delta
+    delta = (1 - SUM_SHARE - 2 * GRID_SHARE) * budget.delta
     return total_cost(plans, delta).epsilon + budget.delta
 
 
 def _is_gaussian(touching: Sequence[Release], plan: Plan) -> bool:
     """Return True if all releases have Gaussian noise, fine grids included, on all data."""
     kinds, _ = kinds_of(touching, np.ones(len(touching), bool), plan.neighboring_relation)
-    return all(release.mechanism.law is not None for release in touching) and all(
-        _is_gaussian_sum(kind, plan)
-        if kind.secure_sum is not None
-        else kind.is_exact and not kind.moments
-        for kind in kinds
-    )
+    if any(release.mechanism.law is None for release in touching):
+        return False
+    return all(_is_gaussian_kind(kind, plan) for kind in kinds)
 
 
-def _is_gaussian_sum(kind: Kind, plan: Plan) -> bool:
-    """Return True if a secure sum counts as one of all data, with noise of many steps."""
+def _is_gaussian_kind(kind: Kind, plan: Plan) -> bool:
+    """Return True if a kind of release counts as Gaussian noise on all data.
+
+    A secure sum must have noise of at least `FINE` steps; it counts as all data if no sampling
+    amplifies it. Other noise on a grid must be so fine that its moments prove nothing better.
+    """
+    if kind.secure_sum is None:
+        return kind.is_exact and not kind.moments
     return not kind.is_amplified(plan.neighboring_relation) and kind.scales[0] >= FINE
 
 
-def _drawn(release: Release) -> int:
-    """Return how many numbers of noise on a grid a release rests on."""
+def _grid_numbers(release: Release) -> int:
+    """Return an upper bound on the numbers of noise on a grid that a release draws."""
     sums = release.mechanism.sums
     if sums is not None:
         return sums.numbers * sums.sites

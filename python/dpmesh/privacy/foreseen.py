@@ -1,7 +1,8 @@
 """Comparison of a run's releases with its plan.
 
-Chance may decide to which batch a release belongs. A run then still costs no more than its plan, as
-long as no batch releases more than one of the plan's batches does.
+The ledger asks whether the plan has a release that the run wants to make. Random draws may decide
+which batch a release uses. The epsilon of the run still does not exceed that of the plan if each
+batch of the run has at most the releases of some batch of the plan.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 
 Kinds = Counter[tuple[object, ...]]
+"""Counts of releases by all that identifies them, apart from their batch."""
 
 
 class Foreseen:
@@ -21,7 +23,7 @@ class Foreseen:
     Parameters
     ----------
     plan
-        What is planned.
+        The plan of the run.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -29,34 +31,37 @@ class Foreseen:
         self._batches = _by_batch(plan.releases)
         distinct = {frozenset(batch.items()): batch for batch in self._batches.values()}
         self._distinct = tuple(distinct.values())
-        self._taken: dict[int, Kinds] = {}
+        self._made: dict[int, Kinds] = {}
 
     def holds(self, releases: Sequence[Release]) -> bool:
         """Return True if the plan still has all of these releases."""
         if any(count > self._left[kind] for kind, count in _by_round(releases).items()):
             return False
-        more = _by_batch(releases).items()
-        return all(self._allots(batch, self._taken_by(batch) + kinds) for batch, kinds in more)
+        for batch, kinds in _by_batch(releases).items():
+            if not self._allows(batch, self._made_with(batch) + kinds):
+                return False
+        return True
 
     def take(self, releases: Sequence[Release]) -> None:
-        """Record that the run made these."""
+        """Record that the run made these releases."""
         self._left.subtract(_by_round(releases))
         for batch, kinds in _by_batch(releases).items():
-            self._taken[batch] = self._taken_by(batch) + kinds
+            self._made[batch] = self._made_with(batch) + kinds
 
-    def _taken_by(self, batch: int) -> Kinds:
-        return self._taken.get(batch, Counter())
+    def _made_with(self, batch: int) -> Kinds:
+        """Return the counts of releases that the run made with a batch."""
+        return self._made.get(batch, Counter())
 
-    def _allots(self, batch: int, kinds: Kinds) -> bool:
-        """Return True if a batch of the plan, of any number, releases at least as much."""
-        same = self._batches.get(batch)
-        return (same is not None and kinds <= same) or any(
-            kinds <= planned for planned in self._distinct
-        )
+    def _allows(self, batch: int, kinds: Kinds) -> bool:
+        """Return True if some batch of the plan has at least these releases."""
+        same_batch = self._batches.get(batch)  # tried first, as it usually does
+        if same_batch is not None and kinds <= same_batch:
+            return True
+        return any(kinds <= planned for planned in self._distinct)
 
 
 def unplanned(plan: Plan, releases: Sequence[Release]) -> int:
-    """Return how many releases of a run its plan did not foresee."""
+    """Return the number of releases of a run that are not in its plan."""
     if tuple(releases) == plan.releases[: len(releases)]:
         return 0
     foreseen = Foreseen(plan)
@@ -70,7 +75,7 @@ def unplanned(plan: Plan, releases: Sequence[Release]) -> int:
 
 
 def _kind(release: Release) -> tuple[object, ...]:
-    """Return what identifies a release apart from its round and batch."""
+    """Return all that identifies a release apart from its round and the index of its batch."""
     noise = release.mechanism, release.sensitivity
     return *noise, release.sampling, release.nodes, release.batch is None
 

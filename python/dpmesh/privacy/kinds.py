@@ -1,4 +1,12 @@
-"""Releases that cost alike: a kind is all that a cost depends on."""
+"""Kinds of releases: a kind holds all that the epsilon of a release depends on.
+
+`cost` counts the releases of each kind, instead of treating each release separately. A kind differs
+from its release in two ways:
+
+- noise on a grid becomes Laplace or Gaussian noise with an adjusted law or noise ratio, or
+  `COARSE` noise, which has a Rényi curve only;
+- a random allocation becomes one release for the whole group (`charged`).
+"""
 
 from __future__ import annotations
 
@@ -28,10 +36,14 @@ if TYPE_CHECKING:
     from dpmesh.noise.sensitivity import Sensitivity
 
 MOST_STEPS = 64
-"""Beyond them noise on integers costs what noise on the real numbers costs, to 0.01%."""
+"""Most steps of discrete Laplace noise in its law: with more, epsilon is that of real-valued noise
+to 0.01%."""
 
 MOMENTS_BELOW = 6.0
-"""Steps of Gaussian noise below which its moments may prove more than its smoothing."""
+"""Scale of Gaussian noise, in steps, below which Rényi DP may prove a smaller epsilon.
+
+The other proof converts it to Gaussian noise of a smaller scale, see `gaussian_multiplier`.
+"""
 
 
 class Noise(NamedTuple):
@@ -61,9 +73,9 @@ class Kind(NamedTuple):
     sampling: Sampling | None
     secure_sum: SecureSum | NeighborSums | None
     moments: float = 0.0
-    """The noise ratio of the moments of Gaussian noise on a coarse grid; else 0."""
+    """Noise ratio of Gaussian noise on a coarse grid in its Rényi curve; else 0."""
     pure_beside: float = 0.0
-    """The least noise ratio of pure releases in the same allocation as Gaussian ones; or 0."""
+    """Least noise ratio of the Laplace releases in an allocation with Gaussian releases; else 0."""
 
     @property
     def rate(self) -> float:
@@ -84,9 +96,10 @@ class Kind(NamedTuple):
 
     @property
     def scales(self) -> tuple[float, float]:
-        """The scales of a sum's unknown noise and of a share of it, in steps.
+        """Scale of the noise that the adversary does not know and scale of a share, in steps.
 
-        Other noise is one share: of no known scale on a coarse grid, else of the finest.
+        Noise that is not of a secure sum counts as one share: of scale 1 on a coarse grid, where
+        the scale is not known, and else as fine as any grid.
         """
         if self.secure_sum is not None:
             scale = self.noise_to_sensitivity * self.secure_sum.sensitivity
@@ -98,7 +111,7 @@ class Kind(NamedTuple):
         return self.sampling is not None and self.sampling.amplifies_under == relation
 
     def by_moments(self) -> Kind:
-        """Return the kind by its moments alone, if it is on a coarse grid."""
+        """Return the kind to be counted by its Rényi curve alone; itself without `moments`."""
         coarse = self._replace(noise=COARSE, noise_to_sensitivity=self.moments, moments=0.0)
         if self.moments:
             return coarse
@@ -133,21 +146,22 @@ class Kind(NamedTuple):
 
 
 MIXED = "several kinds of noise"
-"""The name of noise that is of one kind in some releases of an allocation, of another in others."""
+"""Name of noise that has different kinds in the releases of one allocation."""
 
 
 @dataclass(frozen=True)
 class MixedNoise(Mechanism):
-    """Noise of a release of which it is not known which of several kinds of noise it has.
+    """Noise of one of several kinds, where the adversary does not know which kind it is.
 
-    A random allocation whose releases have different kinds of noise is charged for it.
+    A random allocation whose releases have different kinds of noise counts as a release with this
+    noise. It is for accounting alone, and draws no noise.
 
     Parameters
     ----------
     noise_to_sensitivity
-        The least of the members'.
+        Least noise ratio among the members.
     members
-        A release of each kind of noise, that with the least noise.
+        For each kind of noise, the release with the least noise.
     """
 
     _: KW_ONLY
@@ -178,7 +192,7 @@ class MixedNoise(Mechanism):
 
 
 def has_allocation_proof(release: Release) -> bool:
-    """Return whether random allocation is proved to hide a record, for noise of this kind."""
+    """Return True if amplification by random allocation is proved for this kind of noise."""
     kind = _on_grid(release, _as_released(release))
     return kind.noise.law is not None and kind.secure_sum is None
 
@@ -186,7 +200,15 @@ def has_allocation_proof(release: Release) -> bool:
 def kinds_of(
     releases: Sequence[Release], chosen: npt.NDArray[np.bool_], relation: NeighboringRelation
 ) -> tuple[list[Kind], Indices]:
-    """Return the kinds of the chosen releases, and each release's kind: -1 for the others."""
+    """Return the distinct kinds of the chosen releases, and the number of each release's kind.
+
+    The number is an index in the list of kinds; -1 for releases that are not chosen.
+
+    Raises
+    ------
+    ValueError
+        If a secure sum is for another neighbouring relation.
+    """
     numbers: dict[Kind, int] = {}
     which = np.full(len(releases), -1)
     for index in np.flatnonzero(chosen).tolist():
@@ -281,14 +303,17 @@ def _allocated(kind: Kind, release: Release, relation: NeighboringRelation) -> K
 
 
 def samples_of(sampling: Sampling | type[Sampling] | None) -> str:
-    """Return what releases are of, in words."""
+    """Return the data of releases with this sampling in words, such as "Poisson samples"."""
     if sampling is None:
         return ALL_DATA
     return sampling.samples
 
 
 def sampled_by(kinds: Iterable[Kind], relation: NeighboringRelation) -> type[Sampling] | None:
-    """Return how releases are sampled, if that has a Rényi curve: all in one way, or unsampled."""
+    """Return the sampling whose Rényi curve covers these kinds, else None.
+
+    All sampled kinds must have one class of sampling, which amplifies under the relation.
+    """
     samplings = {type(kind.sampling) for kind in kinds if kind.sampling is not None}
     if len(samplings) != 1:
         return None

@@ -1,9 +1,10 @@
-"""Parts of the data that a release depends on, to which its epsilon is charged.
+"""Parts of the data: the batches of nodes, each with the releases that depend on it.
 
-A part is one batch of one node, or all of a node's data where it has no batches. Batches are
-disjoint, and a release of one batch depends, given all earlier releases, on no other batch: so a
-unit is charged for the releases of its batch, and for those that depend on all of its node's data
-(adaptive parallel composition), and for nothing that only other nodes released.
+A part is one batch of one node, or all data of a node without batches. Batches are disjoint. Given
+all earlier releases, a release of one batch depends on no other batch. So by adaptive parallel
+composition, the epsilon of a unit counts the releases of its batch and the releases that depend on
+all data of its node. It does not count releases of other nodes alone. A release *touches* a part if
+it depends on it.
 """
 
 from __future__ import annotations
@@ -22,41 +23,45 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Parts:
-    """Which releases touch which parts, as pairs of indices.
+    """Parts of the nodes' data, and pairs of indices that state which releases touch them.
 
     Parameters
     ----------
     owners
-        Shape (parts,): the node that each part belongs to, from 0.
+        Index of the node that each part belongs to, shape (parts,).
     nodes
-        Number of nodes; 1 if no release distinguishes them.
-    own
-        Pairs (part, release), shape (2, pairs), of releases of one batch.
-    shared
-        Pairs (node, release), shape (2, pairs), of releases of all of a node's data.
+        Number of nodes; 1 if no release names its nodes.
+    batch_pairs
+        Index of a part and of a release of this batch, shape (2, pairs).
+    node_pairs
+        Index of a node and of a release of all its data, shape (2, pairs).
     """
 
     owners: Indices
     nodes: int
-    own: Indices
-    shared: Indices
+    batch_pairs: Indices
+    node_pairs: Indices
 
     def totals(self, weights: Numbers) -> Numbers:
         """Return the sum of releases' weights for each part, shape (parts,).
 
         `weights` has the shape (releases,).
         """
-        parts, batch_releases = self.own
-        nodes, node_releases = self.shared
+        parts, batch_releases = self.batch_pairs
+        nodes, node_releases = self.node_pairs
         batch_totals = np.bincount(parts, weights[batch_releases], len(self.owners))
         node_totals = np.bincount(nodes, weights[node_releases], self.nodes)
         return np.asarray(batch_totals + node_totals[self.owners], dtype=np.float64)
 
     def counts(self, kinds: Indices, number: int) -> Numbers:
-        """Return how often releases of each of `number` kinds touch each part.
+        """Return how many releases of each kind touch each part, shape (parts, number).
 
-        Shape (parts, number). `kinds` holds the kind of each release; one of kind -1 counts for
-        none.
+        Parameters
+        ----------
+        kinds
+            Number of the kind of each release, from 0; -1 for releases that are not counted.
+        number
+            Number of kinds.
         """
 
         def count(pairs: Indices, rows: int) -> Numbers:
@@ -68,14 +73,14 @@ class Parts:
             table = np.bincount(cells, minlength=rows * number).reshape(rows, number)
             return table.astype(np.float64)
 
-        batch_counts = count(self.own, len(self.owners))
-        node_counts = count(self.shared, self.nodes)
+        batch_counts = count(self.batch_pairs, len(self.owners))
+        node_counts = count(self.node_pairs, self.nodes)
         return batch_counts + node_counts[self.owners]
 
     def releases(self, part: int) -> list[int]:
         """Return the releases that touch a part, in order."""
-        parts, batch_releases = self.own
-        nodes, node_releases = self.shared
+        parts, batch_releases = self.batch_pairs
+        nodes, node_releases = self.node_pairs
         of_batch = batch_releases[parts == part]
         of_node = node_releases[nodes == self.owners[part]]
         touching = np.sort(np.concatenate([of_batch, of_node]))
@@ -108,8 +113,8 @@ def parts_of(releases: Sequence[Release], nodes: int) -> Parts:
     return Parts(
         owners=np.concatenate([owners, nodes_without_batch]),
         nodes=nodes,
-        own=np.stack([part.reshape(-1), index[in_batch]]),
-        shared=np.stack([node[~in_batch], index[~in_batch]]),
+        batch_pairs=np.stack([part.reshape(-1), index[in_batch]]),
+        node_pairs=np.stack([node[~in_batch], index[~in_batch]]),
     )
 
 

@@ -1,7 +1,9 @@
-"""Releases with noise of one's own: what they cost by the loss that their mechanisms state.
+"""Epsilon of releases by custom mechanisms, from the privacy loss that their classes state.
 
-A mechanism states its `event` of dp-accounting, or the distribution of its `privacy_loss`. All
-releases that touch the same data are composed by that library, whose distributions err upwards.
+A custom mechanism states its `event` of the library dp-accounting, or a `privacy_loss`
+distribution of that library. The library composes all releases that touch the same data. Its
+distributions err upwards. `cost` calls `custom_costs` for the parts of the data that such releases
+touch.
 """
 
 from __future__ import annotations
@@ -21,34 +23,60 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 INTERVAL = 1e-4
-"""Of the grid of losses on which distributions are composed: dp-accounting's default."""
+"""Interval of the grid of losses on which distributions are composed: dp-accounting's default."""
 
 
-def own_costs(
+def custom_costs(
     touching: Iterable[Sequence[Release]], delta: float, relation: NeighboringRelation
 ) -> Iterator[tuple[float, str]]:
-    """Yield `own_cost` of releases of each part; parts of the same noise are composed once."""
+    """Yield the epsilon of each part of the data, and the name of its accountant.
+
+    Parts with the same noise are composed once.
+
+    Parameters
+    ----------
+    touching
+        For each part, the releases that touch it.
+    delta, relation
+        As for `custom_cost`.
+    """
     known_costs: dict[frozenset[tuple[object, int]], tuple[float, str]] = {}
     for releases in touching:
-        same = frozenset(Counter((r.mechanism, r.sampling) for r in releases).items())
-        if same not in known_costs:
-            known_costs[same] = own_cost(releases, delta, relation)
-        yield known_costs[same]
+        counts = Counter((release.mechanism, release.sampling) for release in releases)
+        noise = frozenset(counts.items())
+        if noise not in known_costs:
+            known_costs[noise] = custom_cost(releases, delta, relation)
+        yield known_costs[noise]
 
 
-def own_cost(
+def custom_cost(
     releases: Sequence[Release], delta: float, relation: NeighboringRelation
 ) -> tuple[float, str]:
-    """Return an epsilon of releases that touch the same data, and how it was found.
+    """Return the epsilon of releases that touch the same data, and the name of its accountant.
 
-    Samples of fixed size, and Poisson samples where a unit is replaced, are counted as all data.
+    Only Poisson sampling under add-remove amplifies, and only by events: other samples count as all
+    data, and so do all samples where a mechanism states a loss distribution.
+
+    Parameters
+    ----------
+    releases
+        Releases with custom noise, possibly among releases with other noise.
+    delta
+        In [0, 1).
+    relation
+        Neighbouring relation.
+
+    Returns
+    -------
+    Epsilon, infinite if dp-accounting cannot compose the events, and the accountant in words.
 
     Raises
     ------
     ValueError
-        If a mechanism states a loss distribution, and another one has none, or one of another grid.
+        If a mechanism states a loss distribution, and another mechanism has none, or one on another
+        grid.
     """
-    counts = Counter((r.mechanism, _sampling(r, relation)) for r in releases)
+    counts = Counter((release.mechanism, _sampling(release, relation)) for release in releases)
     losses = [(_loss(mechanism), count) for (mechanism, _), count in counts.items()]
     events = [
         (mechanism.event if sampling is None else sampling.event(mechanism.event), count)
@@ -75,9 +103,8 @@ def own_cost(
 
 
 def _sampling(release: Release, relation: NeighboringRelation) -> Sampling | None:
-    """Return the sampling that amplifies noise of any kind, None if it does not."""
-    poisson = isinstance(release.sampling, PoissonSampling) and relation == "add_remove"
-    if poisson:
+    """Return the sampling of a release if it amplifies noise of any kind, else None."""
+    if isinstance(release.sampling, PoissonSampling) and relation == "add_remove":
         return release.sampling
     return None
 
@@ -85,7 +112,10 @@ def _sampling(release: Release, relation: NeighboringRelation) -> Sampling | Non
 def _by_accountant(
     name: Literal["pld", "rdp"], events: Sequence[tuple[DpEvent, int]], delta: float
 ) -> float | None:
-    """Return the epsilon by an accountant, None if it does not know all events."""
+    """Return the epsilon of events by an accountant of dp-accounting.
+
+    None if the accountant does not support every event. `events` holds each event with its count.
+    """
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
@@ -98,7 +128,7 @@ def _by_accountant(
 
 
 def _by_losses(losses: Sequence[tuple[Any, int]], delta: float) -> float:
-    """Return the epsilon of distributions so many times each; samples count as all data."""
+    """Return the epsilon of loss distributions, each composed as often as its count states."""
     total: Any = None
     for loss, count in losses:
         several = loss.self_compose(count)
@@ -111,7 +141,10 @@ def _by_losses(losses: Sequence[tuple[Any, int]], delta: float) -> float:
 
 
 def _loss(mechanism: Mechanism) -> Any:
-    """Return the distribution of a mechanism's loss, None if neither it nor its event states it."""
+    """Return the loss distribution that a mechanism or its event states, without sampling.
+
+    None if neither states one.
+    """
     from dp_accounting import GaussianDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -126,7 +159,7 @@ def _loss(mechanism: Mechanism) -> Any:
         return pld.from_laplace_mechanism(
             event.noise_multiplier, value_discretization_interval=INTERVAL
         )
-    if isinstance(event, RandomizedResponseDpEvent):  # of replacing one, whatever it is
+    if isinstance(event, RandomizedResponseDpEvent):
         return pld.from_randomized_response(
             event.noise_parameter, event.num_buckets, value_discretization_interval=INTERVAL
         )

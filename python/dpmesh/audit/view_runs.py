@@ -1,4 +1,9 @@
-"""Audit of a view by real runs: gossip on canaries, scored by the messages its observer sees."""
+"""Audit of an adversary's view by real runs of gossip, scored by the messages that it sees.
+
+A *canary* is the record of the target node whose label differs between the two datasets. The
+algorithm runs for real; `linear_run` only provides the weights of the likelihood ratio, from a
+linear model of the run.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,8 @@ import numpy as np
 from dpmesh._validate import fail, instance, integer
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.audit.claims import GaussianClaim
+from dpmesh.audit.linear_run import Floats, LinearRun, Visible, from_scores
 from dpmesh.audit.result import AuditResult
-from dpmesh.audit.seat import Floats, LinearRun, Visible, from_scores
 from dpmesh.audit.transcript import fresh_keys, record
 from dpmesh.data import Dataset
 from dpmesh.kernels.views import Certificate, all_pairs, worst_pair
@@ -22,9 +27,6 @@ from dpmesh.problems import LinearProblem
 from dpmesh.run.carriers import Gossip
 from dpmesh.topology.topology import Topology
 
-RECORDS, STEP = 40, 8.0
-
-
 RECORDS = 40
 """Records of each node."""
 
@@ -32,6 +34,10 @@ STEP = 8.0
 """Step size of the audited gradient descent."""
 
 CLIPPING_NORM = 0.5
+"""Clipping norm of the audited gradient descent, in L2."""
+
+_SMALLEST_NOISE_SHARE = 1e-3
+"""Noise of messages without noise in the linear model, over the largest noise of a message."""
 
 
 def audit_view(
@@ -127,7 +133,11 @@ def audit_view(
 
 
 def _canary(nodes: int, target: int, label: float, forgetful: bool) -> LinearProblem:
-    """Return records of 0, but for the canary and, if they forget, those of the other nodes."""
+    """Return the problem with this label of the canary, the first record of the target.
+
+    All other features are 0, so that their gradients are 0; if `forgetful`, the features of the
+    other nodes are 1 instead.
+    """
     features = np.full((nodes, RECORDS), float(forgetful))
     features[target] = 0.0
     features[target, 0] = 1.0
@@ -139,7 +149,10 @@ def _canary(nodes: int, target: int, label: float, forgetful: bool) -> LinearPro
 
 
 def _worst(reaction: Reaction, view: Node | Coalition | OneNode, target: int | None) -> Certificate:
-    """Return the bound of the observer and the target with the largest mu."""
+    """Return the certificate of the pair of observer and target with the largest mu.
+
+    `target` restricts the search to one target; None searches all nodes.
+    """
     nodes = view.topology.nodes
     observers = observers_of(view)
     pairs = all_pairs(observers, nodes)
@@ -155,7 +168,7 @@ def _worst(reaction: Reaction, view: Node | Coalition | OneNode, target: int | N
 
 
 def _visible_messages(topology: Topology, observer: tuple[int, ...], rounds: int) -> Visible:
-    """Return the messages that its members send and receive, read off the network."""
+    """Return which messages the observer's members send or receive on this network."""
     visible = np.zeros((rounds, topology.nodes), dtype=bool)
     for t in range(rounds):
         weights = topology.matrix(t).weights.toarray()
@@ -166,9 +179,11 @@ def _visible_messages(topology: Topology, observer: tuple[int, ...], rounds: int
 
 
 def _linear(reaction: Reaction, topology: Topology, target: int, forgetful: bool) -> LinearRun:
-    """Return the run as it is while models are small, where the logistic slope is straight.
+    """Return a linear model of the run, which is accurate while models are small.
 
-    There the steeper half of the records that forget is clipped, and the others' slope is 1 / 4.
+    If `forgetful`, a step of another node multiplies a small model by ``1 - STEP / 8``: clipping
+    makes the gradients of half of its records constant, and the other gradients have the slope 1/4
+    of the logistic loss at 0. Otherwise steps of other nodes change nothing.
     """
     rounds = reaction.rounds
     contraction = 1.0
@@ -176,7 +191,9 @@ def _linear(reaction: Reaction, topology: Topology, target: int, forgetful: bool
         contraction = 1 - STEP / 8
     contractions = np.full((rounds, topology.nodes), contraction)
     contractions[:, target] = 1.0
-    least_noise = 1e-3 * reaction.noise.max()
+    least_noise = (
+        _SMALLEST_NOISE_SHARE * reaction.noise.max()
+    )  # so that a covariance has an inverse
     return LinearRun(
         matrices=[topology.matrix(t).weights.toarray() for t in range(rounds)],
         contractions=contractions,

@@ -1,6 +1,8 @@
-"""Audit of an adversary's view: a likelihood ratio on the messages that it sees, and no others.
+"""Linear Gaussian model of gossip, for audits of an adversary's view.
 
-The run is linear and Gaussian in one dimension: states ``x_(t+1)^i = c_t^i sum_j W_t[i, j] m_t^j``,
+Its likelihood ratio uses the messages that the adversary sees, and no others.
+
+The model has one dimension: states ``x_(t+1)^i = c_t^i sum_j W_t[i, j] m_t^j``,
 messages ``m_t^j = x_t^j + n_t^j``. Every such run with ``|c_t^i|`` at most the Lipschitz constants
 that a view was accounted for is an instance of it, so its mu never exceeds the claimed one.
 """
@@ -138,9 +140,10 @@ class LinearRun:
 def from_scores(
     claim: GaussianClaim, positives: Floats, negatives: Floats, *, confidence: float, method: str
 ) -> AuditResult:
-    """Return the lower bound that the scores of runs on the two datasets prove.
+    """Return the lower confidence bound that the scores of runs on two datasets prove.
 
-    The threshold comes from the first tenth of them, or up to 200 if they are few.
+    The first runs choose the threshold, and the other runs evaluate it. The first runs are a tenth
+    of all, or up to 200 (at most half) if a tenth is less.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The algorithm of a user's claim: a given one with other noise, rounds and records."""
+"""The algorithm that a claim is about: a given algorithm with the claim's noise and sizes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def _field_names(part: Any) -> set[str]:
 
 
 def _with_field(part: Any, name: str, value: float) -> Any:
-    """Return a part with another value of one of its fields, or theirs; None if it has none."""
+    """Return a copy of an algorithm or of a part of it, with another value of one field.
+
+    If the dataclass has no field of this name, its parts are searched. None if none has the field.
+    """
     if name in _field_names(part):
         return replace(part, **{name: value})
     for attribute in ("contribution", "combination", "mechanism"):
