@@ -15,7 +15,7 @@ from dpmesh.experiments.sweep import cells, rounds_left
 from dpmesh.noise import Quantizer, correlated
 from dpmesh.run import LogNormal, Uniform, simulate
 from dpmesh.settings import Settings
-from dpmesh.settings.parts import SECTIONS, VALUES, entries
+from dpmesh.settings.parts import SECTIONS, VALUES, part_fields
 
 pytest.importorskip("sklearn")
 
@@ -368,10 +368,10 @@ def test_noise_that_works_together_is_a_key_of_a_file(
 def test_every_key_is_described() -> None:
     makers = [maker for kinds in SECTIONS.values() for maker in kinds.values()]
     for maker in [*makers, *VALUES.values()]:
-        for name, entry in entries(maker).items():
+        for name, entry in part_fields(maker).items():
             assert len(entry.text) > 10, f"{maker.__name__}.{name} has no description"
             assert f"  {name}" in all_keys()
-    assert entries(Quantizer)["step"].text.endswith("at most step**2 / 4.")
+    assert part_fields(Quantizer)["step"].text.endswith("at most step**2 / 4.")
 
 
 @pytest.mark.parametrize(

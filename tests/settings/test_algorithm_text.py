@@ -14,7 +14,7 @@ from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.registry import REGISTRY
 from dpmesh.noise import Gaussian, Independent, Laplace
 from dpmesh.noise.correlated import BetweenPartners
-from dpmesh.settings.parts import algorithm_in
+from dpmesh.settings.parts import algorithm_of_repr
 
 MECHANISMS: tuple[Any, ...] = (
     Gaussian,
@@ -50,7 +50,7 @@ def test_most_algorithms_accept_another_mechanism() -> None:
 
 @pytest.mark.parametrize("algorithm", CASES, ids=lambda algorithm: type(algorithm).__name__)
 def test_a_text_makes_the_same_algorithm(algorithm: AnyAlgorithm) -> None:
-    assert algorithm_in(repr(algorithm)) == algorithm
+    assert algorithm_of_repr(repr(algorithm)) == algorithm
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_a_text_makes_the_same_algorithm(algorithm: AnyAlgorithm) -> None:
 )
 def test_a_text_of_something_else_is_refused(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=rf"^algorithm: cannot be made again.*{reason}"):
-        algorithm_in(text)
+        algorithm_of_repr(text)
 
 
 def test_a_text_does_not_state_a_network() -> None:
     noise = BetweenPartners(topology=dm.topology.ring(4), rounds=4)
     algorithm = dm.GradientDescent(records=12, noise_multiplier=4.0, noise=noise)
     with pytest.raises(ValueError, match="a network, whose text does not state all of it"):
-        algorithm_in(repr(algorithm))
+        algorithm_of_repr(repr(algorithm))

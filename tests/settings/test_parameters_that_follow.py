@@ -16,7 +16,7 @@ from dpmesh.deploy import Contract, read_contract
 from dpmesh.deploy.signing import SigningKey
 from dpmesh.noise.correlated import BetweenPartners, CorrelatedStrategy, InTime
 from dpmesh.noise.rounding import DOUBLE
-from dpmesh.settings.parts import PROTOCOLS, SECTIONS, VALUES, entries
+from dpmesh.settings.parts import PROTOCOLS, SECTIONS, VALUES, part_fields
 
 RECORDS = (40, 50, 60, 70)
 DIM = 4
@@ -105,7 +105,7 @@ def test_what_follows_is_a_parameter_and_no_file_must_state_it() -> None:
     following = {kind: names_following(kind) for kind in kinds}
     assert sum(map(bool, following.values())) >= 6
     for kind, names in following.items():
-        parameters = entries(kind)
+        parameters = part_fields(kind)
         assert not any(parameters[name].required for name in names if name in parameters)
 
 

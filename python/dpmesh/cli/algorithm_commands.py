@@ -42,7 +42,7 @@ from dpmesh.cli.views import (
     view_from_options,
 )
 from dpmesh.privacy.views import LossFacts, View
-from dpmesh.settings.parts import Field, entries, options_of
+from dpmesh.settings.parts import Field, alternatives_of, part_fields
 
 Parameters: TypeAlias = dict[str, Any]
 """Arguments of an algorithm, by name."""
@@ -275,7 +275,7 @@ def _fields(entry: Entry) -> dict[str, Field]:
     """Return the parameters of an algorithm and of its parts, by name."""
     fields: dict[str, Field] = {}
     for cls in _classes(entry):
-        fields |= entries(cls)
+        fields |= part_fields(cls)
     return fields
 
 
@@ -284,7 +284,7 @@ def _plain_type(hint: object) -> Any:
 
     Of a union it is the first plain alternative.
     """
-    for alternative in options_of(hint):
+    for alternative in alternatives_of(hint):
         if alternative in (int, float, bool, str):
             return alternative
         if get_origin(alternative) is Literal:
@@ -376,7 +376,7 @@ class Solver:
 
     def with_noise_parameter(self, epsilon: float | None, noise: float | None) -> Solution:
         """Solve for an algorithm that has a noise parameter."""
-        fields = entries(self.algorithm_class)
+        fields = part_fields(self.algorithm_class)
         noise_name = next(name for name in NOISES if name in fields)
 
         def with_noise(value: float) -> AnyAlgorithm:
@@ -487,7 +487,7 @@ class Solver:
         distribution = mechanism.name.replace("_", " ")
         moves = f"where a {plan.unit} moves a release by {bound}"
         meaning = (
-            f"{_ratio_of(entries(self.algorithm_class))}: {distribution}, scale {scale} {moves}"
+            f"{_ratio_of(part_fields(self.algorithm_class))}: {distribution}, scale {scale} {moves}"
         )
         report = dm.privacy.report(plan, self.delta, view=self.view)
         return Solution(noise or mechanism.noise_to_sensitivity, meaning, rounds, report)

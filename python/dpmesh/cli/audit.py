@@ -209,7 +209,7 @@ def _claimed_in(path: Path) -> tuple[AnyAlgorithm, int]:
     from dpmesh.deploy.contract import Contract
     from dpmesh.experiments import read
     from dpmesh.experiments.experiment import Experiment
-    from dpmesh.settings.parts import algorithm_in
+    from dpmesh.settings.parts import algorithm_of_repr
 
     if path.suffix != ".toml":
         fit = dm.Model.load(path).about.get("fit")
@@ -221,7 +221,7 @@ def _claimed_in(path: Path) -> tuple[AnyAlgorithm, int]:
             claims = verification_of(path)
             if claims.refuted:
                 fail(str(path), "claims that its own mechanism allows", str(claims))
-        return algorithm_in(fit["algorithm"]), fit["rounds"]
+        return algorithm_of_repr(fit["algorithm"]), fit["rounds"]
     settings = read(path)
     if "contract" in settings.content:
         contract = Contract(settings)

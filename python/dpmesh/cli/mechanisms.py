@@ -24,12 +24,12 @@ MechanismName = Annotated[
 
 def accepts_mechanism(algorithm: Maker) -> bool:
     """Return True if an algorithm has a parameter `noise` that accepts a class of mechanisms."""
-    from dpmesh.settings.parts import entries, options_of
+    from dpmesh.settings.parts import alternatives_of, part_fields
 
-    field = entries(algorithm).get("noise")
+    field = part_fields(algorithm).get("noise")
     if field is None:
         return False
-    return any(str(option).startswith("type[") for option in options_of(field.hint))
+    return any(str(option).startswith("type[") for option in alternatives_of(field.hint))
 
 
 def is_custom_mechanism(text: str) -> bool:

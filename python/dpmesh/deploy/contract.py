@@ -38,7 +38,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh.settings import Settings, read
 from dpmesh.settings.assembler import assemble
 from dpmesh.settings.format import check_format
-from dpmesh.settings.parts import entries
+from dpmesh.settings.parts import part_fields
 from dpmesh.topology import Topology
 
 PROTOCOL = 4
@@ -154,7 +154,7 @@ class Contract:
     def terms(self) -> Terms:
         """Rounds, quorum, deadline and further terms, of the table [contract]."""
         table = self.settings.table("contract")
-        arguments = self.settings.arguments("contract", table, entries(Terms))
+        arguments = self.settings.arguments("contract", table, part_fields(Terms))
         terms: Terms = self.settings.call("contract", Terms, **arguments)
         return terms
 
@@ -170,7 +170,7 @@ class Contract:
             place = f"party[{number}]"
             if not isinstance(table, dict):
                 self.settings.fail(place, f"wanted a table [[party]], got {table!r}")
-            arguments = self.settings.arguments(place, table, entries(Party))
+            arguments = self.settings.arguments(place, table, part_fields(Party))
             parties.append(self.settings.call(place, Party, **arguments))
         return tuple(parties)
 

@@ -24,7 +24,7 @@ from dpmesh.run.metrics import Callback
 from dpmesh.settings import Settings
 from dpmesh.settings.assembler import assemble, fail_without_topology
 from dpmesh.settings.format import FORMAT, check_format
-from dpmesh.settings.parts import SECTIONS, VALUES, Maker, entries, installed_kinds
+from dpmesh.settings.parts import SECTIONS, VALUES, Maker, installed_kinds, part_fields
 from dpmesh.topology import Topology
 
 Changes: TypeAlias = Mapping[str, Any]
@@ -279,7 +279,7 @@ def _check_tables(settings: Settings) -> None:
         lines = "; ".join(f"[{name}] {_LEAST_LINES[name]}" for name in missing)
         settings.fail(missing[0], f"wanted {tables}, got none; add lines such as: {lines}")
     source = source_of(settings.table("data"))
-    settings.arguments("data", settings.table("data"), entries(source))
+    settings.arguments("data", settings.table("data"), part_fields(source))
     for name in ("partition", "problem"):
         if name in settings.content:
             settings.part(name, settings.table(name), SECTIONS[name])
@@ -300,7 +300,7 @@ def all_keys() -> str:
     tables |= {f'{{kind = "{name}"}}': cls for name, cls in values.items()}
     for title, maker in tables.items():
         lines += ["", title]
-        for name, entry in entries(maker).items():
+        for name, entry in part_fields(maker).items():
             has_default = not entry.required and entry.default is not None
             default = f" [{entry.default}]" if has_default else ""
             lines.append(f"  {name}{default}: {entry.text}")

@@ -19,7 +19,7 @@ from dpmesh.experiments.files import OwnRecords, load_files
 from dpmesh.keys import Key, Purpose
 from dpmesh.problems import Problem
 from dpmesh.settings import Settings
-from dpmesh.settings.parts import SECTIONS, Maker, entries
+from dpmesh.settings.parts import SECTIONS, Maker, part_fields
 from dpmesh.tables.cells import Cells
 from dpmesh.tables.models import Outline
 
@@ -117,7 +117,7 @@ class Records:
         """Load the records that the table [data] names."""
         table = self.settings.table("data")
         source = source_of(table)
-        arguments = self.settings.arguments("data", table, entries(source))
+        arguments = self.settings.arguments("data", table, part_fields(source))
         records: OwnRecords | SplitRecords = self.settings.call(
             "data", source, **arguments, generator=generator
         )

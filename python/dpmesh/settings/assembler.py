@@ -1,8 +1,9 @@
-"""The assembler: the one way from the tables of a file to an algorithm.
+"""Construction of an algorithm from the tables of an experiment file or a contract.
 
-Experiment files and contracts describe an algorithm by the tables [algorithm] and [first_stage].
-Parameters that follow from public sizes are filled in, noise is calibrated to an epsilon, and a
-first stage is put before the algorithm.
+The tables [algorithm] and [first_stage] describe an algorithm. `assemble` fills in the parameters
+that follow from public sizes (number of nodes, records, rounds), calibrates the noise to an epsilon
+if the file states one, and puts the first stage before the algorithm. A *first stage* is private
+centering, and optionally a private second moment (`dpmesh.algorithms.FirstStage`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from dpmesh.defaults.run_sizes import Parameters, RunSizes, names_following
 from dpmesh.privacy.budget import Budget
 from dpmesh.settings.files import Settings
 from dpmesh.settings.format import refuse_old_keys, refuse_old_noise
-from dpmesh.settings.parts import NUMBERS, SECTIONS, Field, Maker, entries
+from dpmesh.settings.parts import NODE_COUNTS, SECTIONS, Field, Maker, part_fields
 from dpmesh.settings.stage import RULE, Stage
 
 Table: TypeAlias = dict[str, Any]
-"""The content of a table of a file."""
+"""Content of a table of a file."""
 
 _OF_SIZES = ("records", "dim", "rounds")
 """Parameters of an algorithm that an experiment file may leave out."""
@@ -52,7 +53,7 @@ def assemble(
     Raises
     ------
     ValueError
-        If a setting does not fit; the message names the file, the line and the key.
+        If a setting is invalid; the message names the file, the line and the key.
     """
     if kinds is None:
         kinds = SECTIONS["algorithm"]
@@ -73,16 +74,16 @@ def fail_without_topology(settings: Settings, algorithm: str) -> NoReturn:
 
 @dataclass(frozen=True, kw_only=True)
 class _Assembly:
-    """The tables of one algorithm, and what they are filled with.
+    """Tables of one algorithm, and the sizes from which missing parameters follow.
 
     Parameters
     ----------
     settings, sizes, kinds
         As for `assemble`.
     table
-        The table [algorithm].
+        Content of the table [algorithm].
     maker
-        The class or function that it names.
+        Class or function that the table names.
     """
 
     settings: Settings
@@ -94,14 +95,14 @@ class _Assembly:
     @property
     def fields(self) -> dict[str, Field]:
         """The keys that the table may have, by name."""
-        return entries(self.maker)
+        return part_fields(self.maker)
 
     def of_contract(self) -> AnyAlgorithm:
-        """Return the algorithm of a contract: its tables state nothing that follows."""
+        """Return the algorithm of a contract, which must not state derived parameters."""
         derived = self.sizes.following(self.maker) | self._sums_of_questions()
         self._refuse_stated("algorithm", self.table, derived)
         table = self.table | {name: value for name, value in derived.items() if name in self.fields}
-        algorithm = self._made(table)
+        algorithm = self._built(table)
         if "first_stage" in self.settings.content:
             if getattr(algorithm, "secure_sum", None) is None:
                 problem = "wanted a secure sum of all parties: who misses one row of gossip has "
@@ -111,29 +112,29 @@ class _Assembly:
         return algorithm
 
     def of_experiment(self, delta: float | None) -> AnyAlgorithm:
-        """Return the algorithm of an experiment file, which may leave out what follows."""
+        """Return the algorithm of an experiment file, which may leave out derived parameters."""
         settings = self.settings
         stage = self._stage() if "first_stage" in settings.content else None
         if self._needs_network and self.sizes.topology is None:
             fail_without_topology(settings, self.maker.__name__)
-        table = self.table | self._left_out()
+        table = self.table | self._missing_parameters()
         if "epsilon" in table and "epsilon" not in self.fields:
             return self._calibrated(table, stage, delta)
-        noise = next((name for name in NOISES if self._lacks(name)), None)
+        noise = next((name for name in NOISES if self._is_missing(name)), None)
         if noise is not None:
             settings.known("algorithm", table, (*self.fields, "kind", "epsilon"))
             problem = f"wanted epsilon, or {noise}, for {self.maker.__name__}"
             if "sweep" in settings.content:
                 problem += "; tables in [sweep] replace all of [algorithm]"
             settings.fail("algorithm", problem)
-        algorithm = self._made(table)
+        algorithm = self._built(table)
         if stage is None:
             return algorithm
         return self._after_stage(stage, algorithm)
 
-    def _made(self, table: Table) -> AnyAlgorithm:
+    def _built(self, table: Table) -> AnyAlgorithm:
         """Build the algorithm of a complete table."""
-        settings = self._with_parts()
+        settings = self._filling_parts()
         nodes = self.sizes.nodes
         algorithm: AnyAlgorithm = settings.make(
             "algorithm", table, self.kinds, nodes=nodes, clients=nodes, **self._network()
@@ -148,13 +149,13 @@ class _Assembly:
         self.settings.call("algorithm", check)
 
     def _sums_of_questions(self) -> Parameters:
-        """Return the parameters of sums that follow from questions."""
+        """Return the parameters of sums that follow from questions of private statistics."""
         if "sites" not in names_following(self.maker):
             return {}
         return self.sizes.sums()
 
     def _network(self) -> Parameters:
-        """Return the network of an algorithm that is made with one."""
+        """Return the argument `topology` of an algorithm that has such a parameter; else none."""
         if not self._needs_network:
             return {}
         return self.sizes.parameters(("topology",))
@@ -164,14 +165,14 @@ class _Assembly:
         """True if the network is a parameter of the algorithm."""
         return "topology" in inspect.signature(self.maker).parameters
 
-    def _left_out(self) -> Parameters:
-        """Return the parameters that the table leaves out, by the sizes of data and run.
+    def _missing_parameters(self) -> Parameters:
+        """Return required parameters that the table leaves out, from the sizes of data and run.
 
-        Records are those of all nodes where the class says so, else those of the smallest node.
+        `records` is the number of all records where the class says so, else of the smallest node.
         """
         parameters = {}
         for name in _OF_SIZES:
-            if not self._lacks(name):
+            if not self._is_missing(name):
                 continue
             if name == "records" and name not in names_following(self.maker):
                 parameters[name] = self.sizes.of_data().fewest_records
@@ -179,15 +180,15 @@ class _Assembly:
                 parameters |= self.sizes.parameters((name,))
         return parameters
 
-    def _lacks(self, name: str) -> bool:
-        """Return whether the algorithm requires a parameter that its table leaves out."""
+    def _is_missing(self, name: str) -> bool:
+        """Return True if the algorithm requires a parameter that its table leaves out."""
         if name not in self.fields or name in self.table:
             return False
         parameter = inspect.signature(self.maker).parameters[name]
         return parameter.default is parameter.empty
 
-    def _with_parts(self) -> Settings:
-        """Return the settings with the parameters of the algorithm's parts that follow."""
+    def _filling_parts(self) -> Settings:
+        """Return settings that fill in derived parameters of the algorithm's inner tables."""
         sizes = self.sizes
         if getattr(self.maker, "travels", None) != "gossip":
             sizes = replace(sizes, topology=None)
@@ -202,7 +203,7 @@ class _Assembly:
         return replace(self.settings, filled=parameters_of)
 
     def _refuse_stated(self, path: str, table: Table, derived: Parameters) -> None:
-        """Fail at a key of a contract whose value follows from the rest of it."""
+        """Fail at a key of a contract whose value follows from its other tables."""
         for name in derived:
             if name in table:
                 self.settings.fail(f"{path}.{name}", "follows from the contract; remove it")
@@ -217,7 +218,7 @@ class _Assembly:
     def _after_stage(
         self, stage: Stage, algorithm: AnyAlgorithm, budget: Budget | None = None
     ) -> AnyAlgorithm:
-        """Return an algorithm after a first stage."""
+        """Return an algorithm with a first stage before it."""
         data = self.sizes.of_data()
         staged: AnyAlgorithm = self.settings.call(
             "first_stage",
@@ -233,8 +234,8 @@ class _Assembly:
     def _calibrated(
         self, table: Table, stage: Stage | None, default_delta: float | None
     ) -> AnyAlgorithm:
-        """Return the algorithm with the noise that the epsilon of its table allows."""
-        settings = self._with_parts()
+        """Return the algorithm with noise calibrated to the epsilon of its table."""
+        settings = self._filling_parts()
         noise = next((name for name in NOISES if name in self.fields), None)
         epsilon = settings.convert("algorithm.epsilon", table.pop("epsilon"), float | None)
         stated_delta = table.get("delta")
@@ -244,9 +245,11 @@ class _Assembly:
             settings.fail("algorithm.epsilon", "wanted none: it has no noise to calibrate")
         if noise in table:
             settings.fail("algorithm.epsilon", f"wanted either it or {noise}, got both")
-        if epsilon is None:
-            algorithm = self._made({**table, noise: "none"})
-            return algorithm if stage is None else self._after_stage(stage, algorithm)
+        if epsilon is None:  # "none": without noise
+            algorithm = self._built({**table, noise: "none"})
+            if stage is None:
+                return algorithm
+            return self._after_stage(stage, algorithm)
         delta = default_delta
         if stated_delta is not None:
             delta = settings.convert("algorithm.delta", stated_delta, float)
@@ -257,37 +260,42 @@ class _Assembly:
         public = self._public_parameters(settings, table, noise)
         budget: Budget = settings.call("algorithm", Budget, epsilon=epsilon, delta=delta)
         if stage is None:
-            budget_of_run = {"epsilon": epsilon, "delta": delta, "rounds": self.sizes.rounds}
+            run_budget = {"epsilon": epsilon, "delta": delta, "rounds": self.sizes.rounds}
+            arguments = run_budget | public
             calibrated: AnyAlgorithm = settings.call(
-                "algorithm", self.maker.for_budget, **(budget_of_run | public)
+                "algorithm", self.maker.for_budget, **arguments
             )
             self._check(calibrated)
             return calibrated
         return self._calibrated_after_stage(public, noise, stage, budget)
 
     def _public_parameters(self, settings: Settings, table: Table, noise: str) -> Parameters:
-        """Return all parameters of the algorithm but its noise."""
+        """Return all arguments of the algorithm but its noise, converted to their types."""
         stated = {name: value for name, value in table.items() if name != "kind"}
+        # Any noise passes the check that required keys are there; it is removed below.
         public = settings.arguments(
             "algorithm", {**stated, noise: 1.0}, self.fields, self.maker.__name__
         )
         del public[noise]
         counts = {
-            name: self.sizes.nodes for name in NUMBERS if name in self.fields and name not in table
+            name: self.sizes.nodes
+            for name in NODE_COUNTS
+            if name in self.fields and name not in table
         }
         return public | counts | self._network()
 
     def _calibrated_after_stage(
         self, public: Parameters, noise: str, stage: Stage, budget: Budget
     ) -> AnyAlgorithm:
-        """Return the algorithm with the noise that a budget allows beside the first stage's."""
+        """Return the algorithm with noise such that it and the first stage use the budget."""
 
         def with_noise(scale: float) -> AnyAlgorithm:
+            """Return the algorithm with this noise, after the first stage."""
             parameters = {**public, noise: scale}
             algorithm: AnyAlgorithm = self.settings.call("algorithm", self.maker, **parameters)
             return self._after_stage(stage, algorithm, budget)
 
-        with_noise(1.0)  # whose errors are of other parameters
+        with_noise(1.0)  # raises the errors of other parameters, which are no lack of budget
         try:
             return with_noise(budget.calibrate(with_noise, self.sizes.rounds))
         except ValueError as error:

@@ -1,4 +1,8 @@
-"""A file of settings, and errors that name the file, the line and the key."""
+"""Experiment files and contracts as `Settings`: tables of TOML, and errors that name file and line.
+
+`read` reads a file. `Settings.make` builds the object that a table describes (a *part*, see
+`dpmesh.settings.parts`); `Settings.convert` checks one value against a type hint.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,11 @@ from dpmesh._untrusted import LONGEST_TEXT, shortened
 from dpmesh._validate import fail, nearest
 from dpmesh.keys import Key
 from dpmesh.noise.independent import is_kind, unscaled
-from dpmesh.settings.parts import Field, Kinds, Maker, entries, kinds_of, options_of
+from dpmesh.settings.parts import Field, Kinds, Maker, alternatives_of, classes_for, part_fields
 from dpmesh.topology import Topology, edge_dropping
 
 _MISFIT = object()
+"""Result of a conversion of a value that has another type."""
 
 _TYPE_WORDS: dict[object, str] = {
     int: "an integer",
@@ -35,34 +40,34 @@ _HEADER = re.compile(r"\s*\[+([^\]=]+)\]")
 _ASSIGNMENT = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*[\w-]+)*)\s*=""")
 
 TABLES_WITH_DEFAULT_KIND = ("problem",)
-"""Tables whose kind may be left out: the first one is the default."""
+"""Tables whose `kind` may be left out, though they have several: the first one is the default."""
 
 EXTRA_KEYS = {"topology": ("keep",)}
-"""Keys of a table that none of its parts has as a parameter: the experiment uses them itself."""
+"""Keys of a table that are no parameter of a maker: `Settings.graph` uses them itself."""
 
 
 def _none_filled(_key: str, _table: Mapping[str, object], _maker: Maker) -> dict[str, object]:
-    """Return no parameters: no table determines those of another."""
+    """Return no parameters; the default of `Settings.filled`."""
     return {}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The content of a file, with the lines of its keys.
+    """Content of an experiment file or a contract, with the line numbers of its keys.
 
     Parameters
     ----------
     content
-        Tables within tables, as TOML has them.
+        Tables of the file, by name, as `tomllib` returns them.
     source
-        Name of the file in errors.
+        Name of the file, for errors.
     lines
-        Line numbers by key, such as ``"algorithm.epsilon"``.
+        Line numbers, from 1 on, by key, such as ``"algorithm.epsilon"``.
     module
         Name of a user's module: a `kind` can name its classes and functions, too.
     filled
-        Function of an inner table's key, content and class. It returns the parameters that other
-        tables determine, such as the topology.
+        Function of an inner table's key, content and maker. It returns the maker's parameters that
+        follow from other tables, by name.
     installed
         If true, a `kind` can also name a class of the distribution's entry points. Experiment files
         allow it; contracts never do, as they must mean the same whatever a party has installed.
@@ -76,7 +81,7 @@ class Settings:
     installed: bool = False
 
     def error(self, key: str, problem: str) -> ValueError:
-        """Return the error of a key, or of the table that it is missing from."""
+        """Return an error at a key; a missing key has the line of its table."""
         line = self._line_of(key)
         place = self.source
         if line is not None:
@@ -85,7 +90,7 @@ class Settings:
 
     def _line_of(self, key: str) -> int | None:
         """Return the line of a key, or of the innermost table around it; None if it has none."""
-        path = re.sub(r"\[\d+\]", "", key)
+        path = re.sub(r"\[\d+\]", "", key)  # items of lists have no line
         candidates = []
         if path == "run.seed":
             candidates.append("sweep.seeds")
@@ -109,9 +114,9 @@ class Settings:
         return table
 
     def replaced(self, changes: Mapping[str, object]) -> Settings:
-        """Return the settings with other values, by key: a cell of a sweep.
+        """Return the settings with other values, by key, as for a cell of a sweep.
 
-        The value "none" of a table leaves it out.
+        The value "none" of a table removes the table.
         """
         content = deepcopy(self.content)
         for key, value in changes.items():
@@ -139,18 +144,18 @@ class Settings:
     def arguments(
         self, path: str, table: Mapping[str, object], fields: Mapping[str, Field], kind: str = ""
     ) -> dict[str, Any]:
-        """Return the values of a table's keys in the types of its part's fields.
+        """Return the values of a table, converted to the types of the fields.
 
         Parameters
         ----------
         path
-            Key of the table.
+            Key of the table, for errors.
         table
-            Its content, without its kind.
+            Content of the table, without its kind.
         fields
-            The fields of the part, by name.
+            Fields of the part, by name.
         kind
-            The part's name, for errors.
+            Name of the part, for errors.
 
         Raises
         ------
@@ -177,12 +182,12 @@ class Settings:
         maker = self.maker(path, table, kinds)
         values = {name: value for name, value in table.items() if name != "kind"}
         kind = str(table.get("kind", ""))
-        return maker, self.arguments(path, values, entries(maker), kind)
+        return maker, self.arguments(path, values, part_fields(maker), kind)
 
     def maker(self, path: str, table: Mapping[str, object], kinds: Mapping[str, Maker]) -> Maker:
         """Return the class or function that a table names.
 
-        A table without a `kind` is of its only kind, or of its default one.
+        Without a `kind` it is the only one of `kinds`, or the first where the table has a default.
         """
         default = None
         if len(kinds) == 1 or path in TABLES_WITH_DEFAULT_KIND:
@@ -200,7 +205,7 @@ class Settings:
         return maker
 
     def _fail_at_kind(self, path: str, kind: object, kinds: Mapping[str, Maker]) -> NoReturn:
-        """Fail at a kind that neither the package nor the user's module has."""
+        """Fail at a kind that is neither in the package nor in the user's module."""
         choices = ", ".join(kinds)
         if self.module is not None:
             choices += f", or one of {self.module}"
@@ -215,14 +220,19 @@ class Settings:
         self.fail(f"{path}.kind", f"wanted one of {choices}, got {got}")
 
     def _maker_of_module(self, path: str, kind: object) -> Maker | None:
-        """Return the class or function of this name in the user's module; None if there is none."""
+        """Return the class or function of a name in the user's module; None if there is none.
+
+        Fail if it requires a parameter that a file cannot state.
+        """
         if self.module is None or not isinstance(kind, str):
             return None
         maker: object = getattr(import_module(self.module), kind, None)
         if not callable(maker):
             return None
         for name, parameter in inspect.signature(maker).parameters.items():
-            is_known = name in parts.GIVEN or name in parts.NUMBERS or name in entries(maker)
+            is_known = (
+                name in parts.DERIVED or name in parts.NODE_COUNTS or name in part_fields(maker)
+            )
             if parameter.default is parameter.empty and not is_known:
                 self.fail(f"{path}.kind", f"wanted a type that a file can give, got {kind}({name})")
         return maker
@@ -235,16 +245,17 @@ class Settings:
         Parameters
         ----------
         path, table
-            The table.
+            Key and content of the table.
         kinds
-            The classes and functions that it can name.
+            Classes and functions that the table can name, by name.
         derived
-            Parameters from other tables, of which the part gets those in its signature.
+            Arguments from other tables. The maker gets those that are in its signature, unless the
+            table states them.
 
         Raises
         ------
         ValueError
-            If the table does not describe such a part.
+            If the table is invalid; the message names the file, the line and the key.
         """
         maker, arguments = self.part(path, table, kinds)
         parameters = inspect.signature(maker).parameters
@@ -252,12 +263,12 @@ class Settings:
         return self.call(path, maker, **(accepted | arguments))
 
     def call(self, path: str, function: Maker, **arguments: object) -> Any:
-        """Call a function whose errors begin with the name of an argument.
+        """Call a function of this package; its errors begin with the name of an argument.
 
         Raises
         ------
         ValueError
-            That of the function, with the file, the line and the key.
+            The error of the function, with the file, the line and the key of the argument.
         """
         try:
             return function(**arguments)
@@ -271,9 +282,9 @@ class Settings:
             raise self.error(key, problem) from error
 
     def graph(self, nodes: int, key: Key) -> Topology:
-        """Return the network of the table [topology], with random draws of this key."""
+        """Return the network of the table [topology]; random networks are drawn from `key`."""
         table = dict(self.table("topology"))
-        keep = self.convert("topology.keep", table.pop("keep", 1.0), float)
+        kept_share = self.convert("topology.keep", table.pop("keep", 1.0), float)
         rows = table.get("rows")
         columns = table.get("columns")
         if type(rows) is int and type(columns) is int and rows * columns != nodes:
@@ -283,14 +294,20 @@ class Settings:
         graph: Topology = self.make("topology", table, kinds, nodes=nodes, key=key)
         if graph.nodes != nodes:
             self.fail("topology", f"wanted {nodes} nodes, got {graph.nodes}")
-        if keep == 1:
+        if kept_share == 1:
             return graph
-        dropping: Topology = self.call("topology", edge_dropping, base=graph, keep=keep, key=key)
+        dropping: Topology = self.call(
+            "topology", edge_dropping, base=graph, keep=kept_share, key=key
+        )
         return dropping
 
     def _key_of_argument(self, path: str, argument: str, parameters: Collection[str]) -> str | None:
-        """Return the key behind a wrong argument: in `path`, or in the only table that has it."""
-        if argument in parts.SECTIONS:  # made of a whole table
+        """Return the key of a wrong argument; None if it is unknown.
+
+        It is in the table `path` if the called function has such a parameter; else in the only
+        table that has such a key.
+        """
+        if argument in parts.SECTIONS:  # the argument is built from a whole table
             return argument
         if argument in parameters:
             return f"{path}.{argument}"
@@ -309,34 +326,35 @@ class Settings:
         Raises
         ------
         ValueError
-            If it has none of them.
+            If the value has none of these types.
         """
-        options = options_of(hint)
-        kinds = {cls.__name__: cls for option in options for cls in kinds_of(option)}
+        alternatives = alternatives_of(hint)
+        kinds = {cls.__name__: cls for option in alternatives for cls in classes_for(option)}
         if isinstance(value, dict) and kinds:
-            return self._made_of_table(key, value, options, kinds)
-        for option in options:
-            converted = self._converted(key, value, option)
+            return self._made_of_table(key, value, alternatives, kinds)
+        for alternative in alternatives:
+            converted = self._converted(key, value, alternative)
             if converted is not _MISFIT:
                 return converted
-        descriptions = [_in_words(option) for option in options if not kinds_of(option)]
+        plain_types = [option for option in alternatives if not classes_for(option)]
+        descriptions = [_in_words(plain_type) for plain_type in plain_types]
         if kinds:
             descriptions.append(f"a table whose kind is one of {', '.join(kinds)}")
-        literals = [name for option in options for name in get_args(option)]
+        literals = [name for option in alternatives for name in get_args(option)]
         problem = f"wanted {' or '.join(descriptions)}, got {value!r}{nearest(value, literals)}"
         raise self.error(key, problem)
 
     def _made_of_table(
-        self, key: str, table: dict[str, object], options: Collection[object], kinds: Kinds
+        self, key: str, table: dict[str, object], alternatives: Collection[object], kinds: Kinds
     ) -> Any:
-        """Build the object that a table within a table describes."""
+        """Build the object that an inner table describes, for a key of these alternative types."""
         if self.installed and table.get("kind") not in kinds:
-            kinds = kinds | _installed_kinds(options)
+            kinds = kinds | _installed_kinds(alternatives)
         maker = self.maker(key, table, kinds)
         return self.make(key, table, kinds, **self.filled(key, table, maker))
 
     def _converted(self, key: str, value: object, hint: object) -> object:
-        """Return a value in this one type; `_MISFIT` if it has another."""
+        """Return a value converted to one type; `_MISFIT` if the value has another type."""
         converted: object = _MISFIT
         if hint is type(None):
             if value == "none":
@@ -358,23 +376,23 @@ class Settings:
 
 
 def read(path: str | Path, module: str | None = None) -> Settings:
-    """Read a TOML file.
+    """Read an experiment file or a contract in TOML.
 
     Parameters
     ----------
     path
         The file.
     module
-        The name of a module of your own, which is imported: the file can name its classes and
-        functions as `kind`. Types of their parameters define the values of the file; parameters
-        `nodes`, `key`, `dataset` and `generator` are those of the experiment.
+        Name of a Python module to import. The file can name its classes and functions as `kind`.
+        Type hints of their parameters define the values in the file. The experiment passes
+        arguments for parameters named `nodes`, `key`, `dataset` and `generator`.
 
     Raises
     ------
     ValueError
-        If it is not TOML (the message names the file, and the line), or there is no such module.
+        If the file is not TOML (the message names the line), or the module cannot be imported.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     if module is not None and imported(module) is None:
         expected = "the name of one that can be imported, mine.py of this folder as mine"
@@ -383,10 +401,10 @@ def read(path: str | Path, module: str | None = None) -> Settings:
     return Settings(content, str(path), _lines(text), module)
 
 
-def _installed_kinds(options: Collection[object]) -> Kinds:
-    """Return the classes of entry points that implement one of these interfaces, by name."""
-    named = [get_origin(option) or option for option in options if kinds_of(option)]
-    interfaces = [interface for interface in named if interface is not type]
+def _installed_kinds(alternatives: Collection[object]) -> Kinds:
+    """Return the classes of entry points that implement one of the interfaces in these types."""
+    candidates = [get_origin(option) or option for option in alternatives if classes_for(option)]
+    interfaces = [candidate for candidate in candidates if candidate is not type]
     return {
         name: cls
         for name, cls in parts.installed_kinds().items()
@@ -400,7 +418,7 @@ def _implements(cls: type, interface: object) -> bool:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Return the line of each key at the start of a line, and of each table."""
+    """Return the line number of each table, and of each key that begins a line."""
     lines: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):

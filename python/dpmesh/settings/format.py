@@ -1,8 +1,8 @@
 """The format of experiment files and contracts: ``format = 2``.
 
-In format 1, which files without this line have, the noise multiplier of an algorithm that clips was
-relative to the sensitivity, and sums of records had a noise multiplier, too. Files that set such a
-noise are refused, and the error has the line to type.
+In format 2 `noise_multiplier` is the standard deviation of the noise over the clipping norm. In
+format 1 it was the standard deviation over the sensitivity, also for sums over records. A file
+without a format that sets such a noise is refused; the error states the line to write instead.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.clipping import Clipping
 from dpmesh.settings.files import Settings
-from dpmesh.settings.parts import entries
+from dpmesh.settings.parts import part_fields
 
 FORMAT = 2
-"""Of files whose noise multipliers are relative to the clipping norm."""
+"""The current format."""
 
 _KEY = "noise_multiplier"
 _RATIO = "noise_to_sensitivity"
@@ -36,25 +36,25 @@ def check_format(settings: Settings) -> None:
 
 
 def refuse_old_keys(settings: Settings, path: str, table: Mapping[str, Any], maker: Any) -> None:
-    """Fail at the noise multiplier of sums of records in a file of format 1.
+    """Fail at the noise multiplier of sums over records in a file of format 1.
 
     Parameters
     ----------
     settings
         The file.
     path, table
-        A table of it.
+        Key and content of a table of the file.
     maker
-        The class that it describes.
+        Class that the table describes.
 
     Raises
     ------
     ValueError
-        If it has one. The error states the line to type.
+        If the table has such a noise multiplier. The error states the line to write instead.
     """
     if _is_current(settings) or not _is_noise(table.get(_KEY)):
         return
-    fields = entries(maker)
+    fields = part_fields(maker)
     if _KEY not in fields and _RATIO in fields:
         _refuse(settings, f"{path}.{_KEY}", f"{_RATIO} = {_written(table[_KEY], 1.0)}")
 
@@ -67,26 +67,26 @@ def refuse_old_noise(settings: Settings, algorithm: AnyAlgorithm) -> None:
     settings
         The file.
     algorithm
-        The algorithm that it describes.
+        The algorithm that the file describes.
 
     Raises
     ------
     ValueError
-        If it has one. The error states the line to type.
+        If the file states such a noise multiplier. The error states the line to write instead.
     """
     noise = settings.table("algorithm").get(_KEY)
     if _is_current(settings) or not _is_noise(noise) or not isinstance(algorithm, Clipping):
         return
     factor = 1 / algorithm.noise_to_sensitivity_at(1.0)
+    key = f"algorithm.{_KEY}"
     swept = settings.table("sweep").get("algorithm")
     if isinstance(swept, dict) and isinstance(swept.get(_KEY), list):
-        _refuse(
-            settings, f"algorithm.{_KEY}", f"algorithm.{_KEY} = {_written(swept[_KEY], factor)}"
-        )
-    _refuse(settings, f"algorithm.{_KEY}", f"{_KEY} = {_written(noise, factor)}")
+        _refuse(settings, key, f"{key} = {_written(swept[_KEY], factor)}")
+    _refuse(settings, key, f"{_KEY} = {_written(noise, factor)}")
 
 
 def _is_current(settings: Settings) -> bool:
+    """Return True if a file states the current format."""
     return bool(settings.content.get("format") == FORMAT)
 
 
@@ -96,7 +96,7 @@ def _is_noise(value: object) -> bool:
 
 
 def _written(value: object, factor: float) -> str:
-    """Return a value, or each of a list, times a factor, as a file has it."""
+    """Return in TOML a number, or each number of a list, times a factor; texts stay as they are."""
     if isinstance(value, list):
         return f"[{', '.join(_written(item, factor) for item in value)}]"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -105,6 +105,7 @@ def _written(value: object, factor: float) -> str:
 
 
 def _refuse(settings: Settings, key: str, line: str) -> NoReturn:
+    """Fail at a key of format 1, with the line to write instead."""
     meaning = "noise_multiplier is the standard deviation of the noise over the clipping norm"
     if line.startswith(_RATIO):
         meaning = "noise_to_sensitivity is the noise over the sensitivity"

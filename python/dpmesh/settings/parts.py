@@ -1,7 +1,9 @@
-"""The parts that a file can name: classes and functions, whose parameters are its keys.
+"""Parts that an experiment file or a contract can name: classes and functions of this package.
 
-A part's keys, their types, defaults and descriptions come from its signature and docstring, so that
-a file and the package cannot disagree.
+A *part* is what one table of a file describes, such as the algorithm, the topology or a schedule.
+The table's `kind` names a class or function (its *maker*); its other keys are the parameters of the
+maker. Their types, defaults and descriptions come from the signature and the docstring, so that
+a file and the package cannot disagree. `part_fields` reads them.
 """
 
 from __future__ import annotations
@@ -44,22 +46,34 @@ Maker: TypeAlias = Callable[..., Any]
 """A class or function that builds a part."""
 
 Kinds: TypeAlias = dict[str, type]
-"""The classes that a table's `kind` can name."""
+"""The classes that a table's `kind` can name, by name."""
 
 
 def _named(module: ModuleType, names: str) -> dict[str, Any]:
-    """Return the parts of a module that have these names, with blanks between them."""
+    """Return members of a module by name; `names` separates them by blanks."""
     return {name: getattr(module, name) for name in names.split()}
 
 
 def _classes(module: ModuleType, names: str) -> tuple[type, ...]:
-    """Return the classes of a module that have these names, with blanks between them."""
+    """Return classes of a module; `names` separates their names by blanks."""
     return tuple(_named(module, names).values())
 
 
 @dataclass(frozen=True)
 class Field:
-    """A key of a part: the type of its value, whether it is required, its default, its meaning."""
+    """A key of a part's table, which is a parameter of its maker.
+
+    Parameters
+    ----------
+    hint
+        Type hint of the parameter.
+    required
+        True if a table must have the key.
+    default
+        Default of the parameter; None if it has none.
+    text
+        Description of the parameter, from the docstring.
+    """
 
     hint: object
     required: bool
@@ -82,7 +96,7 @@ PROTOCOLS: dict[object, tuple[type, ...]] = {
     Contribution: (algorithms.ClientUpdates, algorithms.RecordGradients),
     ServerOptimizer: (algorithms.ServerMomentum, algorithms.ServerAdam),
 }
-"""Interfaces, and the classes with which a file can implement them."""
+"""Types of parameters that are interfaces, and the classes that implement them in a file."""
 
 VALUES: dict[str, type] = {
     **{cls.__name__: cls for classes in PROTOCOLS.values() for cls in classes},
@@ -92,7 +106,7 @@ VALUES: dict[str, type] = {
     **_named(views, "PublishedMessages PublishedMean"),
     **_named(delays, "Exponential LogNormal Uniform"),
 }
-"""Classes of the tables ``{kind = "..", ..}`` that are values of keys."""
+"""Classes that inner tables ``{kind = "..", ..}`` can name, by name."""
 
 SECTIONS: dict[str, Mapping[str, Maker]] = {
     "partition": {"iid": data.iid, "dirichlet": data.dirichlet, "shards": data.shards},
@@ -110,22 +124,22 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
 }
 """Tables of a file, and their possible ``kind``; a table with only one kind may omit it."""
 
-GIVEN = frozenset(
+DERIVED = frozenset(
     {
         *("self", "dataset", "generator", "key", "train", "test", "partition", "public_data"),
         *("topology", "outline"),
     }
 )
-"""Parameters that other parts of the file determine."""
+"""Names of parameters that follow from other parts of a file, so that no table has them."""
 
-NUMBERS = ("nodes", "clients")
-"""Parameters that are the number of nodes, if they are left out."""
+NODE_COUNTS = ("nodes", "clients")
+"""Names of parameters whose default is the number of nodes."""
 
-MEMBERS = tuple[int, ...]
-"""Type of a parameter that names nodes instead."""
+NODE_INDICES = tuple[int, ...]
+"""Type of a parameter `nodes` that lists indices of nodes; it has no default number."""
 
-SHORT = 12
-"""Characters; the common description of a parameter stands before a shorter one."""
+SHORT_DESCRIPTION = 12
+"""Length below which a docstring's description gets the common description before it."""
 
 _PARAMETERS = re.compile(r"^Parameters\n-+\n(.*?)(?=^\S[^\n]*\n-{3,}$|\Z)", re.S | re.M)
 _PARAMETER = re.compile(r"^(\w[\w, ]*)\n((?:[ ]+\S[^\n]*\n?|\n)+)", re.M)
@@ -137,7 +151,7 @@ _DEFERRED: dict[str, type] = {
     "JaxProblem": object,  # results, which no file states, of packages that may be missing
     "TorchProblem": object,
 }
-"""Types that parts import for type checkers alone, as they take long to load."""
+"""Types that parts import for type checkers only, since their modules take long to import."""
 
 _COMMON = {
     "also": "Published beside: PublishedMessages or PublishedMean.",
@@ -148,27 +162,27 @@ _COMMON = {
     "scale": "Factor of the whole schedule.",
     "exponent": "Power of t.",
 }
-"""Descriptions of parameters that docstrings do not describe one by one."""
+"""Descriptions of parameters that docstrings describe together with others, or not at all."""
 
 
 @cache
-def entries(make: Maker) -> dict[str, Field]:
-    """Return the fields of a part by name, without parameters that a file cannot express."""
+def part_fields(make: Maker) -> dict[str, Field]:
+    """Return the fields of a part by name, without parameters that a file cannot state."""
     annotated: object = make
-    if inspect.isclass(make) and not is_dataclass(make):  # a dataclass may inherit fields
-        annotated = make.__init__
+    if inspect.isclass(make) and not is_dataclass(make):
+        annotated = make.__init__  # hints of a dataclass are on the class and its bases
     hints = _parameter_hints(annotated)
     descriptions = _descriptions_in_bases(make)
     fields = {}
     for name, parameter in inspect.signature(make).parameters.items():
-        if name in GIVEN or not _in_files(hints.get(name)):
+        if name in DERIVED or not _can_be_stated(hints.get(name)):
             continue
         has_default = parameter.default is not parameter.empty
-        is_node_count = name in NUMBERS and hints[name] != MEMBERS
-        is_filled = is_node_count or name in names_following(make)
+        is_node_count = name in NODE_COUNTS and hints[name] != NODE_INDICES
+        follows = is_node_count or name in names_following(make)
         fields[name] = Field(
             hint=hints[name],
-            required=not has_default and not is_filled,
+            required=not has_default and not follows,
             default=parameter.default if has_default else None,
             text=_description(name, descriptions.get(name, "")),
         )
@@ -176,30 +190,33 @@ def entries(make: Maker) -> dict[str, Field]:
 
 
 def _parameter_hints(annotated: object) -> dict[str, Any]:
-    """Return the types of parameters; that of the result may be known to type checkers alone."""
+    """Return the type hints of parameters.
+
+    The hint of the result is left out: it may be importable by type checkers only.
+    """
     if not isinstance(annotated, types.FunctionType):
         return get_type_hints(annotated, localns=_DEFERRED)
-    of_parameters = dict(annotated.__annotations__)
-    of_parameters.pop("return", None)
-    described = types.SimpleNamespace(__annotations__=of_parameters)
-    return get_type_hints(described, globalns=annotated.__globals__, localns=_DEFERRED)
+    annotations = dict(annotated.__annotations__)
+    annotations.pop("return", None)
+    holder = types.SimpleNamespace(__annotations__=annotations)
+    return get_type_hints(holder, globalns=annotated.__globals__, localns=_DEFERRED)
 
 
 def _description(name: str, text: str) -> str:
-    """Return a parameter's description, with the common one of its name if it is short."""
-    if len(text) >= SHORT or name not in _COMMON:
+    """Return a parameter's description; a short one follows the common description of the name."""
+    if len(text) >= SHORT_DESCRIPTION or name not in _COMMON:
         return text
     return f"{_COMMON[name]} {text}".rstrip()
 
 
 def installed_kinds() -> dict[str, type]:
-    """Return the classes that the distribution's entry points add to experiment files, by name."""
+    """Return the classes that entry points of installed distributions add to files, by name."""
     kinds = entry_points.all_loaded(entry_points.KINDS)
     return {name: cls for name, cls in kinds.items() if isinstance(cls, type)}
 
 
-def kinds_of(hint: object) -> tuple[type, ...]:
-    """Return the classes with which a table can give a value of this type."""
+def classes_for(hint: object) -> tuple[type, ...]:
+    """Return the classes that a table can name for a value of a type; empty for other types."""
     protocol = get_origin(hint) or hint
     if protocol in PROTOCOLS:
         return PROTOCOLS[protocol]
@@ -208,27 +225,28 @@ def kinds_of(hint: object) -> tuple[type, ...]:
     return ()
 
 
-def options_of(hint: object) -> tuple[Any, ...]:
+def alternatives_of(hint: object) -> tuple[Any, ...]:
     """Return the alternatives of a union, or the type itself."""
     if get_origin(hint) in (Union, types.UnionType):
         return get_args(hint)
     return (hint,)
 
 
-def _in_files(hint: object) -> bool:
-    """Return True if a file can express values of this type."""
+def _can_be_stated(hint: object) -> bool:
+    """Return True if a file can state values of this type."""
     if hint in (int, float, bool, str, type(None)) or get_origin(hint) is Literal:
         return True
-    options = options_of(hint)
-    if len(options) > 1:
-        return any(_in_files(option) for option in options[:-1])
+    alternatives = alternatives_of(hint)
+    if len(alternatives) > 1:
+        # The last alternative of a union is None, or a type that only Python code can state.
+        return any(_can_be_stated(alternative) for alternative in alternatives[:-1])
     if get_origin(hint) in (tuple, list, Sequence):
-        return _in_files(get_args(hint)[0])
-    return bool(kinds_of(hint))
+        return _can_be_stated(get_args(hint)[0])
+    return bool(classes_for(hint))
 
 
 def _descriptions_in_bases(make: Maker) -> dict[str, str]:
-    """Return the descriptions of parameters, of a class also those in docstrings of its bases."""
+    """Return the descriptions of parameters by name; a class inherits those of its bases."""
     if not inspect.isclass(make):
         return _parameter_descriptions(inspect.getdoc(make) or "")
     descriptions: dict[str, str] = {}
@@ -250,13 +268,13 @@ def _parameter_descriptions(docstring: str) -> dict[str, str]:
     return descriptions
 
 
-def algorithm_in(text: str) -> AnyAlgorithm:
-    """Return the algorithm that a report describes by its parameters, as ``repr`` gave them.
+def algorithm_of_repr(text: str) -> AnyAlgorithm:
+    """Return the algorithm of a text that `repr` returned, as privacy reports have it.
 
     Raises
     ------
     ValueError
-        If it is none of this package, or has parts that a text does not state, such as a network.
+        If the text names no algorithm of this package, or leaves out a part, such as a network.
     """
     stages = (algorithms.Calibrated, algorithms.FirstStage, algorithms.RecordSums, SecondMoments)
     makers: dict[str, Maker] = {
@@ -277,12 +295,15 @@ def algorithm_in(text: str) -> AnyAlgorithm:
 
 
 def _independent_noise(kind: type[noise.Mechanism], **settings: float) -> noise.Independent:
-    """Return independent noise by its arguments as its ``repr`` writes them."""
+    """Return independent noise from the arguments in its `repr`."""
     return noise.Independent(kind, tuple(settings.items()))
 
 
 def _evaluated(node: ast.expr, makers: Mapping[str, Maker]) -> Any:
-    """Return the value of an expression of literals, ``inf``, and these makers or calls of them."""
+    """Return the value of an expression, which no `eval` evaluates.
+
+    It may have literals, ``inf``, names of `makers` and calls of them.
+    """
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         maker = _maker_named(node.func.id, makers)
         positional = [_evaluated(argument, makers) for argument in node.args]
@@ -300,7 +321,7 @@ def _evaluated(node: ast.expr, makers: Mapping[str, Maker]) -> Any:
 
 
 def _maker_named(name: str, makers: Mapping[str, Maker]) -> Maker:
-    """Return the class or function of a name in an algorithm's text."""
+    """Return the class or function of a name in the `repr` of an algorithm."""
     if name not in makers:
         raise ValueError(f"{name} is no part of this package")
     return makers[name]

@@ -1,4 +1,8 @@
-"""The table [first_stage] of experiment files and contracts."""
+"""The table [first_stage] of experiment files and contracts.
+
+A first stage comes before the training of a linear model. It releases the mean of the records
+(private centering), and optionally their second moment, by secure aggregation or by gossip.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ from dpmesh.noise.secure import SecureSum
 from dpmesh.privacy.budget import Budget
 
 RULE = "rule"
+"""Value of a noise that is chosen by the rule of `dpmesh.defaults`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Private centering, and a private second moment, before a linear model: see `FirstStage`.
+    """Settings of a first stage: private centering and, optionally, a private second moment.
 
     Parameters
     ----------
