@@ -1,9 +1,10 @@
-"""Private survival curves, and accuracy over epsilon.
+"""Measure and draw private survival curves, and draw accuracy over epsilon.
 
     python -m dpmesh_papers.studies.private_curves
 
-The curves of 2,000 drawn patients at five sites go to ``docs/results/survival.csv``; accuracies are
-those of ``dpmesh reproduce tables``. Both figures are drawn from these files.
+Kaplan-Meier curves of 2,000 simulated patients at five sites go to ``docs/results/survival.csv``.
+Accuracies are read from ``docs/results/tables.csv``, which ``dpmesh reproduce tables`` writes. Two
+figures in docs/images are drawn from these files.
 """
 
 from __future__ import annotations
@@ -24,25 +25,32 @@ from dpmesh_papers.studies.results import read_rows, write_rows
 DOCS = checkout() / "docs"
 EPSILONS = (0.5, 2.0)
 ARMS = {"standard": 40.0, "new": 60.0}
-"""Mean months to the event."""
+"""Mean months to the event, by arm of the trial."""
 
-RANGES = {"arm": [*ARMS], "months": [0, 60], "died": {"flag": True}}
+LAST_MONTH = 60
+"""End of the public range of times, and of the curves."""
+
+RANGES = {"arm": [*ARMS], "months": [0, LAST_MONTH], "died": {"flag": True}}
 RECORDS = 2000
 SITES = 5
 BINS = 20
 
 
 def patients() -> dict[str, np.ndarray]:
-    """Return drawn patients, of whom some leave early."""
-    draw = np.random.default_rng(0)
-    arm = draw.choice([*ARMS], RECORDS)
-    to_event = draw.exponential(np.array([ARMS[patient_arm] for patient_arm in arm]))
-    censoring = draw.uniform(5, 100, RECORDS)
-    return {"arm": arm, "months": np.minimum(to_event, censoring), "died": to_event <= censoring}
+    """Return simulated patients with exponential times to the event and uniform censoring."""
+    generator = np.random.default_rng(0)
+    arm = generator.choice([*ARMS], RECORDS)
+    event_time = generator.exponential(np.array([ARMS[patient_arm] for patient_arm in arm]))
+    censoring_time = generator.uniform(5, 100, RECORDS)
+    return {
+        "arm": arm,
+        "months": np.minimum(event_time, censoring_time),
+        "died": event_time <= censoring_time,
+    }
 
 
-def exact(table: dict[str, np.ndarray], arm: str, months: float) -> float:
-    """Return the Kaplan-Meier estimate of all times as they are, without privacy."""
+def kaplan_meier(table: dict[str, np.ndarray], arm: str, months: float) -> float:
+    """Return the non-private Kaplan-Meier estimate of the share without the event after months."""
     in_arm = table["arm"] == arm
     time = table["months"][in_arm]
     died = table["died"][in_arm]
@@ -55,7 +63,7 @@ def exact(table: dict[str, np.ndarray], arm: str, months: float) -> float:
 
 
 def measure() -> None:
-    """Write the curves at each epsilon, with their 95% intervals."""
+    """Write the private curves at each epsilon with 95% intervals, and the non-private ones."""
     table = patients()
     site = np.arange(RECORDS) % SITES
     question = Survival("months", "died", by="arm", bins=BINS)
@@ -63,26 +71,26 @@ def measure() -> None:
     for epsilon in EPSILONS:
         key = dm.Key.seeded(int(10 * epsilon))
         (answer,) = ask(question, table, site, ranges=RANGES, epsilon=epsilon, key=key).answers
-        rows_of_arms = np.split(np.array(answer.rows, object), len(ARMS))
-        for arm, arm_rows in zip(ARMS, rows_of_arms, strict=True):
-            for number, row in enumerate(arm_rows, start=1):
-                months = 60 * number / BINS
+        for arm_number, arm in enumerate(ARMS):  # rows are ordered by arm, then by time
+            arm_rows = answer.rows[arm_number * BINS : (arm_number + 1) * BINS]
+            for bin_number, row in enumerate(arm_rows, start=1):
+                months = LAST_MONTH * bin_number / BINS
                 rows.append(
                     {
                         "epsilon": epsilon,
                         "arm": arm,
                         "months": months,
-                        "estimate": round(row[1], 4),
-                        "low": round(row[4], 4),
-                        "high": round(row[5], 4),
-                        "exact": round(exact(table, arm, months), 4),
+                        "estimate": round(row.estimate, 4),
+                        "low": round(row.low, 4),
+                        "high": round(row.high, 4),
+                        "exact": round(kaplan_meier(table, arm, months), 4),
                     }
                 )
     write_rows("survival", rows)
 
 
-def survival(rows: list[Any], path: Path) -> None:
-    """Draw a panel for each epsilon: the private curves with their bands, and those without."""
+def draw_survival(rows: list[Any], path: Path) -> None:
+    """Draw a panel for each epsilon: private curves with intervals, and non-private curves."""
     figure, axes = plt.subplots(
         1, len(EPSILONS), figsize=(8, 3.2), layout="constrained", sharey=True
     )
@@ -103,12 +111,12 @@ def survival(rows: list[Any], path: Path) -> None:
 
 
 def _column(rows: list[Any], name: str) -> np.ndarray:
-    """Return one number of each row."""
+    """Return the values of one column, shape (rows,)."""
     return np.array([row[name] for row in rows])
 
 
-def accuracies(rows: list[Any], path: Path) -> None:
-    """Draw accuracy over epsilon of each task, by the rule and from columns alone."""
+def draw_accuracies(rows: list[Any], path: Path) -> None:
+    """Draw a panel for each task: accuracy over epsilon, with default features and with columns."""
     tasks = [*dict.fromkeys(row["task"] for row in rows if row["epsilon"] > 1)]
     figure, axes = plt.subplots(1, len(tasks), figsize=(8, 3), layout="constrained", sharey=True)
     for ax, task in zip(axes, tasks, strict=True):
@@ -136,8 +144,8 @@ def accuracies(rows: list[Any], path: Path) -> None:
 def main() -> None:
     """Measure the curves, and draw both figures from the results."""
     measure()
-    survival(read_rows("survival"), DOCS / "images" / "survival.png")
-    accuracies(read_rows("tables"), DOCS / "images" / "accuracy_over_epsilon.png")
+    draw_survival(read_rows("survival"), DOCS / "images" / "survival.png")
+    draw_accuracies(read_rows("tables"), DOCS / "images" / "accuracy_over_epsilon.png")
 
 
 if __name__ == "__main__":

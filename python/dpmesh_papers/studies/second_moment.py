@@ -1,18 +1,24 @@
-"""Accuracy that a private second moment adds to private centering.
+"""Measure the accuracy that whitening by a private second moment adds to private centering.
 
-    python -m dpmesh_papers.studies.second_moment [task ..]
+    python -m dpmesh_papers.studies.second_moment [TASK ..]
 
-All sites' records, centered by their private mean, are whitened by their noisy second moment, which
-is released within the same budget. Two designs: ``full`` takes a tenth of mu^2 for the moment and
-divides by the roots of its eigenvalues; ``half`` takes 0.03 and divides by their fourth roots.
+Private centering subtracts a noisy mean of all sites' records before learning. Here the centered
+records, scaled to norm 1, are also whitened by their noisy second moment. Its noise uses a part of
+the same budget. With mu the parameter of Gaussian differential privacy of all releases together,
+each release has a share of mu^2. Two designs are compared with centering alone:
+
+- ``full``: share `STAGE_SHARE` (a tenth) for the moment; divide by the square roots of its
+  eigenvalues;
+- ``half``: share 0.03; divide by the fourth roots.
+
 Eigenvalues below the noise count as large as the noise. `dpmesh.algorithms.FirstStage` is ``full``
 along the largest axes alone, where `dpmesh.defaults` says so.
 
-A record of norm 1 that is replaced moves the upper triangle of the sum of x x^T, its off-diagonals
-times sqrt 2, by at most sqrt 2. A secure sum is assumed in which 1 site may collude. Each split
-learns from three quarters of 80% of the training records and is judged on the last quarter: the
-publisher's test records and the other 20% are never seen. Results go to
-``docs/results/second-moment.csv``, and as text beside it. Set DPMESH_DATA.
+Sensitivity: to replace a record x of norm 1 moves the upper triangle of the sum of x x^T, its
+off-diagonals times sqrt 2, by at most sqrt 2. A secure sum is assumed in which 1 site may collude.
+Each split learns from three quarters of 80% of the training records and is tested on the last
+quarter: the publisher's test records and the other 20% are never used. Results go to
+``docs/results/second-moment.csv``, and as text to ``second-moment.txt``. Set DPMESH_DATA.
 """
 
 from __future__ import annotations
@@ -36,7 +42,13 @@ from dpmesh_papers.studies.results import read_rows, write_rows
 
 DELTA = 1e-5
 DESIGNS = {"mean alone": (0.0, 0.0), "full": (STAGE_SHARE, 0.5), "half": (0.03, 0.25)}
-"""Share of mu^2 for the second moment, and the power of its eigenvalues to divide by."""
+"""Share of mu^2 for the second moment, and the power of its eigenvalues to divide by, by design."""
+
+USED_SHARE = 0.8
+"""Share of the training records that this study uses."""
+
+LEARNING_SHARE = 0.75
+"""Share of the used records that a split learns from; the rest tests the model."""
 
 
 class Table(NamedTuple):
@@ -84,9 +96,11 @@ class Task(NamedTuple):
 
     load: Callable[[], Table]
     features: str = "columns"
+    """Features that are learned from, as `dpmesh.sklearn.PrivateClassifier` names them."""
     epsilons: tuple[float, ...] = (1.0, 2.0, 4.0)
     splits: int = 5
     designs: tuple[str, ...] = tuple(DESIGNS)
+    """Names of the measured designs, out of `DESIGNS`; "mean alone" is always among them."""
 
 
 TASKS = {
@@ -99,7 +113,7 @@ TASKS = {
 
 
 def main(*names: str) -> None:
-    """Measure these tasks, by default all, and write the rows of all that are known."""
+    """Measure the named tasks, by default all; write their rows and the earlier rows of others."""
     rows = [row for row in read_rows("second-moment") if row["task"] not in (names or TASKS)]
     for name in names or TASKS:
         task = TASKS[name]
@@ -115,10 +129,11 @@ def main(*names: str) -> None:
         encoded = classifier._encoded_problem(table.columns, table.labels, site_of_record)
         data = encoded.problem.train
         for epsilon in task.epsilons:
-            scores_of_design = measured(data, table.sites, epsilon, task)
+            scores_of_design = accuracies(data, table.sites, epsilon, task)
             for design, scores in scores_of_design.items():
                 gain = scores - scores_of_design["mean alone"]
-                half = t.ppf(0.975, task.splits - 1) * gain.std(ddof=1) / sqrt(task.splits)
+                standard_error = gain.std(ddof=1) / sqrt(task.splits)
+                half_width = t.ppf(0.975, task.splits - 1) * standard_error
                 row = {
                     "task": name,
                     "epsilon": epsilon,
@@ -126,7 +141,7 @@ def main(*names: str) -> None:
                     "splits": task.splits,
                     "accuracy": round(float(scores.mean()), 2),
                     "gain": round(float(gain.mean()), 2),
-                    "interval": round(float(half), 2),
+                    "interval": round(float(half_width), 2),
                 }
                 rows.append(row)
                 print(row, flush=True)
@@ -134,7 +149,7 @@ def main(*names: str) -> None:
 
 
 def as_text(rows: list[dict[str, Any]]) -> str:
-    """Return the gains of all that was measured as a table."""
+    """Return a table: a line per task and epsilon, a column per design."""
     lines = [
         "Accuracy (%) with a first stage of the mean alone, and what a second moment adds to it",
         "(points, with half of the 95% interval over splits of the training records; delta 1e-5,",
@@ -159,59 +174,81 @@ def _gain_in_words(row: dict[str, Any] | None) -> str:
     return f"{float(row['gain']):+.2f} +- {float(row['interval']):.2f}"
 
 
-def measured(data: dm.Dataset, sites: int, epsilon: float, task: Task) -> dict[str, np.ndarray]:
-    """Return the accuracies (%) of each design, shape (splits,)."""
+def accuracies(data: dm.Dataset, sites: int, epsilon: float, task: Task) -> dict[str, np.ndarray]:
+    """Return the test accuracies (%) of each design, shape (splits,).
+
+    Designs of a split share the records, the noisy mean and the noise of the second moment before
+    it is scaled, so that their differences are paired.
+    """
     x: Any = data.features
     y = data.labels
-    public = np.random.default_rng(99).permutation(len(y))[: int(0.8 * len(y))]
+    order = np.random.default_rng(99).permutation(len(y))
+    used_records = order[: int(USED_SHARE * len(y))]
     scores_of_design: dict[str, list[float]] = {design: [] for design in task.designs}
     mu = 1 / accounting.analytic_gaussian_noise_to_sensitivity(
         target_epsilon=epsilon, target_delta=DELTA
     )
     for seed in range(task.splits):
-        draw = np.random.default_rng(seed)
-        training, judged = np.split(draw.permutation(public), [int(0.75 * len(public))])
-        strength = mu * len(training) * sqrt((sites - 1) / sites)
-        mean_scale = 2 / (sqrt(STAGE_SHARE) * strength)
-        centre = x[training].mean(axis=0) + mean_scale * draw.standard_normal(x.shape[1])
+        generator = np.random.default_rng(seed)
+        training, test = np.split(
+            generator.permutation(used_records), [int(LEARNING_SHARE * len(used_records))]
+        )
+        # A mean of sensitivity c / n with share w of mu^2 needs noise c / (sqrt(w) * mu * n). Each
+        # site adds 1 / sites of the variance, and a colluding site knows its own noise: the others'
+        # noise, (sites - 1) / sites of the variance, must suffice.
+        mu_times_records = mu * len(training) * sqrt((sites - 1) / sites)
+        mean_noise = 2 / (sqrt(STAGE_SHARE) * mu_times_records)
+        centre = x[training].mean(axis=0) + mean_noise * generator.standard_normal(x.shape[1])
         directions = unit(x[training] - centre)
         moment = directions.T @ directions / len(directions)
-        error = _symmetric_noise(x.shape[1], draw)
+        standard_noise = _symmetric_noise(x.shape[1], generator)
         for design in task.designs:
             share, power = DESIGNS[design]
-            datasets = []
             whitening = None
             if share:
-                scale = sqrt(2) / (sqrt(share) * strength)
-                whitening = _whitening(moment + scale * error, scale, power)
-            for records in (training, judged):
+                moment_noise = sqrt(2) / (sqrt(share) * mu_times_records)
+                noisy_moment = moment + moment_noise * standard_noise
+                whitening = _whitening(noisy_moment, moment_noise, power)
+            datasets = []
+            for records in (training, test):
                 rows = x[records] - centre
                 if whitening is not None:
                     rows = unit(rows) @ whitening
                 features = centred(rows, np.zeros(len(centre)))
                 datasets.append(dm.Dataset(features, y[records]))
+            training_set, test_set = datasets
             mu_of_learning = mu * sqrt(1 - STAGE_SHARE - share)
-            accuracy = learned(datasets[0], datasets[1], sites, mu_of_learning, seed)
+            accuracy = learn(training_set, test_set, sites, mu_of_learning, seed)
             scores_of_design[design].append(100 * accuracy)
     return {design: np.array(scores) for design, scores in scores_of_design.items()}
 
 
-def _symmetric_noise(dim: int, draw: np.random.Generator) -> np.ndarray:
-    """Return the noise of a second moment, shape (dim, dim), in standard deviations."""
-    triangle = np.triu(draw.standard_normal((dim, dim)), 1) / sqrt(2)
-    return triangle + triangle.T + np.diag(draw.standard_normal(dim))
+def _symmetric_noise(dim: int, generator: np.random.Generator) -> np.ndarray:
+    """Return symmetric noise, shape (dim, dim): deviation 1 on the diagonal, else 1 / sqrt 2.
+
+    Off-diagonals are released times sqrt 2 with noise of deviation 1, and divided again.
+    """
+    triangle = np.triu(generator.standard_normal((dim, dim)), 1) / sqrt(2)
+    return triangle + triangle.T + np.diag(generator.standard_normal(dim))
 
 
 def _whitening(moment: np.ndarray, noise_scale: float, power: float) -> np.ndarray:
-    """Return the matrix that whitens records, as far as the noisy moment shows their axes."""
-    eigenvalues, axes = np.linalg.eigh(moment)
+    """Return the symmetric matrix that divides by a power of the moment's eigenvalues.
+
+    Eigenvalues below about the largest eigenvalue of the noise count as large as that. The matrix
+    leaves the largest axis of the moment as it is.
+    """
+    eigenvalues, axes = np.linalg.eigh(moment)  # ascending
     largest_of_noise = noise_scale * sqrt(2 * len(eigenvalues))
     eigenvalues = np.maximum(eigenvalues, largest_of_noise)
     return (axes * (eigenvalues[-1] / eigenvalues) ** power) @ axes.T
 
 
-def learned(train: dm.Dataset, test: dm.Dataset, sites: int, mu: float, seed: int) -> float:
-    """Return the accuracy of the rule's model by secure aggregation, with this mu for learning."""
+def learn(train: dm.Dataset, test: dm.Dataset, sites: int, mu: float, seed: int) -> float:
+    """Learn by secure aggregation with the settings of `dpmesh.defaults`; return the test accuracy.
+
+    The accuracy is a share. Learning alone is mu-GDP, with noise of this seed.
+    """
     problem = dm.LinearProblem(
         train,
         tuple(np.array_split(np.arange(train.records), sites)),
