@@ -1,9 +1,11 @@
-"""Seconds of a round of gossip on P ranks: a model of five constants, fitted to measurements.
+"""Model of the seconds of a round of gossip on P MPI ranks: five constants, fitted to measurements.
 
-    seconds = round + coordinate * n d + message * k + byte * (b d size) + agreement * log2 P
+    seconds = round + coordinate * n d + message * k + byte * (b d s) + agreement * log2 P
 
-for n nodes of d numbers of `size` bytes on a rank, of which b rows go to k other ranks. `message`
-and `byte` are the alpha and beta of the usual model of messages.
+A rank holds n nodes with vectors of d numbers of s bytes. In a round it sends b of these vectors
+(rows) to k other ranks. The constants are the fields of `Model`: `message` and `byte` are the alpha
+(latency) and beta (inverse bandwidth) of the usual alpha-beta model; `agreement` is the collective
+check that no rank has failed. `benches.mpi_scaling` measures, fits and predicts.
 """
 
 from __future__ import annotations
@@ -18,18 +20,22 @@ from scipy.optimize import nnls
 
 @dataclass(frozen=True)
 class Load:
-    """The work of a rank in a round.
+    """The work of the busiest rank in a round.
 
     Parameters
     ----------
     ranks
-        P.
-    nodes, dim
-        n and d.
-    rows, neighbours
-        b and k.
+        Number of ranks, P.
+    nodes
+        Nodes of the rank, n; in predictions a fraction is possible.
+    dim
+        Numbers of a node's vector, d.
+    rows
+        Vectors that the rank sends in a round, b.
+    neighbours
+        Other ranks to which it sends, k.
     size
-        Bytes of a number.
+        Bytes of a number, s.
     """
 
     ranks: int
@@ -41,25 +47,33 @@ class Load:
 
     @classmethod
     def of_torus(cls, ranks: int, rows: float, columns: float, dim: int) -> Load:
-        """Return the load of the best cut of a torus into equal rectangles."""
+        """Return the load under the cut of a torus into equal rectangles that sends fewest rows."""
         cuts = []
-        for down in (n for n in range(1, ranks + 1) if ranks % n == 0):
-            across = ranks // down
-            sides = {"down": (down, columns / across), "across": (across, rows / down)}
-            boundary = sum(2 * side for parts, side in sides.values() if parts > 1)
-            neighbours = sum(min(2, parts - 1) for parts, _ in sides.values())
+        for strips_of_rows in range(1, ranks + 1):
+            if ranks % strips_of_rows:
+                continue
+            strips_of_columns = ranks // strips_of_rows
+            sides = (
+                (strips_of_rows, columns / strips_of_columns),
+                (strips_of_columns, rows / strips_of_rows),
+            )
+            boundary, neighbours = 0.0, 0
+            for strips, side_length in sides:
+                if strips > 1:
+                    boundary += 2 * side_length  # both sides of the rectangle
+                    neighbours += min(2, strips - 1)  # of two strips, both sides meet one rank
             cuts.append((boundary, neighbours))
         boundary, neighbours = min(cuts)
         return cls(ranks, rows * columns / ranks, dim, boundary, neighbours)
 
     @property
     def bytes(self) -> float:
-        """Bytes that leave the rank."""
+        """Bytes that the rank sends in a round."""
         return self.rows * self.dim * self.size
 
     @property
     def terms(self) -> tuple[float, ...]:
-        """The factors of the model's constants."""
+        """Factors of the model's constants, in the order of the fields of `Model`."""
         return (1.0, self.nodes * self.dim, self.neighbours, self.bytes, log2(self.ranks))
 
 
@@ -70,24 +84,24 @@ class Times:
     Parameters
     ----------
     round
-        All of it.
+        The whole round.
     work
         Noise and mixing.
-    travel
-        Rows on their way.
+    exchange
+        Sending and receiving of rows.
     agreement
         The collective check that no rank has failed.
     """
 
     round: float
     work: float
-    travel: float
+    exchange: float
     agreement: float
 
 
 @dataclass(frozen=True)
 class Model:
-    """Seconds of each term."""
+    """The constants: seconds of a round, a coordinate, a message, a byte and log2 of the ranks."""
 
     round: float
     coordinate: float
@@ -97,42 +111,55 @@ class Model:
 
     @classmethod
     def fit(cls, loads: Sequence[Load], times: Sequence[Times]) -> Model:
-        """Return the non-negative constants that fit each part with the least relative error."""
+        """Return the non-negative constants that fit each part with least squared relative error.
+
+        Work gives `round` and `coordinate`, exchanges `message` and `byte`. Runs on one rank have
+        neither exchange nor agreement.
+        """
         terms = np.array([load.terms for load in loads])
-        several = [place for place, load in enumerate(loads) if load.ranks > 1]
-        agreements = np.array([times[place].agreement for place in several])
-        travels = np.array([times[place].travel for place in several])
+        parallel = [number for number, load in enumerate(loads) if load.ranks > 1]
         work = np.array([time.work for time in times])
+        exchanges = np.array([times[number].exchange for number in parallel])
+        agreements = np.array([times[number].agreement for number in parallel])
         return cls(
             *_fit(terms[:, :2], work),
-            *_fit(terms[several, 2:4], travels),
-            *_fit(terms[several, 4:], agreements),
+            *_fit(terms[parallel, 2:4], exchanges),
+            *_fit(terms[parallel, 4:], agreements),
         )
 
     def seconds(self, load: Load) -> float:
-        """Return the time of a round."""
+        """Return the predicted seconds of a round."""
         return float(np.dot(astuple(self), load.terms))
 
 
 def _fit(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
+    """Return c >= 0 with least ``|terms c / seconds - 1|^2``."""
     relative = terms / seconds[:, np.newaxis]
-    scale = relative.max(axis=0)
+    scale = relative.max(axis=0)  # columns differ by orders of magnitude
     constants, _ = nnls(relative / scale, np.ones(len(seconds)))
     return (constants / scale).tolist()
 
 
+STRIPS = 32
+"""Weak scaling predicts the full torus on STRIPS^2 ranks: one rank's part has 1 / STRIPS^2."""
+
+
 def predictions(model: Model, sides: tuple[int, int], dim: int) -> list[str]:
-    """Return lines of a table: a fixed torus on more and more ranks, and one that grows."""
+    """Return a table of predictions, a line for each number of ranks.
+
+    Strong: the torus with these sides. Weak: a torus whose area grows with the ranks, up to these
+    sides on 1,024 ranks. "of the best": speedup over one rank, as a share of the number of ranks.
+    """
     rows, columns = sides
     lines = [f"{'ranks':>6}{'strong ms':>11}{'of the best':>12}{'weak ms':>9}{'of the best':>12}"]
-    alone = model.seconds(Load.of_torus(1, rows, columns, dim))
-    small = model.seconds(Load.of_torus(1, rows / 32, columns / 32, dim))
+    strong_one_rank = model.seconds(Load.of_torus(1, rows, columns, dim))
+    weak_one_rank = model.seconds(Load.of_torus(1, rows / STRIPS, columns / STRIPS, dim))
     for ranks in (1, 4, 16, 64, 256, 1024):
-        side = ranks**0.5 / 32
+        scale = ranks**0.5 / STRIPS
         strong = model.seconds(Load.of_torus(ranks, rows, columns, dim))
-        weak = model.seconds(Load.of_torus(ranks, side * rows, side * columns, dim))
+        weak = model.seconds(Load.of_torus(ranks, scale * rows, scale * columns, dim))
         lines.append(
-            f"{ranks:>6}{1e3 * strong:>11.2f}{alone / strong / ranks:>12.0%}"
-            f"{1e3 * weak:>9.2f}{small / weak:>12.0%}"
+            f"{ranks:>6}{1e3 * strong:>11.2f}{strong_one_rank / strong / ranks:>12.0%}"
+            f"{1e3 * weak:>9.2f}{weak_one_rank / weak:>12.0%}"
         )
     return lines
