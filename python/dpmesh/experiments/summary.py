@@ -18,7 +18,7 @@ from dpmesh.experiments.results import Result
 from dpmesh.privacy.report import Report
 from dpmesh.run.measures import shown_difference
 from dpmesh.run.run import cost_in_words
-from dpmesh.run.verdict import LEAST, Verdict, clearly, difference
+from dpmesh.run.verdict import LEAST, Verdict, difference, holm_significant
 
 Groups: TypeAlias = Mapping[str, Sequence[Result]]
 """Runs that differ in their seed alone, by the name of their setting."""
@@ -273,7 +273,7 @@ def _leader(groups: Groups, opening: str) -> str:
         for name, runs in groups.items()
         if name != best
     }
-    is_below = clearly([gain.p for gain in differences.values()])
+    is_below = holm_significant([gain.p for gain in differences.values()])
     close = [name for name, clear in zip(differences, is_below, strict=True) if not clear]
     count = f"{sum(is_below)} of {len(differences)} others"
     sentence = f"{leader} It is clearly above {count} (paired, 5% in all)."

@@ -1,4 +1,8 @@
-"""Running an algorithm on one machine: the round loop, history, traffic, reports."""
+"""Simulation of an algorithm by `simulate`: rounds, traffic, measurements and baselines.
+
+A *channel* releases the messages of a round with noise; a *carrier* delivers them (gossip, server,
+token); an *engine* divides the nodes among processes. The result is a `Run`.
+"""
 
 from dpmesh.run import baselines
 from dpmesh.run.carriers import Broadcast, Carrier, Gossip, Traffic

@@ -1,4 +1,7 @@
-"""Baselines of a private federation: majority class, single nodes, and a centralized model.
+"""Baselines of a private federation: majority class, single sites, and a centralized model.
+
+`compute` trains them; `Run.baselines` and `dpmesh.sklearn.evaluate` call it. A *site* is a node of
+the problem.
 
 These are research figures, computed where all nodes' data are in one process. They are made from
 the data without noise (but for `Baselines.private_single_sites`), and no epsilon covers them.
@@ -78,8 +81,9 @@ class Baselines:
     Parameters
     ----------
     metric
-        Name of the measure: ``"accuracy"`` or ``"R²"``, and in `others` ``"balanced accuracy"`` or
-        ``"AUC"``.
+        Name of the measure: ``"accuracy"``, ``"balanced accuracy"``, ``"AUC"`` or ``"R²"``. The
+        main measure is accuracy, balanced accuracy if public shares of the classes are stated, or
+        R² for a regression.
     majority_class
         Score of the majority-class baseline, which always predicts the most frequent class of the
         training records. For a regression, the score of always predicting the mean target of the

@@ -1,9 +1,13 @@
-"""Non-private models that a baseline chooses from, by cross-validation inside its training records.
+"""Non-private models of the baselines, chosen by cross-validation within the training records.
 
-Candidates: the trivial predictor; linear models of scikit-learn on the standardized columns, and on
-the same public features as the federation; and, where its loss is another one, the private
-procedure with its noise off. Columns that are constant among the training records are dropped,
-since nothing can be learned of them there.
+`non_private` chooses one model for each site and one for all records, for
+`dpmesh.run.baselines.compute`. The candidates are:
+
+- the trivial predictor: the most frequent class, or the mean target;
+- linear models of scikit-learn, on the standardized columns and on the federation's features;
+- for regressions and counts, the private training procedure without noise.
+
+Columns that are constant among the training records are dropped.
 """
 
 from __future__ import annotations
@@ -31,27 +35,40 @@ from dpmesh.tables.features import COLUMNS, unit
 __all__ = ["MOST_RECORDS", "NonPrivate", "non_private"]
 
 MOST_RECORDS = 20_000
-"""Records that a baseline learns from; of more it takes a stratified sample."""
+"""Largest number of records that a model learns from; of more, a stratified sample is drawn."""
 
 FEWEST_RECORDS = 10
-"""Records below which a site has the trivial predictor."""
+"""Number of records below which a site uses the trivial predictor."""
 
 FEWEST_OF_A_CLASS = 3
-"""Records of its rarest class below which a site has the trivial predictor."""
+"""Number of records of its rarest class below which a site uses the trivial predictor."""
 
 FOLDS = 3
+"""Number of folds of cross-validation."""
 
 MANY_NUMBERS = 2_000_000
-"""Records times features times outputs from which on one penalty and one fold must do."""
+"""Records times features times outputs above which one penalty and one fold are tried."""
 
-_AT_ONCE = 1 << 12
-"""Test records that are scored at once."""
+_BLOCK = 1 << 12
+"""Number of test records that are scored at once."""
 
 _INVERSE_PENALTIES = (0.01, 0.1, 1.0, 10.0)
+"""Inverse L2 penalties C of logistic regressions."""
+
 _COUNT_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
+"""L2 penalties of Poisson regressions."""
+
 _RIDGE_PENALTIES = np.logspace(-3, 4, 15)
-_STANDARD = 1e-9
-"""Spread below which a column is constant."""
+"""L2 penalties of ridge regressions."""
+
+_LEAST_DEVIATION = 1e-9
+"""Standard deviation below which a column counts as constant."""
+
+_LEAST_SHARE = 1e-12
+"""Smallest expected share of the bound of a count, so that its logarithm is finite."""
+
+_EXCLUDED = -1e9
+"""Score of a class that is not among the training records of a site."""
 
 Matrix: TypeAlias = Any
 """Records as rows: a dense array or a sparse matrix, shape (records, columns)."""
@@ -83,59 +100,65 @@ class NonPrivate:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _View:
-    """One representation of all records.
+class _Representation:
+    """Features of all training and test records: the plain columns, or the federation's features.
 
     Parameters
     ----------
     train, test
-        Training and test records.
-    by_intercept
-        Whether rows begin with an intercept and were divided by their norms, which it tells.
+        Training and test records, one row each.
+    has_intercept
+        True if the first feature is an intercept of 1 divided by the norm of the row, as all
+        features are. Rows are then divided by it, which undoes the scaling.
     """
 
     train: Matrix
     test: Matrix
-    by_intercept: bool = False
+    has_intercept: bool = False
 
-    def learned(self, records: Indices) -> Matrix:
-        """Return some of the training records."""
-        rows = self.train[records]
-        return _by_intercept(rows) if self.by_intercept else rows
+    def training_rows(self, records: Indices) -> Matrix:
+        """Return the rows of some training records, without the scaling to norm 1."""
+        return self._unscaled(self.train[records])
 
     def test_scores(self, scorer: Scorer) -> Numbers:
-        """Return the scores of the test records, which are read in blocks."""
+        """Return the scores of the test records, computed in blocks."""
         scores = []
-        for first in range(0, self.test.shape[0], _AT_ONCE):
-            rows = self.test[first : first + _AT_ONCE]
-            scores.append(scorer(_by_intercept(rows) if self.by_intercept else rows))
+        for first in range(0, self.test.shape[0], _BLOCK):
+            rows = self.test[first : first + _BLOCK]
+            scores.append(scorer(self._unscaled(rows)))
         return np.concatenate(scores)
+
+    def _unscaled(self, rows: Matrix) -> Matrix:
+        """Return rows without intercept and scaling, if they have one."""
+        if not self.has_intercept:
+            return rows
+        return rows[:, 1:] / rows[:, :1]
 
 
 def non_private(
     problem: LinearProblem, columns: tuple[Matrix, Matrix] | None = None, *, quick: bool = False
 ) -> NonPrivate:
-    """Choose and train a model of each node and one of all records, and score the test records.
+    """Choose and train a model for each site and one for all records; score the test records.
 
     Parameters
     ----------
     problem
         A linear problem with test records.
     columns
-        The encoded columns of training and test records, without further features; None recovers
-        them where the features are the columns, and uses the features otherwise.
+        Encoded columns of training and test records, a matrix each of shape (records, columns).
+        None uses the features of the problem alone.
     quick
-        Whether one penalty and one fold must do, also for small sites.
+        True to try one penalty and one fold only.
 
     Raises
     ------
     ModuleNotFoundError
-        Without scikit-learn (extra ``data``).
+        If scikit-learn (extra ``data``) is not installed.
     """
     with needed_by("baselines"):
         import_module("sklearn.linear_model")
     assert problem.test is not None
-    views = _views(problem, columns)
+    representations = _representations(problem, columns)
     groups = [np.asarray(part, np.int64) for part in problem.partition]
     all_records = np.concatenate(groups)
     with (
@@ -146,56 +169,57 @@ def non_private(
         ),
     ):
         single_sites = tuple(
-            _scores_of_best(problem, views, group, quick=quick) for group in groups
+            _scores_of_best(problem, representations, group, quick=quick) for group in groups
         )
         centralized = single_sites[0]
         if len(groups) > 1:
-            centralized = _scores_of_best(problem, views, all_records, quick=quick)
+            centralized = _scores_of_best(problem, representations, all_records, quick=quick)
     return NonPrivate(
         single_sites=single_sites, centralized=centralized, sampled=len(all_records) > MOST_RECORDS
     )
 
 
-def _views(problem: LinearProblem, columns: tuple[Matrix, Matrix] | None) -> list[_View]:
-    """Return the columns, and the features where they are others."""
+def _representations(
+    problem: LinearProblem, columns: tuple[Matrix, Matrix] | None
+) -> list[_Representation]:
+    """Return the plain columns, and the problem's features where these differ from the columns."""
     assert problem.test is not None
     assert problem.outline is not None
     outline = problem.outline.columns
-    features = _View(
+    features = _Representation(
         train=problem.train.features,
         test=problem.test.features,
-        by_intercept=isinstance(outline, Columns) and outline.intercept,
+        has_intercept=isinstance(outline, Columns) and outline.intercept,
     )
     if columns is None:
         return [features]
     train_columns, test_columns = columns
-    plain = _View(train=train_columns, test=test_columns)
+    plain = _Representation(train=train_columns, test=test_columns)
     if isinstance(outline, Columns) and outline.features == COLUMNS:
         return [plain]
     return [plain, features]
 
 
-def _by_intercept(features: Matrix) -> Matrix:
-    """Return features divided by their intercept, which was 1 before records had norm 1."""
-    return features[:, 1:] / features[:, :1]
-
-
 def _scores_of_best(
-    problem: LinearProblem, views: Sequence[_View], records: Indices, *, quick: bool
+    problem: LinearProblem,
+    representations: Sequence[_Representation],
+    records: Indices,
+    *,
+    quick: bool,
 ) -> Numbers:
-    """Choose a model of these records by cross-validation; return its scores of test records."""
+    """Choose and train a model of some training records; return its scores on the test records."""
     outline = problem.outline
     task = task_of_problem(problem)
     assert outline is not None
     records = _sample(records, problem.train.labels, task)
     labels = problem.train.labels[records]
     trivial = task.trivial_scores(outline, labels)
-    test_records = views[0].test.shape[0]
+    test_records = representations[0].test.shape[0]
     trivial_of_test = np.tile(trivial, (test_records, 1))
     if _is_trivial(labels, task):
         return trivial_of_test
     outputs = max(problem.classes or 1, 1)
-    features = views[-1].train.shape[1]
+    features = representations[-1].train.shape[1]
     is_small = not quick and len(records) * features * outputs <= MANY_NUMBERS
     folds = _folds(labels, task)
     if not is_small:
@@ -208,9 +232,9 @@ def _scores_of_best(
         return next(iter(measures.values()))
 
     best_quality = quality(np.tile(trivial, (len(validated), 1)))
-    best: tuple[_View, Fit] | None = None
-    for view in views:
-        rows = view.learned(records)
+    best: tuple[_Representation, Fit] | None = None
+    for representation in representations:
+        rows = representation.training_rows(records)
         outside = [_without(rows, labels, fold) for fold in folds]
         inside = [rows[fold] for fold in folds]
         for fit in _fits(problem, task, outputs, is_small):
@@ -221,15 +245,16 @@ def _scores_of_best(
             fit_quality = quality(np.concatenate(scores_of_folds))
             if fit_quality > best_quality:
                 best_quality = fit_quality
-                best = (view, fit)
+                best = (representation, fit)
     if best is None:
         return trivial_of_test
-    view, fit = best
-    return view.test_scores(fit(view.learned(records), labels))
+    representation, fit = best
+    scorer = fit(representation.training_rows(records), labels)
+    return representation.test_scores(scorer)
 
 
 def _is_trivial(labels: Cells, task: LearningTask) -> bool:
-    """Return whether there is too little to learn from."""
+    """Return True if there are too few records, or too few of a class, to train a model."""
     if len(labels) < FEWEST_RECORDS:
         return True
     if task.name != "classes":
@@ -239,7 +264,7 @@ def _is_trivial(labels: Cells, task: LearningTask) -> bool:
 
 
 def _sample(records: Indices, labels: Cells, task: LearningTask) -> Indices:
-    """Return at most `MOST_RECORDS`, the same share of each class."""
+    """Return at most `MOST_RECORDS` records: all, or a sample with the same share of each class."""
     if len(records) <= MOST_RECORDS:
         return records
     order = np.random.default_rng(0).permutation(len(records))
@@ -250,7 +275,7 @@ def _sample(records: Indices, labels: Cells, task: LearningTask) -> Indices:
 
 
 def _folds(labels: Cells, task: LearningTask) -> list[Indices]:
-    """Return places of records, the same share of each class in each fold."""
+    """Return the positions of the records of each fold, stratified by class."""
     order = np.random.default_rng(0).permutation(len(labels))
     if task.name == "classes":
         order = order[np.argsort(labels[order], kind="stable")]
@@ -258,13 +283,13 @@ def _folds(labels: Cells, task: LearningTask) -> list[Indices]:
 
 
 def _without(rows: Matrix, labels: Cells, fold: Indices) -> tuple[Matrix, Cells]:
-    """Return the records that are not in a fold."""
+    """Return rows and labels of the records outside of a fold."""
     remaining = np.setdiff1d(np.arange(len(labels)), fold)
     return rows[remaining], labels[remaining]
 
 
 def _fits(problem: LinearProblem, task: LearningTask, outputs: int, is_small: bool) -> list[Fit]:
-    """Return the candidates of a task, one for each penalty."""
+    """Return the candidate models of a task; logistic and Poisson regressions for each penalty."""
     if task.name == "numbers":
         return [_ridge, _procedure(problem)]
     if task.name == "counts":
@@ -279,13 +304,15 @@ def _fits(problem: LinearProblem, task: LearningTask, outputs: int, is_small: bo
 
 
 def _scaler(rows: Matrix) -> Callable[[Matrix], Matrix]:
-    """Return a function that standardizes columns; those that are constant here are dropped."""
+    """Return a function that standardizes columns by these rows, and drops constant ones."""
     if hasattr(rows, "tocsr"):
-        return lambda records: records  # columns of 0 alone have no weight
-    mean, deviation = rows.mean(axis=0), rows.std(axis=0)
+        return lambda records: records  # sparse rows; an all-zero column gets no weight
+    mean = rows.mean(axis=0)
+    deviation = rows.std(axis=0)
     rounding = 16 * np.finfo(rows.dtype).eps * np.abs(mean)
-    varying = deviation > np.maximum(_STANDARD, rounding)
-    mean, deviation = mean[varying], deviation[varying]
+    varying = deviation > np.maximum(_LEAST_DEVIATION, rounding)
+    mean = mean[varying]
+    deviation = deviation[varying]
 
     def standardized(records: Matrix) -> Matrix:
         """Return a copy of the columns that vary, at mean 0 and deviation 1."""
@@ -298,9 +325,9 @@ def _scaler(rows: Matrix) -> Callable[[Matrix], Matrix]:
 
 
 def _classes(inverse_penalty: float, outputs: int, balanced: bool) -> Fit:
-    """Return a logistic regression of classes, which are -1 and +1 or places among classes.
+    """Return a logistic regression of classes; labels are -1 and +1, or indices of classes.
 
-    With `balanced`, all classes weigh the same, as in balanced accuracy.
+    With `balanced`, records are weighted so that all classes have the same total weight.
     """
 
     def fit(rows: Matrix, labels: Cells) -> Scorer:
@@ -314,9 +341,9 @@ def _classes(inverse_penalty: float, outputs: int, balanced: bool) -> Fit:
                 decision = np.stack([-decision, decision], axis=1) / 2
             if outputs == 1:
                 return np.asarray(decision[:, 1:] - decision[:, :1])
-            of_all_classes = np.full((len(decision), outputs), -1e9)
-            of_all_classes[:, model.classes_.astype(int)] = decision
-            return of_all_classes
+            scores_of_classes = np.full((len(decision), outputs), _EXCLUDED)
+            scores_of_classes[:, model.classes_.astype(int)] = decision
+            return scores_of_classes
 
         return scores
 
@@ -324,7 +351,7 @@ def _classes(inverse_penalty: float, outputs: int, balanced: bool) -> Fit:
 
 
 def _labels(inverse_penalty: float, outputs: int) -> Fit:
-    """Return a logistic regression of each label, or its constant value."""
+    """Return a logistic regression for each label; a label that is constant here stays constant."""
 
     def fit(rows: Matrix, labels: Cells) -> Scorer:
         scale = _scaler(rows)
@@ -359,7 +386,7 @@ def _logistic(inverse_penalty: float, class_weight: str | None = None) -> Any:
 
 
 def _ridge(rows: Matrix, labels: Cells) -> Scorer:
-    """Return a ridge whose penalty is chosen by leaving out one record at a time."""
+    """Fit a ridge regression whose penalty is chosen by leave-one-out cross-validation."""
     scale = _scaler(rows)
     linear = import_module("sklearn.linear_model")
     scaled = scale(_dense(rows))
@@ -378,25 +405,25 @@ def _dense(rows: Matrix) -> Matrix:
 
 
 def _count_ridge(rows: Matrix, labels: Cells) -> Scorer:
-    """Return a ridge of shares of the bound, whose scores are their logarithms."""
+    """Fit a ridge regression of counts over their bound; scores are logarithms of predictions."""
     shares = _ridge(rows, labels)
-    return lambda records: np.log(np.clip(shares(records), 1e-12, 1.0))
+    return lambda records: np.log(np.clip(shares(records), _LEAST_SHARE, 1.0))
 
 
 def _poisson(penalty: float) -> Fit:
-    """Return a Poisson regression of shares of the bound."""
+    """Return a Poisson regression of counts over their bound."""
 
     def fit(rows: Matrix, labels: Cells) -> Scorer:
         mean = float(labels.mean())
         if mean <= 0:
-            return lambda records: np.full((records.shape[0], 1), np.log(1e-12))
+            return lambda records: np.full((records.shape[0], 1), np.log(_LEAST_SHARE))
         scale = _scaler(rows)
         linear = import_module("sklearn.linear_model")
         model = linear.PoissonRegressor(alpha=penalty, max_iter=300).fit(scale(rows), labels / mean)
 
         def scores(records: Matrix) -> Numbers:
             shares = mean * model.predict(scale(records))
-            return np.asarray(np.log(np.clip(shares, 1e-12, 1.0))).reshape(-1, 1)
+            return np.asarray(np.log(np.clip(shares, _LEAST_SHARE, 1.0))).reshape(-1, 1)
 
         return scores
 
@@ -404,21 +431,21 @@ def _poisson(penalty: float) -> Fit:
 
 
 def _procedure(problem: LinearProblem) -> Fit:
-    """Return the private procedure with its noise off: clipped gradient descent by the rule.
+    """Return the private training procedure without noise: clipped gradient descent.
 
-    Records have an intercept and norm 1, as for the private one, without the columns that are
-    constant among the training records.
+    Its hyperparameters are those of `dpmesh.defaults.choose`. Rows have an intercept and L2 norm 1,
+    as in private training, and no columns that are constant among the training records.
     """
 
     def fit(rows: Matrix, labels: Cells) -> Scorer:
-        varying = _dense(rows).std(axis=0) > _STANDARD
+        varying = _dense(rows).std(axis=0) > _LEAST_DEVIATION
 
         def encoded(records: Matrix) -> Numbers:
             columns = _dense(records)[:, varying]
             intercept = np.ones((len(columns), 1))
             return unit(np.concatenate([intercept, columns], axis=1))
 
-        alone = LinearProblem(
+        local_problem = LinearProblem(
             Dataset(encoded(rows), labels),
             [np.arange(len(labels))],
             problem.loss,
@@ -426,13 +453,13 @@ def _procedure(problem: LinearProblem) -> Fit:
             label_bound=problem.label_bound,
         )
         rule = task_of_problem(problem).rule
-        descent = choose(Sizes.of(alone), epsilon=None, delta=1e-5, task=rule)
+        descent = choose(Sizes.of(local_problem), epsilon=None, delta=1e-5, task=rule)
         algorithm = descent.algorithm
         step_size = at(algorithm.step_size, 1)
-        model = alone.zeros()
+        model = local_problem.zeros()
         for _ in range(descent.rounds):
-            model = alone.step(
-                model, step_size, alone.everything, clipping_norm=algorithm.clipping_norm
+            model = local_problem.step(
+                model, step_size, local_problem.everything, clipping_norm=algorithm.clipping_norm
             )
         return lambda records: np.asarray(encoded(records) @ model.T)
 

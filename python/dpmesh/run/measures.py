@@ -1,4 +1,8 @@
-"""Measures of a model on test records: accuracy, balanced accuracy and AUC, or R²."""
+"""Measures of a model on test records: accuracy, balanced accuracy and AUC, or R².
+
+`Measures` maps the name of a measure to its value. The first one is the main measure, which
+verdicts compare.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ __all__ = [
 ]
 
 Measures = dict[str, float]
-"""Measures by name; verdicts are about the first one."""
+"""Values of measures by name; the main measure comes first."""
 
 
 def classification(scores: FloatArray, labels: Indices, *, balanced: bool = False) -> Measures:
@@ -31,12 +35,12 @@ def classification(scores: FloatArray, labels: Indices, *, balanced: bool = Fals
     Parameters
     ----------
     scores
-        Shape (records, classes).
+        Scores, shape (records, classes); the class with the largest score is predicted.
     labels
-        Shape (records,), integers from 0 on. Balanced accuracy is the mean, over the classes among
-        them, of the share that is recognised; without one of two classes there is no AUC (NaN).
+        Indices of true classes, shape (records,). Balanced accuracy is the mean recall of the
+        classes among them. If one of two classes is missing, AUC is NaN.
     balanced
-        If true, balanced accuracy comes first.
+        True to put balanced accuracy first.
     """
     correct = scores.argmax(axis=1) == labels
     recalls = [correct[labels == label].mean() for label in np.unique(labels)]
@@ -52,22 +56,22 @@ def classification(scores: FloatArray, labels: Indices, *, balanced: bool = Fals
 
 
 def of_labels(scores: FloatArray, sets: Indices, names: Cells) -> Measures:
-    """Return the means over all labels of the measures of each, and the accuracy of each.
+    """Return the measures of a model with several labels: means over labels, and each accuracy.
 
     Parameters
     ----------
     scores
-        Shape (records, labels): above 0 for those that a record is said to have.
+        Scores, shape (records, labels): label k is predicted where its score is above 0.
     sets
-        The labels that records have, shape (records,): label k is bit k.
+        True labels of records as bit sets, shape (records,): label k is bit k.
     names
-        Names of the labels.
+        Names of the labels, which name further measures such as ``"accuracy (ill)"``.
     """
     has_label = members(sets, len(names)).T
     measures_by_label = []
-    for label_scores, has in zip(scores.T, has_label, strict=True):
-        two_classes = np.stack([np.zeros_like(label_scores), label_scores], axis=1)
-        measures_by_label.append(classification(two_classes, has.astype(int)))
+    for label_scores, truth in zip(scores.T, has_label, strict=True):
+        scores_of_two_classes = np.stack([np.zeros_like(label_scores), label_scores], axis=1)
+        measures_by_label.append(classification(scores_of_two_classes, truth.astype(int)))
     means: Measures = {}
     for metric in measures_by_label[0]:
         values = [measures[metric] for measures in measures_by_label]
@@ -79,14 +83,18 @@ def of_labels(scores: FloatArray, sets: Indices, names: Cells) -> Measures:
 
 
 def _area(scores: FloatArray, positive: Flags) -> float:
-    """Return the chance that a positive record scores above a negative one; ties count half."""
+    """Return the area under the ROC curve; NaN without positive or without negative records.
+
+    It is the probability that a positive record has a higher score than a negative one (ties count
+    half), which is computed from the sum of the ranks of positive records (Mann-Whitney U).
+    """
     positives = int(positive.sum())
     pairs = positives * (len(positive) - positives)
     if not pairs:
         return nan
-    _, place, ties = np.unique(scores, return_inverse=True, return_counts=True)
+    _, score_index, ties = np.unique(scores, return_inverse=True, return_counts=True)
     mean_ranks = np.cumsum(ties) - (ties - 1) / 2
-    rank_sum = float(mean_ranks[place][positive].sum())
+    rank_sum = float(mean_ranks[score_index][positive].sum())
     smallest_rank_sum = positives * (positives + 1) / 2
     return (rank_sum - smallest_rank_sum) / pairs
 
@@ -99,7 +107,7 @@ def regression(predicted: FloatArray, targets: FloatArray) -> Measures:
 
 
 def shown(metric: str, value: float) -> str:
-    """Return a measure as tables show it: accuracies in percent, others as they are."""
+    """Return a measure as text: accuracies in percent, others with three decimals."""
     if not np.isfinite(value):
         return "-"
     if "accuracy" in metric:
@@ -108,14 +116,14 @@ def shown(metric: str, value: float) -> str:
 
 
 def shown_difference(metric: str, low: float, high: float) -> str:
-    """Return an interval of differences: of accuracies in points of percent."""
+    """Return an interval of differences as text: of accuracies in percentage points."""
     if "accuracy" in metric:
         return f"{100 * low:.1f} to {100 * high:.1f} points"
     return f"{low:.3f} to {high:.3f}"
 
 
 def shown_width(metric: str, width: float) -> str:
-    """Return the size of a difference: of accuracies in points of percent."""
+    """Return a width of an interval as text: of accuracies in percentage points."""
     if "accuracy" in metric:
         return f"{100 * width:.1f} points"
     return f"{width:.3f}"

@@ -22,7 +22,7 @@ from dpmesh._ragged import Indices, Numbers
 __all__ = ["FEWEST_TESTED", "Population", "RareClass", "owners_by_label"]
 
 FEWEST_TESTED = 20
-"""Test records below which a site or a class gets no interval of its own."""
+"""Number of test records below which a site or a class has no interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +105,8 @@ class Population:
         )
 
 
-GROUPS = 10
-"""Groups of equal size into which targets of a regression are cut."""
+TARGET_GROUPS = 10
+"""Number of quantile groups of regression targets, which take the place of labels."""
 
 
 def owners_by_label(
@@ -117,10 +117,11 @@ def owners_by_label(
     sites: int,
     by_value: bool = False,
 ) -> Indices:
-    """Deal common test records to sites, so that each site gets labels as it trains on.
+    """Assign each common test record to a site, so that labels are distributed as in training.
 
-    A test record goes to a site with the share that the site has of the training records of its
-    label: these are a site's own records where sites differ by their labels alone.
+    Of the test records of a label, each site gets the share that it has of the training records of
+    this label. If sites differ in their label distributions only, these are test records from the
+    distribution of each site.
 
     Parameters
     ----------
@@ -131,23 +132,25 @@ def owners_by_label(
     sites
         Number of sites.
     by_value
-        True if labels are targets of a regression, which are cut into `GROUPS` groups.
+        True if labels are targets of a regression, which are divided into `TARGET_GROUPS` groups.
 
     Returns
     -------
     The site of each test record, shape (test records,).
     """
     if by_value:
-        edges = np.quantile(labels, np.linspace(0, 1, GROUPS + 1)[1:-1])
+        edges = np.quantile(labels, np.linspace(0, 1, TARGET_GROUPS + 1)[1:-1])
         labels = np.digitize(labels, edges)
         tested = np.digitize(tested, edges)
     draw = np.random.default_rng(0)
-    result = np.zeros(len(tested), np.int64)
+    assigned_sites = np.zeros(len(tested), np.int64)
     for label in np.unique(tested):
         records = draw.permutation(np.flatnonzero(tested == label))
         counts = np.bincount(owners[labels == label], minlength=sites).astype(np.float64)
         if not counts.any():
-            counts[:] = 1.0
+            counts[:] = 1.0  # no site trains on this label: equal shares
+        # Systematic sampling: site s gets the records at positions in [ends[s - 1], ends[s]).
         ends = np.cumsum(counts) / counts.sum() * len(records)
-        result[records] = np.searchsorted(ends, np.arange(len(records)) + draw.random(), "right")
-    return np.minimum(result, sites - 1)
+        positions = np.arange(len(records)) + draw.random()
+        assigned_sites[records] = np.searchsorted(ends, positions, "right")
+    return np.minimum(assigned_sites, sites - 1)

@@ -1,6 +1,8 @@
-"""One table of learning tasks: what each needs for tuning, baselines, warnings, verdicts and pages.
+"""Learning tasks: for each kind of label its losses, measures, baselines and names.
 
-A new task is a new entry. Every field is required, so that no part of the package can forget it.
+`TASKS` has an entry for each task: classes, several labels, numbers and counts. Estimators,
+baselines, verdicts and report pages read it. Every field is required, so that a new task is
+complete.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from dpmesh.tables.models import Model, Outline
 __all__ = ["BY_LOSS", "TASKS", "LearningTask", "TaskName", "measured", "task_of", "task_of_problem"]
 
 TaskName = Literal["classes", "labels", "numbers", "counts"]
+"""Names of tasks: one class, several binary labels, a number, or a count of each record."""
 
 Scores: TypeAlias = FloatArray
 """Scores of test records, shape (records, outputs)."""
@@ -44,7 +47,7 @@ class LearningTask:
     name
         Key in `TASKS`.
     losses
-        Losses of linear models that learn it.
+        Losses of linear models for this task.
     rule
         Key in the constants of `dpmesh.defaults.rule`.
     metric
@@ -59,8 +62,8 @@ class LearningTask:
         Utility of each held-out record for `dpmesh.sklearn.tune`. Utilities span at most 1, so that
         replacing one record moves their sum by at most 1.
     measures
-        Measures of scores, shape (records, outputs), beside labels as models learn them; the main
-        one first.
+        Function of the outline, scores of shape (records, outputs), and labels in the form that
+        models learn; it returns the measures, the main one first.
     trivial_scores
         Scores of the trivial predictor, shape (outputs,), from the training labels.
     """
@@ -83,10 +86,10 @@ def task_of(outline: Outline) -> LearningTask:
 
 
 def task_of_problem(problem: LinearProblem) -> LearningTask:
-    """Return the task that a problem is measured as.
+    """Return the task by which a problem's models are measured.
 
-    A regression whose outline states the range of its target stays one, whatever the targets are.
-    Without it, test labels of -1 and +1 alone are classes, whichever loss learns them.
+    It follows from the loss, with one exception: if the test labels are all -1 or +1 and the
+    outline states no range of a target, the task is classification under any loss.
     """
     assert problem.outline is not None
     by_loss = BY_LOSS[problem.loss]
@@ -115,7 +118,7 @@ def scores_of_test(problem: LinearProblem, params: FloatArray) -> Scores:
     Parameters
     ----------
     params
-        Parameters of the model, shape (dim,); those of a first stage end with its centre.
+        Parameters of the model, shape (dim,). After private centering the last ones are the centre.
     """
     return problem.scores_of_test(params.reshape(-1))
 
@@ -123,7 +126,7 @@ def scores_of_test(problem: LinearProblem, params: FloatArray) -> Scores:
 def trivial_measures(problem: LinearProblem) -> Measures:
     """Measure the trivial predictor of all training records on the test records.
 
-    The R² of a mean is 0 by definition: of the test records, not of the training records.
+    R² is 0 by definition, since it compares with the mean of the test records.
     """
     assert problem.outline is not None
     assert problem.test is not None
@@ -136,7 +139,7 @@ def trivial_measures(problem: LinearProblem) -> Measures:
 
 
 def _weighted_hits(model: Model, predicted: Cells, truth: Cells) -> Numbers:
-    """Return 1 for each right class, or its weight where public shares of classes are stated."""
+    """Return 1 for each correct class, or the weight of the class if its public share is stated."""
     true_codes = model.class_kind.codes(np.asarray(truth))
     hits = (true_codes == model.class_kind.codes(np.asarray(predicted))).astype(np.float64)
     weights = model.class_weights
@@ -148,7 +151,7 @@ def _weighted_hits(model: Model, predicted: Cells, truth: Cells) -> Numbers:
 
 
 def _share_of_labels(_: Model, predicted: Cells, truth: Cells) -> Numbers:
-    """Return the share of each record's labels that is right."""
+    """Return the share of each record's labels that is correct."""
     is_correct = np.asarray(predicted) == np.asarray(truth)
     return np.asarray(is_correct.mean(axis=1), np.float64)
 
@@ -164,7 +167,7 @@ def _negative_squared_error(model: Model, predicted: Cells, truth: Cells) -> Num
 
 
 def _class_measures(outline: Outline, scores: Scores, labels: Labels) -> Measures:
-    """Measure classes: places among them, or -1 and +1 where a record has one score."""
+    """Measure classes; labels are indices of classes, or -1 and +1 if a record has one score."""
     if scores.shape[1] == 1:
         scores = np.concatenate([-scores, scores], axis=1)
         labels = (labels > 0).astype(int)
@@ -172,10 +175,10 @@ def _class_measures(outline: Outline, scores: Scores, labels: Labels) -> Measure
 
 
 def _most_frequent_class(outline: Outline, labels: Labels) -> Numbers:
-    """Return scores of the most frequent class."""
+    """Return scores that predict the most frequent class."""
     is_signed = outline.outputs == 1 or bool((labels < 0).any())
-    places = labels > 0 if is_signed else labels
-    counts = np.bincount(np.asarray(places, np.int64), minlength=max(outline.outputs, 2))
+    class_indices = labels > 0 if is_signed else labels
+    counts = np.bincount(np.asarray(class_indices, np.int64), minlength=max(outline.outputs, 2))
     if is_signed:
         return np.array([1.0 if counts[1] > counts[0] else -1.0])
     scores = np.zeros(len(counts))
@@ -184,12 +187,13 @@ def _most_frequent_class(outline: Outline, labels: Labels) -> Numbers:
 
 
 def _label_measures(outline: Outline, scores: Scores, labels: Labels) -> Measures:
+    """Measure several labels, which are bit sets."""
     assert outline.classes is not None
     return of_labels(scores, labels, outline.classes)
 
 
 def _most_frequent_labels(outline: Outline, labels: Labels) -> Numbers:
-    """Return scores of the more frequent value of each label."""
+    """Return scores that predict the more frequent value of each label."""
     assert outline.classes is not None
     return np.asarray(members(labels, len(outline.classes)).mean(axis=0) - 0.5)
 
@@ -203,6 +207,7 @@ def _number_measures(outline: Outline, scores: Scores, labels: Labels) -> Measur
 
 
 def _mean(_: Outline, labels: Labels) -> Numbers:
+    """Return the mean target."""
     return np.array([labels.mean()])
 
 
@@ -212,7 +217,9 @@ def _count_measures(_: Outline, scores: Scores, labels: Labels) -> Measures:
 
 
 def _log_mean(_: Outline, labels: Labels) -> Numbers:
-    return np.array([np.log(max(float(labels.mean()), 1e-12))])
+    """Return the logarithm of the mean count over its bound."""
+    mean = max(float(labels.mean()), 1e-12)  # a mean of 0 has no logarithm
+    return np.array([np.log(mean)])
 
 
 TASKS: dict[TaskName, LearningTask] = {

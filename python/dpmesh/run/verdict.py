@@ -1,15 +1,17 @@
-"""Comparison of a federation with its baselines: one test, one interval, three words.
+"""Comparison of a federation with its baselines over several splits or runs: a `Verdict`.
 
-Splits of one table overlap, so that the mean of K of them is less certain than that of K
-independent ones. With a share h of the records held out, the variance of paired differences is
-multiplied by 1 / K + h / (1 - h) (Nadeau and Bengio, "Inference for the generalization error",
-Machine Learning 52, 2003). This is a heuristic, whose level a study on labels of noise checks. No
-difference counts as finer than one test record. The interval of the mean is Student's.
+The comparison is of paired differences, federation less single site, over K splits of the records
+into training and test records. Splits of one table overlap, so that their mean is less certain than
+a mean of K independent differences. With a share h of the records held out, the variance of the
+mean is the variance of the differences times 1 / K + h / (1 - h) (Nadeau and Bengio, "Inference for
+the generalization error", Machine Learning 52, 2003). The correction is heuristic; a study with
+random labels checks its rate of false alarms. Intervals are Student's, at 95%. A standard deviation
+of less than one test record counts as one test record.
 
-One test is stated beforehand: the mean over the test records of all sites, in the main measure. Its
-word is *better*, *worse* or *inconclusive*. All other tests, site by site and label by label, share
-Holm's procedure at 5%. A method that is not significantly above the trivial predictor never has the
-word *better*.
+One test is stated beforehand, the *headline test*: the mean difference over the test records of all
+sites, in the main measure. Its outcome (*claim*) is *better*, *worse* or *inconclusive*. All other
+tests, site by site and label by label, share Holm's procedure at 5%. A federation that is not
+significantly above the trivial predictor is never *better*.
 """
 
 from __future__ import annotations
@@ -38,19 +40,19 @@ __all__ = [
     "Difference",
     "PopulationRow",
     "Verdict",
-    "clearly",
     "difference",
+    "holm_significant",
     "interval",
 ]
 
 LEAST = 5
-"""Fewest splits or runs for a verdict."""
+"""Smallest number of splits or runs for a verdict."""
 
 FEW = 10
-"""Splits or runs below which a verdict says how few there are."""
+"""Number of splits or runs below which a verdict notes that there are few."""
 
 LEVEL = 0.05
-"""Rate of false alarms of an interval."""
+"""Significance level of intervals and tests."""
 
 OWN_RECORDS = "each site's own records"
 """Test records of each site, scored for itself."""
@@ -62,13 +64,23 @@ RAREST_CLASS = "rarest class"
 """Test records of the class with the fewest training records."""
 
 LEAST_SPREAD = 1e-12
-"""Least standard deviation of differences, so that equal ones have a p-value."""
+"""Smallest standard deviation of differences, so that equal differences have a p-value."""
 
 Claim = Literal["better", "worse", "inconclusive"]
+"""Outcome of the headline test."""
 
 
 class Difference(NamedTuple):
-    """The mean of paired differences, its 95% interval, and its p-value.
+    """Mean of paired differences, with its 95% interval and its p-value.
+
+    Attributes
+    ----------
+    mean
+        Mean difference.
+    low, high
+        Ends of the 95% interval of the mean.
+    p
+        Two-sided p-value of a mean of 0.
 
     Examples
     --------
@@ -86,17 +98,17 @@ class Difference(NamedTuple):
 
     @property
     def detectable(self) -> float:
-        """Half the width of the interval: smaller differences would not have been seen."""
+        """Half the width of the interval: smaller differences would not be significant."""
         return (self.high - self.low) / 2
 
     @property
     def sign(self) -> int:
-        """1 or -1 where the interval does not cover 0, else 0."""
+        """1 or -1, the sign of the mean, if the interval excludes 0; else 0."""
         return (self.low > 0) - (self.high < 0)
 
 
 class PopulationRow(NamedTuple):
-    """The federation beside single sites without privacy, on some of the test records.
+    """Scores of the federation and of non-private single sites on a part of the test records.
 
     Attributes
     ----------
@@ -107,9 +119,9 @@ class PopulationRow(NamedTuple):
     federation, single_site
         Mean scores of the federation and of single sites.
     gain
-        Their difference with its interval; None with fewer than 2 splits.
+        Federation less single site, with its interval; None with fewer than 2 splits.
     word
-        Word of the headline test, or counts of sites; empty where there is an interval alone.
+        Claim of the headline test, or counts of sites; empty if the row has an interval only.
     """
 
     name: str
@@ -121,16 +133,16 @@ class PopulationRow(NamedTuple):
 
 
 def difference(values: npt.ArrayLike, *, held_out: float, resolution: float = 0.0) -> Difference:
-    """Return the interval of a mean of paired differences over splits that overlap.
+    """Return the 95% interval of the mean of paired differences over overlapping splits.
 
     Parameters
     ----------
     values
         Difference in each split, shape (splits,), at least 2.
     held_out
-        Share of the records that a split holds out, in [0, 1).
+        Share h of the records that a split holds out, in [0, 1); 0 for independent differences.
     resolution
-        Least standard deviation of the values: smaller ones count as this.
+        Smallest standard deviation: a smaller one is replaced by it.
     """
     differences = np.asarray(values, np.float64)
     spread = max(float(differences.std(ddof=1)), resolution)
@@ -149,15 +161,17 @@ def interval(mean: float, spread: float, count: int, *, held_out: float) -> Diff
     count
         Number of differences, at least 2.
     held_out
-        Share of the records that a split holds out, in [0, 1): see the top of this file.
+        Share h of the records that a split holds out, in [0, 1): see the docstring of the module.
     """
-    error = max(spread, LEAST_SPREAD) * sqrt(1 / count + held_out / (1 - held_out))
-    half = float(stdtrit(count - 1, 1 - LEVEL / 2)) * error
-    p = 2 * float(stdtr(count - 1, -abs(mean) / error))
-    return Difference(mean, mean - half, mean + half, p)
+    standard_error = max(spread, LEAST_SPREAD) * sqrt(1 / count + held_out / (1 - held_out))
+    degrees_of_freedom = count - 1
+    quantile = float(stdtrit(degrees_of_freedom, 1 - LEVEL / 2))
+    half_width = quantile * standard_error
+    p = 2 * float(stdtr(degrees_of_freedom, -abs(mean) / standard_error))
+    return Difference(mean, mean - half_width, mean + half_width, p)
 
 
-def clearly(p: Sequence[float]) -> Flags:
+def holm_significant(p: Sequence[float]) -> Flags:
     """Return which p-values are significant under Holm's procedure at 5%, shape (tests,)."""
     is_significant = np.zeros(len(p), np.bool_)
     for rank, test in enumerate(np.argsort(p)):
@@ -168,7 +182,10 @@ def clearly(p: Sequence[float]) -> Flags:
 
 
 def counted(signs: Indices, better: str, worse: str) -> str:
-    """Return how many sites are better, inconclusive and worse, in words."""
+    """Return the numbers of sites with a significant gain, no significance and a loss, in words.
+
+    `signs` has 1, 0 or -1 for each site; `better` and `worse` are the words before the counts.
+    """
 
     def in_words(count: int) -> str:
         if count == 0:
@@ -187,7 +204,7 @@ def counted(signs: Indices, better: str, worse: str) -> str:
 
 
 def _plural(word: str, count: int) -> str:
-    """Return a word with an s, unless there is one of it."""
+    """Return a word in the plural if the count is above 1."""
     if count > 1:
         return f"{word}s"
     return word
@@ -195,28 +212,28 @@ def _plural(word: str, count: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Verdict:
-    """Scores of a federation over splits or runs, beside its baselines on the same test records.
+    """Scores of a federation over splits or runs, with its baselines on the same test records.
 
     Parameters
     ----------
     measured
-        What the federation's released models reach in each split, by measure.
+        Scores of the federation's released models in each split, by measure.
     baselines_by_split
         Baselines of each split, on the same test records.
     epsilon
         Epsilon of a run; None without privacy.
     unit
-        What was repeated: ``"split"`` or ``"run"``.
+        Unit of repetition: ``"split"`` or ``"run"``.
     populations
         Scores on each site's own test records and on the rarest class, one for each split; empty
-        where they were not taken.
+        if they were not measured.
     protects, adversary
-        Unit of privacy and adversary, as columns of tables show them; empty without columns.
+        Unit of privacy and adversary, for the columns of tables; empty for tables without them.
 
     Raises
     ------
     ValueError
-        If there is no split, or not one baseline for each, or sites or measures differ.
+        If there is no split, the numbers of splits differ, or sites or measures differ.
 
     Examples
     --------
@@ -224,8 +241,9 @@ class Verdict:
     >>> import dpmesh as dm
     >>> X = np.random.default_rng(0).uniform(-1, 1, size=(300, 2))
     >>> model = dm.sklearn.PrivateClassifier(4.0, ranges=(-1, 1), classes=[False, True])
-    >>> found = dm.sklearn.evaluate(model, X, X[:, 0] > 0, groups=np.arange(300) % 3, splits=1)
-    >>> found.verdict.metric
+    >>> sites = np.arange(300) % 3
+    >>> evaluation = dm.sklearn.evaluate(model, X, X[:, 0] > 0, groups=sites, splits=1)
+    >>> evaluation.verdict.metric
     'accuracy'
     """
 
@@ -266,7 +284,7 @@ class Verdict:
 
     @property
     def metric(self) -> str:
-        """The measure that the verdict is about: accuracy, or R²."""
+        """Name of the main measure: accuracy, balanced accuracy or R²."""
         return self.baselines_by_split[0].metric
 
     @property
@@ -275,7 +293,7 @@ class Verdict:
         return self.mean(self.metric)
 
     def mean(self, measure: str) -> float:
-        """Return the federation's mean in any measure; NaN if it was not taken."""
+        """Return the federation's mean in a measure; NaN if it was not measured."""
         return float(np.mean([measures.get(measure, np.nan) for measures in self.measured]))
 
     @property
@@ -290,27 +308,36 @@ class Verdict:
 
     @cached_property
     def gain(self) -> Difference:
-        """The federation less the mean of the sites alone; needs 2 splits."""
+        """The federation's score less the mean score of single sites; needs 2 splits."""
         return self._against(self._single_site_scores.mean(axis=1))
 
     @cached_property
     def sites(self) -> Indices:
-        """1 for a site that the federation significantly beats on all records, -1 if it loses."""
+        """Signs by site on all sites' records, shape (sites,).
+
+        1 if the federation is significantly better than the site's model, -1 if worse, else 0.
+        """
         signs = self._significant["sites"]
         if not self._learned:
-            signs = np.minimum(signs, 0)  # no site is beaten by what learned nothing
+            signs = np.minimum(signs, 0)  # no claim *better* at the level of the trivial predictor
         if not self._sites_learned:
-            signs = np.maximum(signs, 0)
+            signs = np.maximum(signs, 0)  # the same for single sites
         return signs
 
     @cached_property
     def own_sites(self) -> Indices:
-        """1 for a site that significantly gains on its own records, -1 if it loses, else 0."""
+        """Signs by site on the site's own test records, shape (sites,).
+
+        1 if the federation is significantly better than the site's model, -1 if worse, else 0.
+        """
         return self._significant["own records"]
 
     @cached_property
     def own_gain(self) -> Difference | None:
-        """The mean over sites of the gain on each one's own test records; needs 2 splits."""
+        """Mean gain over sites, each on its own test records; None without populations.
+
+        Needs 2 splits.
+        """
         if not self.populations:
             return None
         return self._interval(self._own_differences.mean(axis=1))
@@ -346,7 +373,7 @@ class Verdict:
 
     @property
     def no_site_gains(self) -> bool:
-        """True if sites lose on their local records: no site should join for these."""
+        """True if no site gains on its own test records, and a site or the mean of sites loses."""
         if self.own_gain is None or not self.decides or (self.own_sites > 0).any():
             return False
         return bool((self.own_sites < 0).any()) or self.own_gain.sign < 0
@@ -366,10 +393,10 @@ class Verdict:
 
     @cached_property
     def rows_by_population(self) -> list[PopulationRow]:
-        """The federation beside single sites, in each population that was evaluated.
+        """Scores of the federation and of single sites on each evaluated part of the test records.
 
-        All sites' records have the word of the one test that is stated beforehand; each site's own
-        records have counts of sites after Holm's procedure; other rows have an interval alone.
+        The row of all sites' records has the claim of the headline test. The row of each site's own
+        records has counts of sites after Holm's procedure. Other rows have an interval only.
         """
         metric = self.metric
         gain = self.gain if len(self.measured) > 1 else None
@@ -459,7 +486,7 @@ class Verdict:
 
     @property
     def claim(self) -> Claim | None:
-        """The word for the federation beside single sites; None if there are too few splits."""
+        """Outcome of the headline test; None if there are too few splits."""
         if not self.decides:
             return None
         if self.gain.sign > 0 and self._learned:
@@ -479,7 +506,7 @@ class Verdict:
         return " ".join([*sentences, *self._by_site(), *self._by_own(), *self._by_label()])
 
     def _no_verdict(self) -> str:
-        """Return both scores, and how many splits a verdict takes."""
+        """Return both scores, and the number of splits that a verdict needs."""
         subject, rival = self._subjects
         count = len(self.measured)
         repeats = f"{count} {self.unit}s give no verdict"
@@ -491,7 +518,7 @@ class Verdict:
         return f"{scores} {repeats}: that takes {LEAST}."
 
     def _headline(self, claim: Claim) -> str:
-        """Return the outcome of the one test that is stated beforehand."""
+        """Return the outcome of the headline test in a sentence."""
         subject, rival = self._subjects
         interval = shown_difference(self.metric, self.gain.low, self.gain.high)
         context = f"95% interval of the difference: {interval}; {self._trivial_level}{self._few}"
@@ -503,7 +530,7 @@ class Verdict:
         return f"{comparison}: {facts}. Differences under {unseen} would not have been seen."
 
     def _doubts(self) -> list[str]:
-        """Return which side is not significantly above the trivial predictor."""
+        """Return a sentence for each side that is not significantly above the trivial predictor."""
         doubts = []
         if not self._learned:
             subject, _ = self._subjects
@@ -518,7 +545,7 @@ class Verdict:
 
     @property
     def _is_single(self) -> bool:
-        """True if there is one site alone, and so no federation."""
+        """True if there is only one site, and so no federation."""
         return len(self.baselines.single_sites) == 1
 
     @property
@@ -566,7 +593,7 @@ class Verdict:
         return ""
 
     def _by_site(self) -> list[str]:
-        """Return how many sites the federation significantly beats on all sites' records."""
+        """Return the comparison with each single site on all sites' records, in a sentence."""
         count = len(self.sites)
         if count == 1:
             return []
@@ -592,7 +619,7 @@ class Verdict:
         return sentences
 
     def _by_label(self) -> list[str]:
-        """Return on which labels the federation differs significantly from single sites."""
+        """Return the labels on which the federation differs significantly, in a sentence."""
         signs = self._significant["labels"]
         if not signs.any():
             return []
@@ -622,7 +649,11 @@ class Verdict:
 
     @cached_property
     def _significant(self) -> dict[str, Indices]:
-        """Signs of significant differences: all but the headline test under one Holm procedure."""
+        """Signs of significant differences by family of tests, under one Holm procedure.
+
+        The families are ``"sites"``, ``"own records"`` and ``"labels"``; the headline test is not
+        among them.
+        """
         families: dict[str, list[Difference]] = {
             "sites": [self._against(scores) for scores in self._single_site_scores.T],
             "own records": [],
@@ -643,9 +674,9 @@ class Verdict:
                 ]
             )
             families["labels"].append(self._interval(federation - single_site))
-        everything = [difference for family in families.values() for difference in family]
-        significant = clearly([difference.p for difference in everything])
-        directions = np.sign([difference.mean for difference in everything]).astype(np.int64)
+        all_differences = [difference for family in families.values() for difference in family]
+        significant = holm_significant([difference.p for difference in all_differences])
+        directions = np.sign([difference.mean for difference in all_differences]).astype(np.int64)
         signs = directions * significant
         signs_by_family = {}
         first = 0
@@ -713,7 +744,7 @@ class Verdict:
 
     @property
     def heads(self) -> list[str]:
-        """Heads of the columns of `rows`: what was repeated, and the measures."""
+        """Headings of the columns of `rows`: the number of splits or runs, and the measures."""
         count = len(self.measured)
         tested = self.baselines.tested
         records = f" of {tested} test records" if tested else ""
@@ -758,17 +789,24 @@ class Verdict:
         return np.stack([baselines.single_sites for baselines in self.baselines_by_split])
 
     def _against(self, rival: Numbers) -> Difference:
+        """Return the federation less a rival's scores, shape (splits,), with its interval."""
         federation = np.array([measures[self.metric] for measures in self.measured])
         return self._interval(federation - rival)
 
     def _interval(self, differences: Numbers, *, tested: int | None = None) -> Difference:
-        """Return the interval of paired differences, whose spread is at least one test record."""
+        """Return the interval of paired differences; their spread is at least one test record.
+
+        `tested` is the number of test records; None for that of all sites together.
+        """
         baselines = self.baselines_by_split[0]
         records = baselines.tested if tested is None else tested
-        finest = 1 / records if records and "accuracy" in self.metric else 0.0
-        return difference(differences, held_out=baselines.held_out, resolution=finest)
+        one_record = 0.0
+        if records and "accuracy" in self.metric:
+            one_record = 1 / records
+        return difference(differences, held_out=baselines.held_out, resolution=one_record)
 
     def _shown(self, value: float) -> str:
+        """Return a score in the main measure as text."""
         return shown(self.metric, value)
 
 

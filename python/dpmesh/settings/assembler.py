@@ -277,11 +277,8 @@ class _Assembly:
             "algorithm", {**stated, noise: 1.0}, self.fields, self.maker.__name__
         )
         del public[noise]
-        counts = {
-            name: self.sizes.nodes
-            for name in NODE_COUNTS
-            if name in self.fields and name not in table
-        }
+        missing_counts = [name for name in NODE_COUNTS if name in self.fields and name not in table]
+        counts = dict.fromkeys(missing_counts, self.sizes.nodes)
         return public | counts | self._network()
 
     def _calibrated_after_stage(

@@ -14,7 +14,7 @@ import numpy as np
 from dpmesh._epsilons import rounded_up
 from dpmesh._files import replace_text, replacing
 from dpmesh.experiments.html import document, figures, table
-from dpmesh.run.verdict import LEAST, Difference, clearly, difference
+from dpmesh.run.verdict import LEAST, Difference, difference, holm_significant
 from dpmesh_papers.benchmark.cells import ALONE, MAJORITY, POOLED, Cell
 from dpmesh_papers.benchmark.methods import RULE
 from dpmesh_papers.benchmark.task import DELTA, Task
@@ -130,7 +130,7 @@ def beating(lines: Sequence[Line]) -> set[tuple[str, float | None]]:
     cells = [cell for line in lines for cell in line.cells.values()]
     private = [cell for cell in cells if cell.epsilon is not None and len(cell.accuracy) >= LEAST]
     gains = [paired(cell, by_method[ALONE].first, majority) for cell in private]
-    are_clear = clearly([gain.p for gain in gains])
+    are_clear = holm_significant([gain.p for gain in gains])
     better = set()
     for cell, gain, is_clear in zip(private, gains, are_clear, strict=True):
         if is_clear and gain.mean > 0 and not left_out(cell, majority):
