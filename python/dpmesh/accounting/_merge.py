@@ -4,14 +4,14 @@
   distribution of its own. A *mesh* is a grid of rates and noise ratios, whose points are nodes.
 - The profile of a pair at each loss is convex in the rate: hockey-stick divergences are jointly
   convex, and both distributions of a pair are linear in the rate. It is convex in the law's
-  coordinate of the noise ratio as far as `Law.coordinate` states.
+  coordinate of the noise ratio, from the noise ratio `Law.merged_from` on.
 - A convex function lies below its chords. So a round between two nodes is dominated by a public
   coin that decides between the nodes, with the weights of linear interpolation. In both arguments
   the coin decides between the four corners of a cell of the mesh, by bilinear interpolation. The
   excess grows with the square of the distance of the nodes.
 
-`_compose` calls `merge`. Up to 96 kinds of rounds are not merged. For Gaussian noise, merged kinds
-with noise ratios below ``1 / sqrt(12)`` have no proof of domination: see `Law.coordinate`.
+`_compose` calls `merge`. Up to 96 kinds of rounds are not merged. Nor are kinds whose noise ratio
+is below `Law.merged_from`: their profile may lie above its chords, or the weights be inexact.
 """
 
 from __future__ import annotations
@@ -187,11 +187,13 @@ def _merged_by_mesh(rounds: RoundKinds, excess: float) -> Merged:
     """Return mixtures of the corners of a mesh of rates and noise ratios.
 
     The cells are so small that a mixture has at most about 1 + `excess` times a round's variance.
-    Rounds with a large share of the variance are not merged: each has a node of its own.
+    Rounds with a large share of the variance are not merged, nor are those with noise ratios below
+    `Law.merged_from`: each has a node of its own.
     """
     pair, rate, noise_ratio, times = rounds
     variance = times * pair.spread(rate, noise_ratio) ** 2
-    is_merged = variance <= _LARGE_SHARE * np.sum(variance)
+    is_small = variance <= _LARGE_SHARE * np.sum(variance)
+    is_merged = is_small & (noise_ratio >= pair.law.merged_from)
     if pair.coordinate is None or not is_merged.any():
         return _unmerged(rounds)
     mesh_rates = _mesh_rates(rate[is_merged], excess)

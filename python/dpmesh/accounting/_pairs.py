@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import exp, inf, log, log1p
+from math import exp, inf, log, log1p, sqrt
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -58,13 +58,15 @@ class Law(NamedTuple):
     """A function of the noise ratio in which profiles are convex; None if none is known.
 
     A profile of samples is the law's profile at other losses, times a factor. So it is convex in
-    this coordinate, too. Hockey-stick divergences are also convex in the sampling rate. For
-    Gaussian noise, convexity is proved for noise ratios of at least ``1 / sqrt(12)`` alone. Smaller
-    noise ratios have a concave profile at small losses; there, no proof covers the merging of
-    rounds in `_merge`.
+    this coordinate, too. Hockey-stick divergences are also convex in the sampling rate.
     """
     has_atom: bool
     """True if the largest loss has positive probability, as for Laplace noise."""
+    merged_from: float = 0.0
+    """Least noise ratio of rounds that `_merge` may replace.
+
+    For smaller ones profiles are not convex in `coordinate`, or its differences cancel.
+    """
 
 
 def sampled_loss(rate: Floats | float, loss: Floats | float) -> Floats:
@@ -186,9 +188,11 @@ GAUSSIAN = Law(
     losses=_gaussian_losses,
     # With s the noise ratio, e the loss and phi the standard normal density at t = 1/(2 s) - e s,
     # the second derivative of the profile in s^2 is phi(t) (4 s^4 e^2 + 12 s^2 - 1) / (16 s^7). The
-    # profile is convex at all losses for s >= 1 / sqrt(12), about 0.289: see `Law.coordinate`.
+    # profile is convex at all losses for s >= 1 / sqrt(12), about 0.289; below, it is concave at
+    # small losses.
     coordinate=np.square,
     has_atom=False,
+    merged_from=1 / sqrt(12),
 )
 LAPLACE = Law(
     profile=_laplace_profile(inf),
@@ -197,6 +201,7 @@ LAPLACE = Law(
     # the profile is linear in exp(-1 / (2 noise_ratio)), cut off at 0, and so convex
     coordinate=lambda noise_ratio: np.expm1(-0.5 / noise_ratio),
     has_atom=True,
+    merged_from=0.1,  # the coordinate is within exp(-5) of -1 below
 )
 
 
@@ -209,7 +214,11 @@ def integer_laplace(steps: int = 1) -> Law:
     coordinate = None
     if steps == 1:
         coordinate = _integer_coordinate
-    return LAPLACE._replace(profile=_laplace_profile(steps), coordinate=coordinate)
+    return LAPLACE._replace(
+        profile=_laplace_profile(steps),
+        coordinate=coordinate,
+        merged_from=0.2,  # the coordinate is within 2 exp(-5) of -1 below
+    )
 
 
 def _integer_coordinate(noise_ratio: Floats) -> Floats:
