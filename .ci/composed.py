@@ -27,7 +27,7 @@ from dpmesh.deploy.flower import DPFedLS
 from dpmesh.engines.mpi import why_not
 from dpmesh.experiments import Experiment
 from dpmesh.settings import Settings
-from dpmesh.settings.parts import Maker, entries
+from dpmesh.settings.parts import Maker, part_fields
 from dpmesh.topology import Topology
 
 PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
@@ -92,7 +92,7 @@ def table(made: Any) -> dict[str, Any]:
     """Return an algorithm, or a part of one, as files and contracts write it."""
     described: dict[str, Any] = {"kind": type(made).__name__}
     maker: Maker = type(made)
-    known = entries(maker)
+    known = part_fields(maker)
     for each in fields(made):
         value, default = getattr(made, each.name), each.default
         if each.default_factory is not MISSING:
@@ -268,7 +268,7 @@ def rows() -> Iterator[tuple[str, list[str]]]:
                 continue
             together: dict[str, Any] = {}
             if field not in ("", "first_stage"):
-                in_turn = BATCHES if "batches" in entries(entry.kind) else {}
+                in_turn = BATCHES if "batches" in part_fields(entry.kind) else {}
                 together = NEEDS.get(entry.name, in_turn)
             described = made | (change | together if field == "noise" else together | change)
             yield label, [reason(attempt) for attempt in attempts(described)]

@@ -145,11 +145,11 @@ def measure_torus(torus: Torus) -> Measured:
         received[:local_nodes] = noisy(t)
         return dm.kernels.mix(across.weights, received)
 
-    def exchange(_t: int) -> object:
-        return carrier._exchange(across, Released(models), received[local_nodes:])
+    def exchange(_t: int) -> None:
+        carrier._exchange(across, Released(models), received[local_nodes:])
 
-    def agreement(_t: int) -> object:
-        return engine.agree()
+    def agreement(_t: int) -> None:
+        engine.agree()
 
     timed: list[Callable[[int], object]] = [whole_round, noise_and_mixing, exchange, agreement]
     seconds_of_parts: list[list[float]] = [[] for _ in timed]
@@ -163,9 +163,9 @@ def measure_torus(torus: Torus) -> Measured:
     rows_sent = sum(len(rows) for rows in across.send)
     neighbours = sum(len(rows) > 0 for rows in across.send)
     loads_of_ranks = ranks.allgather((local_nodes, rows_sent, neighbours))
-    largest = np.max(loads_of_ranks, axis=0).tolist()
+    nodes, rows_sent, neighbours = np.max(loads_of_ranks, axis=0).tolist()
     first_deciles = [statistics.quantiles(seconds, n=10)[0] for seconds in seconds_of_parts]
-    return Measured(*largest, first_deciles)
+    return Measured(nodes, rows_sent, neighbours, first_deciles)
 
 
 def measure(ranks: int) -> list[tuple[Load, Times]]:

@@ -1,12 +1,12 @@
-"""Accuracy on tables at epsilon 1 by the default rule, and seconds of a fit.
+"""Collect accuracies at epsilon 1 with default settings, and time fits.
 
-    python -m dpmesh_papers.studies.goals [fits]    # set DPMESH_DATA
+    python -m dpmesh_papers.studies.goals [FITS]
 
-Digits and breast cancer are learned on 20 splits. Covertype and MNIST take long: accuracies are
-those of ``dpmesh reproduce tables`` and of the study of scattering, whose results it reads. No
-constant was chosen on the test records. It times fits to 40,000 records of Covertype by the
-estimator, with what the rule makes of columns and with the columns alone. All of it goes to
-``docs/results/goals.csv``, and as text beside it.
+Digits and breast cancer are learned here, on 20 splits. Covertype and MNIST take long: their
+accuracies are read from the results of ``dpmesh reproduce tables`` and of
+`dpmesh_papers.studies.scattering`. No constant was chosen on the test records. Fits to 40,000
+records of Covertype are timed with the estimator's default features, and with columns alone. All
+rows go to ``docs/results/goals.csv``, and as text to ``goals.txt``. Set DPMESH_DATA.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from dpmesh_papers.tables import FOREST, RULE, of_benchmark
 RECORDS = 40_000
 SPLITS = 20
 TASKS = (("digits-by-class", "secure"), ("digits-by-class", "gossip"), ("breast-cancer", "secure"))
+"""Tasks of the benchmark, with the estimator's `algorithm`."""
+
 NAMES = {"secure": "secure sum", "gossip": "gossip"}
+"""Names of algorithms in the table."""
 
 
 def main(fits: int = 5) -> None:
-    """Print and write all rows."""
+    """Measure, write and print all rows."""
     rows = [*accuracies(), *seconds(fits)]
     write_rows("goals", rows, as_text(rows))
     print(as_text(rows))
@@ -52,30 +55,44 @@ def as_text(rows: list[dict[str, Any]]) -> str:
 
 
 def accuracies() -> list[dict[str, Any]]:
-    """Return the accuracies at epsilon 1."""
+    """Return a row for each accuracy at epsilon 1, in percent."""
     rows = []
     for task, method in TASKS:
         cell = {"task": task, "method": method, "epsilon": 1.0, "features": RULE}
         scores = [100 * of_benchmark(cell, seed)[0] for seed in range(SPLITS)]
         held_out = BENCHMARK[task].held_out
-        rows.append(repeated(f"{task}, {NAMES[method]}", scores, "%", held_out=held_out))
+        rows.append(summarize(f"{task}, {NAMES[method]}", scores, "%", held_out=held_out))
     cell = {"task": FOREST, "method": "secure", "epsilon": 1.0, "features": RULE}
     forest = only(read_rows("tables"), **cell)
-    forest_row = {"what": f"{FOREST}, {NAMES['secure']}", "unit": "%", "mean": forest["accuracy"]}
-    rows.append(forest_row | {"interval": forest["interval"], "repeats": forest["seeds"]})
+    rows.append(
+        {
+            "what": f"{FOREST}, {NAMES['secure']}",
+            "unit": "%",
+            "mean": forest["accuracy"],
+            "interval": forest["interval"],
+            "repeats": forest["seeds"],
+        }
+    )
     images = [float(row["accuracy"]) for row in read_rows("scattering")]
-    return [*rows, repeated(f"MNIST, scattering, {NAMES['secure']}", images, "%")]
+    return [*rows, summarize(f"MNIST, scattering, {NAMES['secure']}", images, "%")]
 
 
-def repeated(what: str, values: list[float], unit: str, held_out: float = 0.0) -> dict[str, Any]:
-    """Return the mean of numbers, and half of its 95% interval."""
-    half = interval(values, held_out=held_out)
-    numbers = {"mean": float(np.mean(values)), "interval": half}
-    return {"what": what, "unit": unit, **numbers, "repeats": len(values)}
+def summarize(what: str, values: list[float], unit: str, held_out: float = 0.0) -> dict[str, Any]:
+    """Return a row: mean, half width of its 95% interval, and number of values.
+
+    `held_out` is the share of records that a split holds out, see `dpmesh_papers._scaffold`.
+    """
+    return {
+        "what": what,
+        "unit": unit,
+        "mean": float(np.mean(values)),
+        "interval": interval(values, held_out=held_out),
+        "repeats": len(values),
+    }
 
 
 def seconds(fits: int) -> list[dict[str, Any]]:
-    """Return processor seconds of fits; the first one, which imports, does not count."""
+    """Return rows of the processor seconds of a fit; a first fit, which imports, is not counted."""
     data = dm.data.covertype(7)
     data = data.take(np.random.default_rng(0).permutation(data.records)[:RECORDS])
     x = np.asarray(data.features)
@@ -91,7 +108,7 @@ def seconds(fits: int) -> list[dict[str, Any]]:
             classifier.fit(x, data.labels, groups=area)
             times.append(time.process_time() - start)
         what = f"fit of {RECORDS:,} x {x.shape[1]}, {features or 'features by the rule'}"
-        rows.append(repeated(what, times[1:], "processor seconds"))
+        rows.append(summarize(what, times[1:], "processor seconds"))
     return rows
 
 

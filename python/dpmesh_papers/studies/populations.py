@@ -1,11 +1,12 @@
-"""Gains of joining in three populations of test records: the table of docs/verdicts.md.
+"""Measure the gain of joining a federation on three populations of test records.
 
-    python -m dpmesh_papers.studies.populations [splits]
+    python -m dpmesh_papers.studies.populations [SPLITS]
 
-Forest cover and MNIST need DPMESH_DATA.
-
-Seven tasks at one epsilon, on splits that all rows of a task share. Results go to
-``docs/results/populations.csv``, and as text beside it.
+A private federated model is compared with non-private models of single sites, on seven tasks at one
+epsilon. The populations are those of `dpmesh.sklearn.evaluate`: the records of all sites, each
+site's own records, and the records of the rarest class. A row on the worst-served site follows the
+second. All rows of a task share their splits into training and test records. Forest cover and MNIST need DPMESH_DATA. Results go to
+``docs/results/populations.csv``, and as text to ``populations.txt``, the table of docs/verdicts.md.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ EPSILON = 2.0
 
 SPLITS = 5
 
-IMAGES = 2_000
-"""Number of records of MNIST."""
-PLOTS = 2_000
-"""Number of records of forest cover."""
+MNIST_SAMPLE = 2_000
+"""Number of records of MNIST that are used."""
+FOREST_SAMPLE = 2_000
+"""Number of records of forest cover that are used."""
 
-DISEASE = (25, 346)
-"""Published range of the target of the diabetes data."""
+DIABETES_RANGE = (25, 346)
+"""Public range of the target of the diabetes data."""
 
 
 class Task(NamedTuple):
@@ -44,9 +45,9 @@ class Task(NamedTuple):
     Attributes
     ----------
     name
-        With the way in which its records lie at sites.
+        Name of the data, and how its records are partitioned among sites ("alike": at random).
     x, y, site
-        Columns, labels or targets, and sites.
+        Columns, shape (records, columns); labels or targets, and sites, shape (records,).
     ranges
         Public ranges of the columns.
     target
@@ -62,7 +63,7 @@ class Task(NamedTuple):
 
 
 def extremes(x: Any) -> list[tuple[float, float]]:
-    """Return the published ranges of columns."""
+    """Return the smallest and largest value of each column, which stand for public ranges."""
     return list(zip(x.min(axis=0).tolist(), x.max(axis=0).tolist(), strict=True))
 
 
@@ -76,22 +77,22 @@ def tasks() -> Iterator[Task]:
     x, y = load_wine(return_X_y=True)
     yield Task("wine, sites alike", x, y, evenly_spread(len(y), 3), extremes(x))
     x, y = load_diabetes(return_X_y=True)
-    yield Task("diabetes, sites alike", x, y, evenly_spread(len(y), 5), extremes(x), DISEASE)
-    draw = np.random.default_rng(0)
-    cover = dm.data.covertype(2).take(draw.permutation(581_012)[:PLOTS])
+    yield Task("diabetes, sites alike", x, y, evenly_spread(len(y), 5), extremes(x), DIABETES_RANGE)
+    generator = np.random.default_rng(0)
+    cover = dm.data.covertype(2).take(generator.permutation(581_012)[:FOREST_SAMPLE])
     columns = cover.features
     if not isinstance(columns, np.ndarray):
         columns = columns.toarray()
     area = columns[:, 10:14].argmax(axis=1)
     varied = columns[:, columns.min(axis=0) < columns.max(axis=0)]
     yield Task("forest cover, a site is an area", varied, cover.labels, area, extremes(varied))
-    images = dm.data.mnist("train").take(draw.permutation(60_000)[:IMAGES])
+    images = dm.data.mnist("train").take(generator.permutation(60_000)[:MNIST_SAMPLE])
     x, y = np.asarray(images.features, np.float64), np.asarray(images.labels)
     yield Task("MNIST, two of ten digits a site", x, y, two_classes_per_site(y), (0, 1))
 
 
-def evaluated(task: Task, splits: int) -> list[Row]:
-    """Return a row for each population of a task."""
+def evaluate(task: Task, splits: int) -> list[Row]:
+    """Fit and evaluate a task on all splits; return a row for each population."""
     model: Any
     if task.target is None:
         model = dm.sklearn.PrivateClassifier(EPSILON, ranges=task.ranges, random_state=0)
@@ -114,6 +115,7 @@ def evaluated(task: Task, splits: int) -> list[Row]:
 
 
 def _numbers(row: PopulationRow) -> Row:
+    """Return what the verdict says about one population."""
     assert row.gain is not None
     return {
         "population": row.name,
@@ -135,20 +137,21 @@ def as_text(rows: list[Row]) -> str:
         f"means of {first['splits']} splits, and the 95% interval of the difference.",
     ]
     width = max(len(str(row["population"])) for row in rows)
-    name = None
+    last_task = None
     for row in rows:
-        if row["task"] != name:
-            name = row["task"]
+        if row["task"] != last_task:
+            last_task = row["task"]
             sites = f"{row['sites']} sites, {row['records']} records; {row['adversary']}"
-            lines += ["", f"{name} ({sites})"]
-        measure = "accuracy" if row["measure"] == "recall" else str(row["measure"])
-        federation, single = (
-            shown(measure, float(row[side])) for side in ("federation", "single_site")
-        )
+            lines += ["", f"{last_task} ({sites})"]
+        measure = str(row["measure"])
+        if measure == "recall":
+            measure = "accuracy"  # both are shown in percent
+        federation = shown(measure, float(row["federation"]))
+        single_site = shown(measure, float(row["single_site"]))
         interval = shown_difference(measure, float(row["low"]), float(row["high"]))
         lines.append(
-            f"  {row['population']:<{width}}  {row['measure']:<8}  {federation:>6}  {single:>6}  "
-            f"{interval:<22}  {row['joining']}".rstrip()
+            f"  {row['population']:<{width}}  {row['measure']:<8}  "
+            f"{federation:>6}  {single_site:>6}  {interval:<22}  {row['joining']}".rstrip()
         )
     return "\n".join(lines)
 
@@ -159,7 +162,7 @@ def main(splits: int = SPLITS) -> None:
     for task in tasks():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            rows += evaluated(task, splits)
+            rows += evaluate(task, splits)
         print(rows[-1], flush=True)
     write_rows("populations", rows, as_text(rows) + "\n")
 

@@ -1,10 +1,15 @@
-"""Coverage of statistics' intervals: ``python -m dpmesh_papers.studies.statistics_coverage 1000``.
+"""Measure the coverage of the intervals of private statistics.
 
-Records are drawn from a population with replacement, so that the truth is known. Kaplan-Meier
-curves are compared with the times of events that censoring hides. Age in years, visits and months
-are whole numbers, most of them on an edge of a bin. The last two lines of a setting are the shares
-of tables without a difference whose log-rank test has p <= 0.05. Results go to
-``docs/results/statistics-coverage.*``; the table is that of ``docs/statistics.md``.
+    python -m dpmesh_papers.studies.statistics_coverage RUNS
+
+Each run draws records with replacement from a simulated population, whose true values are known,
+and asks all questions of `CALLS`. A row of the results is the share of 95% intervals that contain
+the true value. Kaplan-Meier curves are compared with event times before censoring. Age in years,
+visits and months are whole numbers, most of them on an edge of a bin.
+
+Rows named "log-rank" are of another kind: the arms do not differ, and the row is the share of
+log-rank tests with p <= 0.05. From 400 runs on, results go to
+``docs/results/statistics-coverage.*``, the table of ``docs/statistics.md``.
 """
 
 from __future__ import annotations
@@ -23,6 +28,10 @@ from dpmesh_papers._scaffold import Row
 from dpmesh_papers.studies.results import markdown_table, write_rows
 
 People = Mapping[str, np.ndarray]
+"""Columns of the population by name, each of shape (people,)."""
+
+TrueValues = Callable[[People, int], dict[str, float]]
+"""Returns true values by the names of an answer's rows, for a number of records."""
 
 RANGES = {
     "age": {"range": [18, 110], "missing": True},
@@ -38,54 +47,60 @@ RANGES = {
     "died_by": {"flag": True},
 }
 BINS = 10
+LAST_MONTH = 60
 SETTINGS = ((500, 1.0), (5000, 1.0), (5000, 0.3))
+"""Number of records, and epsilon of a call."""
+
+SITES = 5
+FEWEST_RUNS_KEPT = 400
+"""Least runs with which results are written."""
 
 
 def population(size: int = 200_000) -> dict[str, np.ndarray]:
-    """Return the columns of all persons, and the months to events that are not censored."""
-    draw = np.random.default_rng(0)
-    age = np.clip(draw.normal(62, 13, size), 18, 110)
-    bmi = np.clip(18 + 0.12 * age + draw.normal(0, 5, size), 12, 50)
-    to_event = draw.exponential(45, size)
-    censoring = draw.uniform(5, 120, size)
-    cost = np.clip(draw.lognormal(1.5, 1, size), 0, 50)
+    """Draw the columns of all people; ``event_time`` is in months, without censoring."""
+    generator = np.random.default_rng(0)
+    age = np.clip(generator.normal(62, 13, size), 18, 110)
+    bmi = np.clip(18 + 0.12 * age + generator.normal(0, 5, size), 12, 50)
+    event_time = generator.exponential(45, size)
+    censoring = generator.uniform(5, 120, size)
+    cost = np.clip(generator.lognormal(1.5, 1, size), 0, 50)
     return {
-        "age": np.where(draw.random(size) < 0.1, np.nan, age),
+        "age": np.where(generator.random(size) < 0.1, np.nan, age),
         "years": np.floor(age),
         "visits": np.minimum(np.floor(cost), 30),
         "bmi": bmi,
         "cost": cost,
-        "stage": draw.choice(["I", "II", "III"], size, p=[0.6, 0.3, 0.1]),
-        "arm": draw.choice(["a", "b"], size),
-        "months": np.minimum(to_event, censoring),
-        "died": (to_event <= censoring).astype(float),
-        "whole_months": np.ceil(np.minimum(to_event, censoring)),
-        "died_by": (to_event <= censoring).astype(float),
-        "to_event": to_event,
+        "stage": generator.choice(["I", "II", "III"], size, p=[0.6, 0.3, 0.1]),
+        "arm": generator.choice(["a", "b"], size),
+        "months": np.minimum(event_time, censoring),
+        "died": (event_time <= censoring).astype(float),
+        "whole_months": np.ceil(np.minimum(event_time, censoring)),
+        "died_by": (event_time <= censoring).astype(float),
+        "event_time": event_time,
     }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A question, the name of its line in the table, and what its rows estimate.
+class Case:
+    """A question, its name in the results, and the true values of its answer.
 
     Parameters
     ----------
-    line
-        The name of the line; of the log-rank test ``log-rank`` follows.
+    name
+        Name of the row of results. A log-rank test gets a second row.
     question
-        What is asked.
-    truths
-        The truth of each row by its name, for so many records of the population.
+        A question of `dpmesh.statistics`.
+    true_values
+        Returns the true values; rows of the answer without one are not counted.
     """
 
-    line: str
+    name: str
     question: Question
-    truths: Callable[[People, int], dict[str, float]]
+    true_values: TrueValues
 
 
 def means(people: People, records: int) -> dict[str, float]:
-    """Return what the rows of `Mean` estimate."""
+    """Return the expected counts, the means and the variances of three columns."""
     truth = {}
     for name in ("age", "bmi", "cost"):
         values = people[name][~np.isnan(people[name])]
@@ -114,24 +129,28 @@ def pairs(people: People, records: int) -> dict[str, float]:
 def visits(people: People, records: int) -> dict[str, float]:
     """Return the expected number of records in each bin of three visits."""
     truth = {}
-    edges = range(0, 31, 3)
+    edges = range(0, 31, 3)  # ten bins of the public range [0, 30]
     for low, high in pairwise(edges):
-        last = high == edges[-1]
-        within = (people["visits"] >= low) & (people["visits"] < high + last)
-        end = "]" if last else ")"
+        is_last = high == edges[-1]
+        if is_last:  # the last bin includes its upper edge
+            within = (people["visits"] >= low) & (people["visits"] <= high)
+            end = "]"
+        else:
+            within = (people["visits"] >= low) & (people["visits"] < high)
+            end = ")"
         truth[f"[{low}, {high}{end}"] = records * float(within.mean())
     return truth
 
 
-def quantiles_of(column: str) -> Callable[[People, int], dict[str, float]]:
+def quantiles_of(column: str) -> TrueValues:
     """Return the function that returns the quartiles of a column."""
 
-    def truths(people: People, _records: int) -> dict[str, float]:
+    def true_values(people: People, _records: int) -> dict[str, float]:
         values = people[column][~np.isnan(people[column])]
         low, middle, high = np.quantile(values, (0.25, 0.5, 0.75), method="inverted_cdf")
         return {"0.25 quantile": low, "median": middle, "0.75 quantile": high}
 
-    return truths
+    return true_values
 
 
 def correlations(people: People, _records: int) -> dict[str, float]:
@@ -143,100 +162,102 @@ def correlations(people: People, _records: int) -> dict[str, float]:
     }
 
 
-def survival_of(column: str) -> Callable[[People, int], dict[str, float]]:
-    """Return the function that returns the shares that live longer than each edge."""
+def survival_of(column: str) -> TrueValues:
+    """Return the function that returns the share without the event after each edge, in each arm."""
 
-    def truths(people: People, _records: int) -> dict[str, float]:
+    def true_values(people: People, _records: int) -> dict[str, float]:
         truth = {}
-        for mark in np.arange(1, BINS + 1) * 60 // BINS:
+        for mark in np.arange(1, BINS + 1) * LAST_MONTH // BINS:
             for arm in "ab":
-                truth[f"arm {arm}, {column} {mark}"] = float((people["to_event"] > mark).mean())
+                truth[f"arm {arm}, {column} {mark}"] = float((people["event_time"] > mark).mean())
         return truth
 
-    return truths
+    return true_values
 
 
-CALLS: tuple[tuple[Asked, ...], ...] = (
-    (Asked(line="Mean", question=Mean("age", "bmi", "cost"), truths=means),),
+CALLS: tuple[tuple[Case, ...], ...] = (
+    (Case(name="Mean", question=Mean("age", "bmi", "cost"), true_values=means),),
     (
-        Asked(line="Histogram", question=Histogram("stage"), truths=stages),
-        Asked(line="TwoWay", question=TwoWay("stage", "arm"), truths=pairs),
+        Case(name="Histogram", question=Histogram("stage"), true_values=stages),
+        Case(name="TwoWay", question=TwoWay("stage", "arm"), true_values=pairs),
     ),
-    (Asked(line="Histogram, whole numbers", question=Histogram("visits"), truths=visits),),
+    (Case(name="Histogram, whole numbers", question=Histogram("visits"), true_values=visits),),
     (
-        Asked(line="Quantiles", question=Quantiles("age"), truths=quantiles_of("age")),
-        Asked(line="Quantiles", question=Quantiles("cost"), truths=quantiles_of("cost")),
+        Case(name="Quantiles", question=Quantiles("age"), true_values=quantiles_of("age")),
+        Case(name="Quantiles", question=Quantiles("cost"), true_values=quantiles_of("cost")),
     ),
     (
-        Asked(
-            line="Quantiles, whole numbers",
+        Case(
+            name="Quantiles, whole numbers",
             question=Quantiles("years", bins=92),
-            truths=quantiles_of("years"),
+            true_values=quantiles_of("years"),
         ),
-        Asked(
-            line="Quantiles, whole numbers",
+        Case(
+            name="Quantiles, whole numbers",
             question=Quantiles("visits", bins=30),
-            truths=quantiles_of("visits"),
+            true_values=quantiles_of("visits"),
         ),
     ),
     (
-        Asked(line="Correlation", question=Correlation("age", "bmi"), truths=correlations),
-        Asked(line="Correlation", question=Correlation("bmi", "cost"), truths=correlations),
+        Case(name="Correlation", question=Correlation("age", "bmi"), true_values=correlations),
+        Case(name="Correlation", question=Correlation("bmi", "cost"), true_values=correlations),
     ),
     (
-        Asked(
-            line="Survival",
+        Case(
+            name="Survival",
             question=Survival("months", "died", "arm", bins=BINS),
-            truths=survival_of("months"),
+            true_values=survival_of("months"),
         ),
     ),
     (
-        Asked(
-            line="Survival, whole numbers",
+        Case(
+            name="Survival, whole numbers",
             question=Survival("whole_months", "died_by", "arm", bins=BINS),
-            truths=survival_of("whole_months"),
+            true_values=survival_of("whole_months"),
         ),
     ),
 )
-"""What is asked together, call by call."""
+"""Cases by call of `dpmesh.statistics.ask`: the questions of a call share its epsilon."""
 
 
 def questions() -> list[list[Question]]:
-    """Return what is asked together, call by call."""
+    """Return the questions of each call."""
     return [[case.question for case in call] for call in CALLS]
 
 
-def covered(runs: int, records: int, epsilon: float) -> dict[str, tuple[int, int]]:
-    """Return for each line how many intervals cover, and of how many."""
+def count_covered(runs: int, records: int, epsilon: float) -> dict[str, tuple[int, int]]:
+    """Return the number of intervals that contain the true value, and of all, by row of results.
+
+    For log-rank tests: the number of tests with p <= 0.05, and of all.
+    """
     people = population()
-    draw = np.random.default_rng(1)
-    hits: defaultdict[str, int] = defaultdict(int)
-    intervals: defaultdict[str, int] = defaultdict(int)
-    truths = {case: case.truths(people, records) for call in CALLS for case in call}
+    generator = np.random.default_rng(1)
+    covered: defaultdict[str, int] = defaultdict(int)
+    counted: defaultdict[str, int] = defaultdict(int)
+    true_values = {case: case.true_values(people, records) for call in CALLS for case in call}
     for _ in range(runs):
-        chosen = draw.integers(len(people["bmi"]), size=records)
-        table = {name: column[chosen] for name, column in people.items()}
-        site = draw.integers(5, size=records)
+        sample = generator.integers(len(people["bmi"]), size=records)
+        table = {name: column[sample] for name, column in people.items()}
+        site = generator.integers(SITES, size=records)
         for call in CALLS:
-            questions_of_call = [case.question for case in call]
-            result = dm.statistics.ask(
-                questions_of_call, table, site, ranges=RANGES, epsilon=epsilon
-            )
+            asked = [case.question for case in call]
+            result = dm.statistics.ask(asked, table, site, ranges=RANGES, epsilon=epsilon)
             for case, answer in zip(call, result.answers, strict=True):
                 for row in answer.rows:
-                    truth = truths[case].get(row.name)
-                    if truth is None or not np.isfinite(row.estimate) or row.noise == 0:
+                    true_value = true_values[case].get(row.name)
+                    is_estimated = np.isfinite(row.estimate) and row.noise != 0
+                    if true_value is None or not is_estimated:
                         continue
-                    line = case.line
-                    if line == "Mean":
-                        line = f"Mean: {row.name.rpartition(', ')[2]}"
-                    hits[line] += row.low <= truth <= row.high
-                    intervals[line] += 1
+                    name = case.name
+                    if name == "Mean":  # counts, means and variances have a row each
+                        name = f"Mean: {row.name.rpartition(', ')[2]}"
+                    covered[name] += row.low <= true_value <= row.high
+                    counted[name] += 1
                 if answer.p_value is not None:
-                    line = f"{case.line}: log-rank, p <= 0.05"
-                    hits[line] += answer.p_value <= 0.05
-                    intervals[line] += 1
-    return {line: (hits[line], intervals[line]) for line in intervals}
+                    name = f"{case.name}: log-rank, p <= 0.05"
+                    covered[name] += answer.p_value <= 0.05
+                    counted[name] += 1
+    return {name: (covered[name], counted[name]) for name in counted}
 
 
 def page(rows: list[Row]) -> str:
@@ -258,22 +279,22 @@ def page(rows: list[Row]) -> str:
 
 
 def main(runs: int) -> None:
-    """Print the shares; write them from 400 runs on."""
+    """Measure and print the shares of each setting; write them from 400 runs on."""
     rows: list[Row] = []
     for records, epsilon in SETTINGS:
-        for line, (hits, intervals) in covered(runs, records, epsilon).items():
+        for name, (covered, intervals) in count_covered(runs, records, epsilon).items():
             rows.append(
                 {
-                    "statistic": line,
+                    "statistic": name,
                     "records": records,
                     "epsilon": epsilon,
                     "runs": runs,
                     "intervals": intervals,
-                    "share": f"{hits / intervals:.3f}",
+                    "share": f"{covered / intervals:.3f}",
                 }
             )
             print(*rows[-1].values(), sep="\t", flush=True)
-    if runs >= 400:
+    if runs >= FEWEST_RUNS_KEPT:
         write_rows("statistics-coverage", rows, page(rows))
 
 
