@@ -5,7 +5,8 @@
 A private federated model is compared with non-private models of single sites, on seven tasks at one
 epsilon. The populations are those of `dpmesh.sklearn.evaluate`: the records of all sites, each
 site's own records, and the records of the rarest class. A row on the worst-served site follows the
-second. All rows of a task share their splits into training and test records. Forest cover and MNIST need DPMESH_DATA. Results go to
+second. All rows of a task share their splits into training and test records. Forest cover and MNIST
+need DPMESH_DATA. Results go to
 ``docs/results/populations.csv``, and as text to ``populations.txt``, the table of docs/verdicts.md.
 """
 
