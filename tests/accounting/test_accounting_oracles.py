@@ -22,7 +22,16 @@ from dpmesh_papers.bounds.online import Learning, laplace_noise, regret
 from dpmesh_papers.claims import online
 
 
-@pytest.mark.parametrize("oracle", ORACLES, ids=lambda oracle: oracle["id"])
+def marks_of(oracle: Oracle) -> tuple[pytest.MarkDecorator, ...]:
+    """A published sample size has thousands of pairs to integrate: a second and more."""
+    if re.match(r"federated\.poisson\.(divided_by_random_S|S_revealed)", oracle["id"]):
+        return (pytest.mark.slow,)
+    return ()
+
+
+@pytest.mark.parametrize(
+    "oracle", [pytest.param(oracle, id=oracle["id"], marks=marks_of(oracle)) for oracle in ORACLES]
+)
 def test_oracle(oracle: Oracle) -> None:
     patterns = [pattern for pattern in CHECKS if re.match(pattern, oracle["id"])]
     assert len(patterns) == 1, f"one check for each oracle, not {patterns}"

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audit_power import gaussian_curve, power
 from scipy import sparse
 
 import dpmesh as dm
 from dpmesh.algorithms import AdaptiveSums, RecordSums
 from dpmesh.algorithms.adaptive_sums import NoisyTotal
 from dpmesh.algorithms.record_sums import clipped_sum
-from dpmesh.audit import audit_layers
+from dpmesh.audit import EpsilonClaim, GaussianClaim, audit_layers
 
 PUBLIC: dict[str, Any] = {
     "lengths": (2, 5, 1),
@@ -22,6 +23,7 @@ PUBLIC: dict[str, Any] = {
     "distances": (0.4, 2.0, 1.0),
     "records": 40,
 }
+SURE = 0.999
 
 
 @dataclass
@@ -94,36 +96,50 @@ def test_each_round_has_the_totals_before_it_and_the_noise_that_is_stated() -> N
     assert np.std(draws) == pytest.approx(algorithm.noise_scales[0], rel=5 / np.sqrt(240))
 
 
-@pytest.mark.parametrize("secure", [True, False])
-def test_audits_show_part_of_the_claim_and_find_a_round_that_is_not_charged(secure: bool) -> None:
+def audited(kind: type[AdaptiveSums], secure: bool, *, times: float = 1.0, runs: int = 1) -> Any:
+    """The layers of an audit at mu = 1: coupling, many runs of one record, one run of many."""
     own: dict[str, Any] = {**PUBLIC, "sites": 2, "colluding": 0, "noise_to_sensitivity": 1.0}
-    own |= {"longest": (1.0, 1.0, 1.0), "distances": (1.2, 1.6, 1.0), "secure": secure}
-    limits: dict[str, Any] = {"runs": 400, "confidence": 0.999, "key": dm.Key.seeded(1)}
-    layers: tuple[Any, ...] = tuple(audit_layers(*AdaptiveSums(**own).worst_case(), **limits))
-    coupling, many, one = layers
-    assert not any(found.violated for found in (coupling, many, one))
+    own |= {"longest": (times,) * 3}
+    own |= {"distances": tuple(d / times for d in (1.2, 1.6, 1.0)), "secure": secure}
+    limits: dict[str, Any] = {"runs": runs, "confidence": SURE, "key": dm.Key.seeded(1)}
+    return audit_layers(*kind(**own).worst_case(), **limits)
+
+
+class HalfCharged(AdaptiveSums):
+    """Releases vectors twice as far apart as it says."""
+
+    def leaking_data(self, size: Any) -> Any:
+        pair, crowd = super().leaking_data(size)
+        twice = replace(self, distances=tuple(2 * d for d in self.distances), longest=(2.0,) * 3)
+        changed = {
+            name: replace(getattr(pair, name), algorithm=twice) for name in ("problem", "neighbor")
+        }
+        return replace(pair, **changed), crowd
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_coupling_moves_as_declared_and_finds_a_round_that_is_not_charged(secure: bool) -> None:
+    coupling = next(audited(AdaptiveSums, secure))
+    assert not coupling.violated
     for moved in coupling.movements:
         assert moved.distance > 0.98 * moved.allowed
-    assert many.lower_bound > 0.1 * many.claim.level
-
-    class HalfCharged(AdaptiveSums):
-        """Releases vectors twice as far apart as it says."""
-
-        def leaking_data(self, size: Any) -> Any:
-            pair, crowd = super().leaking_data(size)
-            twice = replace(
-                self, distances=tuple(2 * d for d in self.distances), longest=(2.0,) * 3
-            )
-            changed = {
-                name: replace(getattr(pair, name), algorithm=twice)
-                for name in ("problem", "neighbor")
-            }
-            return replace(pair, **changed), crowd
-
-    own["longest"] = (2.0, 2.0, 2.0)
-    own["distances"] = (0.6, 0.8, 0.5)
-    planted: Any = next(iter(audit_layers(*HalfCharged(**own).worst_case(), **limits)))
+    planted = next(audited(HalfCharged, secure, times=2.0))
     assert any("moved by" in fault for fault in planted.faults)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("secure", "tenth", "runs"),
+    [(True, GaussianClaim(0.1), 250), (False, EpsilonClaim(0.438, delta=1e-5), 400)],
+)
+def test_audits_by_runs_show_part_of_the_claim(secure: bool, tenth: Any, runs: int) -> None:
+    """Each of two false alarms has probability 0.001 at most."""
+    assert power(tenth, gaussian_curve(1.0), runs, SURE) > 0.96
+    _, many, one = audited(AdaptiveSums, secure, runs=runs)
+    assert not many.violated
+    assert not one.violated
+    assert many.claim.level == pytest.approx(10 * tenth.level, rel=1e-3)
+    assert many.lower_bound > 0.1 * many.claim.level
 
 
 def test_sparse_vectors_are_summed_and_clipped_as_dense_ones() -> None:

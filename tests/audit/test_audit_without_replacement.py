@@ -155,6 +155,7 @@ def test_many_runs_tell_right_from_wrong(kind, controller, violated: bool) -> No
     assert result.lower_bound <= 2.0
 
 
+@pytest.mark.slow
 def test_many_runs_flag_steps_that_expand() -> None:
     """At 13 times the claimed mu no run is mistaken: 100 of 100 prove mu = 2.9."""
     steps = {"batch_size": 50, "controller": Periodic(3), "radius": None}
@@ -177,6 +178,7 @@ def many_runs(algorithm, problem, neighbor, *, rounds: int, runs: int):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "violated"), [(WithoutReplacement, False), (NoNoiseDrawn, True)])
 def test_one_run_sees_gross_faults(kind, violated: bool) -> None:
     _, crowd = nodes(kind, mu=0.5).worst_case()

@@ -349,7 +349,7 @@ PLAN = ["--sites", "3", "--records", "20", "--features", "2", "--epsilon", "8", 
     [
         ("audit", ["audit", "gaussian", "--runs", "20", "--canaries", "20"], 2),
         ("fit", ["fit", "{}", "--label", "b", "--epsilon", "1", "--ranges", "{}.toml"], 1),
-        ("start", ["forecast", *PLAN, "gossip"], 30),
+        pytest.param("start", ["forecast", *PLAN, "gossip"], 30, marks=pytest.mark.slow),
         ("mesh", ["contract", "check", str(EXAMPLE)], 3),
         ("_sites", ["stats", "{}", "--epsilon", "9", "--ranges", "{}.toml", "--mean", "a"], 3),
         ("_asking", ["stats", "{}", "--epsilon", "9", "--ranges", "{}.toml", "--mean", "a"], 1),

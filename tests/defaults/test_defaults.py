@@ -247,6 +247,7 @@ def test_a_forecast_grows_with_epsilon_and_is_that_of_the_rule() -> None:
     assert "on the public data sets, " in high.sentence
 
 
+@pytest.mark.slow
 def test_a_reserve_costs_accuracy_where_noise_does() -> None:
     """With almost no noise both have the same model, up to two of the 143 test records or so."""
     pytest.importorskip("sklearn")

@@ -224,6 +224,7 @@ def test_a_view_names_the_missing_proof(logistic: Any) -> None:
     assert cost.epsilon == descent(logistic).plan(3).cost(DELTA).epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("honest", [True, False])
 def test_an_audit_compares_it_with_its_claim(honest: bool, logistic: Any) -> None:
     @dataclass(frozen=True)

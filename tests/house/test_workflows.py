@@ -149,14 +149,35 @@ def test_a_unit_of_systemd_gives_options_that_exist(unit: Path) -> None:
     assert set(re.findall(r"--[a-z]+", command)) <= known
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of this tree, from the build folder that the last installation left."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT]
-    subprocess.run(command, check=True)
-    (built,) = folder.glob("*.whl")
-    return built
+    """A wheel of this tree, from the build folder that the last installation left.
+
+    The workers of pytest-xdist share it: builds of one folder damage each other's wheels.
+    """
+    fcntl = pytest.importorskip("fcntl", reason="needs locks of files")
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / "wheel"
+    folder.mkdir(exist_ok=True)
+    with (shared / "wheel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process that holds it
+        if not any(folder.glob("*.whl")):
+            built = [
+                sys.executable,
+                "-m",
+                "pip",
+                "wheel",
+                "--quiet",
+                "--no-deps",
+                "-w",
+                folder,
+                ROOT,
+            ]
+            subprocess.run(built, check=True)
+    (path,) = folder.glob("*.whl")
+    return path
 
 
 @pytest.mark.slow
