@@ -1,4 +1,9 @@
-"""The demo: two federations of real digits, one whose sites need each other, one of equal sites."""
+"""The demo of ``dpmesh demo``: two federations of handwritten digits, at four epsilons.
+
+In the first federation each site has records of two digits (non-i.i.d.), in the second all sites
+are alike (i.i.d.). Secure aggregation and gossip are compared with the baselines on five splits of
+the records into training and test records. A *panel* holds the results of one federation.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +32,12 @@ from dpmesh.tables import Columns
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
+
 KEYS = 5
+"""Number of splits into training and test records; each has its own keys."""
 
 LITTLE = 0.1
-"""Gain of accuracy over single sites; an improvement below it at every epsilon is called little."""
+"""Gain of accuracy over single sites below which an improvement is called little."""
 
 _METHODS: tuple[Method, ...] = ("secure", "gossip")
 
@@ -38,23 +45,22 @@ FEDERATIONS = 2
 """Panels: a federation that improves on single sites, and one that improves little."""
 
 RUNS = FEDERATIONS * len(EPSILONS) * len(_METHODS) * KEYS
-"""Private runs of the demo, single sites apart."""
+"""Number of private runs of the demo, without private single-site models."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panel:
-    """A federation at several epsilons, beside its baselines; five splits, each with its own keys.
+    """Results of one federation at each of `EPSILONS`, over `KEYS` splits, with its baselines.
 
     Parameters
     ----------
     title
-        Whose data these are.
+        Description of the sites and their records.
     secure, gossip
-        Of each epsilon, the scores of the models that secure aggregation and gossip release, beside
-        the majority class, single sites (private ones on the first split) and the centralized
-        baseline.
+        Comparison of the released models with the baselines at each epsilon. Private single-site
+        models are trained on the first split only, and compared with secure aggregation only.
     privacy
-        The privacy report of the last run of secure aggregation at each epsilon.
+        Privacy report of the last run of secure aggregation at each epsilon.
     """
 
     title: str
@@ -64,7 +70,7 @@ class Panel:
 
     @property
     def verdict(self) -> str:
-        """Answer whether secure aggregation beats single sites, and from which epsilon on."""
+        """Statement if secure aggregation improves on single sites, and from which epsilon on."""
         better = [verdict.claim == "better" for verdict in self.secure]
         if not any(better):
             return "No improvement on single sites"
@@ -80,11 +86,11 @@ class Panel:
 
     @property
     def sentence(self) -> str:
-        """The verdict at epsilon 2, in a sentence."""
+        """The comparison of secure aggregation at epsilon 2, in sentences."""
         return self.secure[1].sentence
 
     def rows(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield the lines of a table: a name, and a text for each epsilon."""
+        """Yield the rows of a table: a name, and a text for each epsilon."""
         baseline_scores = [verdict.baselines for verdict in self.secure]
         majority_class = [scores.majority_class for scores in baseline_scores]
         yield self.secure[0].trivial, _percentages(majority_class)
@@ -127,11 +133,12 @@ class Panel:
 
 
 def _percentages(shares: Iterable[float]) -> list[str]:
+    """Return shares in percent."""
     return [f"{share:.1%}" for share in shares]
 
 
 def _mean_and_spread(verdict: Verdict) -> str:
-    """Return the federation's score, and the standard deviation of its splits in points."""
+    """Return the federation's mean accuracy, and its standard deviation over splits in points."""
     return f"{verdict.score:.1%} +- {100 * split_accuracies(verdict).std():.1f}"
 
 
@@ -150,10 +157,10 @@ def split_accuracies(verdict: Verdict) -> npt.NDArray[np.float64]:
 
 
 def problems(key: Key) -> dict[str, LinearProblem]:
-    """Return handwritten digits as two federations have them, by title; a quarter is for testing.
+    """Return the problems of the two federations by title; a quarter of the records is for testing.
 
-    In the first each of ten sites sees two of the ten digits. In the second sixteen sites see the
-    same mix of even and odd digits.
+    In the first federation each of ten sites has records of two of the ten digits. In the second
+    one sixteen sites have random records, and the classes are even and odd.
     """
     raw = digits()
     columns = Columns.of((0, 1), range(raw.dim))
@@ -178,6 +185,7 @@ def problems(key: Key) -> dict[str, LinearProblem]:
 
 
 def _is_even(digit: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return 1 for even digits, 0 for odd ones."""
     even: npt.NDArray[np.int64] = (digit % 2 == 0).astype(int)
     return even
 
@@ -189,10 +197,17 @@ def _nothing() -> None:
 def run_demo(
     key: Key, on_panel: Callable[[Panel], None], on_run: Callable[[], object] = _nothing
 ) -> list[Panel]:
-    """Learn at each epsilon on five splits; call `on_panel` with every finished panel.
+    """Run both federations at each epsilon on all splits.
 
-    `on_run` is called after each of the `RUNS` runs. Each run has noise of its own: from new keys,
-    or from seeds that follow from a seeded `key`.
+    Parameters
+    ----------
+    key
+        A seeded key makes the demo reproducible, and NOT private. With any other key, each run has
+        a new key from the operating system.
+    on_panel
+        Function that is called with each finished panel.
+    on_run
+        Function that is called after each of the `RUNS` runs, to show progress.
     """
     seeds = generator(key, Purpose.INIT) if key.is_seeded else None
     splits = [problems(_next_key(seeds) or Key.generate()) for _ in range(KEYS)]
@@ -212,9 +227,10 @@ def _panel(
 ) -> Panel:
     """Run both methods at each epsilon on all splits of one federation.
 
-    Baselines without privacy have one penalty, so that the demo takes seconds: on ten further
-    splits single sites scored 0.04 and 0.5 points higher with it than with one that each chose by
-    cross-validation, the centralized baseline 0.02 points higher and 0.3 lower.
+    Baselines without privacy have one fixed penalty, so that the demo takes seconds. The fixed
+    penalty was compared with a cross-validated one on ten other splits. With it, single sites
+    scored 0.04 and 0.5 points higher in the two federations. The centralized baseline scored 0.02
+    points higher and 0.3 points lower.
     """
     public = [baselines.compute(problem, quick=True) for problem in splits]
     verdicts: dict[Method, list[Verdict]] = {method: [] for method in _METHODS}
@@ -246,7 +262,7 @@ def _verdict(
     public: list[baselines.Baselines],
     epsilon: float,
 ) -> Verdict:
-    """Return the verdict on one run for each split, beside baselines without privacy."""
+    """Return the comparison of the runs, one for each split, with non-private baselines."""
     pairs = list(zip(splits, runs, strict=True))
     privacy = runs[-1].privacy
     return Verdict(
@@ -261,13 +277,14 @@ def _verdict(
 
 @cache
 def _chosen(sizes: Sizes, epsilon: float, method: Method) -> Choice:
-    """Return the settings of a run, which depend on public sizes alone, as all splits do."""
+    """Return algorithm, rounds and network; they depend on public sizes, which all splits share."""
     return choose(sizes, epsilon=epsilon, delta=DELTA, algorithm=method)
 
 
 def _run(
     problem: LinearProblem, epsilon: float, method: Method, seeds: np.random.Generator | None
 ) -> dm.Run:
+    """Run one method at one epsilon on one split."""
     choice = _chosen(Sizes.of(problem), epsilon, method)
     return dm.simulate(
         choice.algorithm,
@@ -298,7 +315,7 @@ def save(panels: list[Panel], folder: Path) -> tuple[Path, Path]:
 
 
 def _drawn(panel: Panel) -> figures.Panel:
-    """Return accuracy against epsilon beside the baselines; bands are 95% intervals."""
+    """Return the plot of accuracy against epsilon with the baselines; bands are 95% intervals."""
     baseline_scores = [verdict.baselines for verdict in panel.secure]
     public = baseline_scores[0]
     private_single_sites = figures.Line(
@@ -315,7 +332,7 @@ def _drawn(panel: Panel) -> figures.Panel:
         "single site, not private": float(public.single_sites.mean()),
     }
     lowest_accuracy = 0.0
-    if public.majority_class > 0.4:
+    if public.majority_class > 0.4:  # two classes: the axis begins just below their baseline
         lowest_accuracy = 0.4
     return figures.Panel(
         title=f"{panel.verdict}: {panel.title}",
@@ -351,6 +368,7 @@ def _two_digits_each(train: Dataset, draw: np.random.Generator) -> tuple[npt.NDA
 
 
 def _next_key(seeds: np.random.Generator | None) -> Key | None:
+    """Return the next seeded key; None without seeds, for a new key."""
     if seeds is None:
         return None
     return Key.seeded(int(seeds.integers(2**62)))

@@ -277,9 +277,9 @@ PAIRS = 20
 class ReserveCost:
     """Accuracy on one public data set, with and without a reserve for lost sites.
 
-    Under secure aggregation a sum fails when a site drops out, and is tried again. The reserve is
-    the number of such further sums that the privacy budget covers. It makes the noise of each sum
-    larger.
+    Under secure aggregation a sum fails when a site drops out, and is repeated with new noise. The
+    reserve is the number of sums in addition to the rounds that the privacy budget covers. A larger
+    reserve makes the noise of each sum larger. Runs without the reserve tolerate no dropouts.
 
     Parameters
     ----------

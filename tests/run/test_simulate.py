@@ -371,7 +371,9 @@ def test_a_server_needs_no_network() -> None:
     options = {"rounds": 5, "key": dm.Key.seeded(0)}
     with pytest.raises(ValueError, match="sends messages by server and takes no topology; remove"):
         dm.simulate(algorithm, problem, topology.ring(4), **options)
-    with pytest.raises(ValueError, match="topology: wanted a topology for messages to travel over"):
+    with pytest.raises(
+        ValueError, match="topology: wanted a topology over which messages are sent"
+    ):
         dm.simulate(dm.OnlineLearning(), problem, **options)
 
 

@@ -31,7 +31,7 @@ from dpmesh.noise.compression import Compressed
 from dpmesh.noise.secure.mechanism import Integers, is_summed
 from dpmesh.privacy.budget import OverBudget
 from dpmesh.run import carriers
-from dpmesh.run.carriers import Broadcast, Instant, Packet, Traffic, all_linked
+from dpmesh.run.carriers import Broadcast, Instant, Packet, Traffic, require_complete
 from dpmesh.run.engine import Share, Sign
 from dpmesh.topology import Topology
 from dpmesh.topology.matrix import MixingMatrix
@@ -364,7 +364,7 @@ class MpiGossip(Instant):
         self._ranks.agree()
         messages = packet.rows
         if packet.unmixed:
-            all_linked(self._matrix(round))
+            require_complete(self._matrix(round))
             all_messages = np.concatenate(self._ranks.everyone(messages))
             order = np.argsort(np.concatenate(self._ranks.parts))
             return Released(all_messages[order])

@@ -18,7 +18,7 @@ from dpmesh.experiments.records import Records, load, source_of
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.run import Metrics, Network, Run, simulate
-from dpmesh.run.carriers import all_linked
+from dpmesh.run.carriers import require_complete
 from dpmesh.run.engine import Engine
 from dpmesh.run.metrics import Callback
 from dpmesh.settings import Settings
@@ -124,7 +124,7 @@ class Experiment:
         if has_topology and algorithm.travels == "gossip":
             graph = make_graph()  # others of a sweep need none
             if "first_stage" in settings.content:
-                settings.call("topology", all_linked, matrix=graph.matrix(0))
+                settings.call("topology", require_complete, matrix=graph.matrix(0))
         budget: Budget | None = _optional_part(settings, "budget")
         network: Network | None = _optional_part(settings, "network")
         plan = algorithm.plan if budget is None else partial(budget.require, algorithm)

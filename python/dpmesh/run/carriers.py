@@ -1,4 +1,7 @@
-"""Carriers, which bring released messages to their receivers; those of one process."""
+"""Carriers, which deliver released messages to their receivers, within one process.
+
+A *packet* is a message after its release: noisy rows, or masked integers of a secure sum.
+"""
 
 from __future__ import annotations
 
@@ -61,25 +64,26 @@ class SentInRound(NamedTuple):
 
 
 class Packet(NamedTuple):
-    """A message after its release: nothing in it is private but parts of a sum.
+    """Message after its release. It holds no private value except masked parts of a sum.
 
     Attributes
     ----------
     values
-        Shape (rows, dim); None if the sender released nothing, or is in another process, or if
-        messages travel as a sum.
+        Noisy rows, shape (rows, dim). None if the sender released nothing or is in another process,
+        or if the packet is a part of a sum.
     compressed
-        The rows as they are packed; None without a compressor.
+        Compressed rows; None without a compressor.
     sender
-        The node that sends, where messages travel with a token.
+        Index of the only node that sends, with a token; None for all nodes.
     copies
-        Number of messages by server or token; None with gossip, which sends one over every link.
+        Number of messages to or from a server, or with a token. None for gossip, which sends one
+        message over each link.
     bits
-        Total length of all copies; None if it is that of the values in their type.
+        Total length of all copies in bits; None for the length of the values in their dtype.
     masked
-        Parts of a sum, of which only totals over all nodes may arrive.
+        Integer parts of a sum. Carriers deliver only their total over all nodes.
     unmixed
-        If true, gossip delivers the rows of all nodes to every node, in place of their mixture.
+        True if gossip delivers the rows of all nodes to every node, without mixing them.
     """
 
     values: Released | None
@@ -91,8 +95,8 @@ class Packet(NamedTuple):
     unmixed: bool = False
 
     @property
-    def in_one_process(self) -> Any:
-        """Content that arrives everywhere: the values, or the totals of all parts."""
+    def content(self) -> Any:
+        """Content for all nodes of one process: the values, or the totals of masked parts."""
         if self.masked is None:
             return self.values
         nodes = len(self.masked.nodes)
@@ -103,26 +107,26 @@ class Packet(NamedTuple):
 
     @property
     def rows(self) -> Released:
-        """The values, a row for each node here, which gossip mixes: no part of a sum."""
+        """Noisy rows of the local nodes, shape (nodes, dim), for gossip; fail for a sum."""
         if self.values is None:
-            fail("release", "messages of single nodes where they travel by gossip", "a sum")
+            fail("release", "messages of single nodes, as gossip sends them", "a sum")
         return self.values
 
 
 class Carrier(Protocol):
-    """Interface of carriers, which bring released messages to their receivers.
+    """Interface of carriers, which deliver released messages to their receivers.
 
-    A carrier is the only part of a round that differs between the machines that it runs on.
+    Engines differ in their carriers only: threads, MPI ranks, parties over a network.
     """
 
     def carry(self, round: int, packet: Packet) -> Any:
-        """Return what each node receives, shape (nodes, dim); None if there was nothing.
+        """Return the rows that each node receives, shape (nodes, dim); None if there are none.
 
-        Of `masked` parts it returns the totals of all nodes', integers.
+        For `masked` parts it returns the integer totals over all nodes.
         """
 
     def traffic(self, round: int, sent: SentInRound) -> Traffic:
-        """Return the traffic of this round; called once, after all its messages."""
+        """Return the traffic of a round; called once, after all messages of the round."""
 
     @property
     def seconds(self) -> float | None:
@@ -158,7 +162,7 @@ class Gossip(Instant):
         rows = packet.rows
         matrix = self._matrix(round)
         if packet.unmixed:
-            all_linked(matrix)
+            require_complete(matrix)
             return rows
         weights = matrix.weights
         if self._mixing.matrix is not weights:
@@ -176,23 +180,23 @@ class Gossip(Instant):
 
 
 class ToAll:
-    """Base of carriers by which all nodes receive a message."""
+    """Base of carriers by which all nodes receive every message."""
 
     def carry(self, round: int, packet: Packet) -> Any:
-        """Return the messages as they are, and of a sum the total."""
-        return packet.in_one_process
+        """Return the messages unchanged, or the total of a sum."""
+        return packet.content
 
 
 class Broadcast(ToAll, Instant):
-    """Carrier by which all nodes receive a message: of a server, of a token's holder, or a sum."""
+    """Carrier by which all nodes receive every message: of a server, a token's holder, or a sum."""
 
     def traffic(self, round: int, sent: SentInRound) -> Traffic:
-        """Return the messages as they were counted."""
+        """Return the number and the length of the messages, as the channel counted them."""
         return Traffic(sent.times, int(sent.bits))
 
 
-def all_linked(matrix: MixingMatrix) -> None:
-    """Fail unless each node sends to every other, so that all receive the rows of all."""
+def require_complete(matrix: MixingMatrix) -> None:
+    """Fail unless the graph is complete, so that every node receives the rows of all nodes."""
     nodes = matrix.nodes
     if matrix.messages < nodes * (nodes - 1):
         fail("topology", f"complete({nodes}), over which all receive the same rows", "fewer links")

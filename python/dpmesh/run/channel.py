@@ -1,4 +1,10 @@
-"""The only way out of a node: what a round yields is released, recorded and carried here."""
+"""Release of messages: the only way by which values leave a node.
+
+A round of an algorithm is a generator that yields a `Message` of private rows, or a `Relay` of
+released ones. `Channel` asks the ledger to admit the release, adds the noise, compresses the rows,
+and sends them as a `Packet` (`dpmesh.run.carriers`), which a carrier delivers. A *row* is one
+vector of a message; most messages have one row for each node.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +37,7 @@ from dpmesh.run.carriers import Carrier, Packet, SentInRound
 from dpmesh.run.noise import NoiseRows
 from dpmesh.run.watch import Watcher, watched
 
-AGAIN = 2**16
+REPEAT_OFFSET = 2**16
 """Added to the purpose of a stream for each earlier message of a row in the same round.
 
 It is larger than every `Purpose`: no two messages of a row share a stream.
@@ -40,17 +46,17 @@ It is larger than every `Purpose`: no two messages of a row share a stream.
 _Parts: TypeAlias = list[tuple[Release, Indices]]
 """The releases of a message, and the indices of the rows that each releases, shape (rows,)."""
 
-_Travelling: TypeAlias = Generator[Packet, Any, Any]
-"""A message on its way: it yields its packet, is sent what arrived, and returns that.
+_Delivery: TypeAlias = Generator[Packet, Any, Any]
+"""Generator that yields a packet, is sent the delivered rows, and returns these.
 
-Rows arrive as floats, shape (nodes, dim), totals of sums as integers, and None if nothing does.
+Delivered rows are floats, shape (nodes, dim); totals of sums are integers; None if nothing arrives.
 """
 
 
 class Step(NamedTuple):
-    """A finished round: the next state, and the length and number of the messages.
+    """Finished round: the next state, and the length and number of the sent messages.
 
-    `run_rounds` adds the last received messages, from which `Algorithm.published` makes models.
+    `run_rounds` adds the last received rows, from which `Algorithm.published` makes models.
     """
 
     state: Any
@@ -59,14 +65,14 @@ class Step(NamedTuple):
 
 
 class _MessagesOfAll(NamedTuple):
-    """The number of messages of all rows, and the number of rows of each."""
+    """Number of messages that had all rows, and number of rows of each of them."""
 
     messages: int
     rows: int
 
 
 class _PrivateRows(NamedTuple):
-    """The rows of a message before their release."""
+    """Private rows of a message before their release."""
 
     message: Message
     t: int
@@ -77,36 +83,36 @@ class _PrivateRows(NamedTuple):
     """The source of noise for all rows."""
     key_by_row: Key
     """The same source, from which each row draws by its own number or that of its node."""
-    again: int
-    """What earlier messages of the round add to the purpose of a stream: see `AGAIN`."""
+    purpose_offset: int
+    """Multiple of `REPEAT_OFFSET` for earlier messages of the round, added to the purpose."""
 
 
 class Channel:
-    """Drives the rounds of an algorithm: releases, records and carries what they yield.
+    """Release, record and delivery of the messages that rounds yield.
 
-    Each row of each message has noise of its own, from the stream of (key, purpose, round, row): a
-    row that sends again in a round draws under another purpose.
+    Each row of each message has independent noise, from the stream of (key, purpose, round, row). A
+    row that is sent again in a round uses another purpose.
 
-    An engine that carries messages another way overrides these methods: `check_request` refuses
-    what a round yields, `admit` records releases, `noise_key` returns the source of their noise,
-    and `release_rows` releases the rows of a message. `earlier_messages` counts a message whose
-    rows an override does not release again.
+    An engine with another kind of delivery overrides these methods: `check_request` refuses
+    requests of a round, `admit` records releases, `noise_key` returns the key of their noise, and
+    `release_rows` releases the rows of a message. An override that does not release rows again
+    calls `earlier_messages` to count the message.
 
     Parameters
     ----------
     carrier
-        Carrier of the messages; None if the caller of `steps` carries them.
+        Carrier that delivers packets; None if the caller of `steps` delivers them.
     key
-        Source of noise and of a compressor's coins: each node's row draws by the node's number.
+        Key of the noise and of random rounding by compressors; each node has its own stream.
     ledger
         Ledger that records releases before their noise is drawn, and may refuse them.
     nodes
-        Numbers of the nodes whose rows this process has; None for all.
+        Indices of the nodes in this process, shape (local nodes,); None for all.
     pair_key
-        Source of the secrets of partners, the same for both of them; by default `key` if this
-        process has all nodes.
+        Key of the noise that pairs of partners share, the same for both partners. By default `key`
+        if this process has all nodes.
     watcher
-        Watcher of an audit; None outside of one.
+        Function by which an audit observes releases; None without an audit.
     """
 
     def __init__(
@@ -123,31 +129,34 @@ class Channel:
         self.key = key
         self.ledger = ledger
         self.received: Released | None = None
-        """What arrived last, in this round or an earlier one; None before the first message."""
+        """Rows received last, in this round or an earlier one; None before the first message."""
         self._nodes = nodes
         self._watcher = watcher
         self._messages_of_row = np.zeros(0, np.int64)
-        """Messages of the current round by row, shape (rows,); empty while all were of all rows."""
+        """Number of messages of the current round by row, shape (rows,).
+
+        Empty as long as every message has all rows: `_messages_of_all` then counts them.
+        """
         self._messages_of_all = _MessagesOfAll(messages=0, rows=0)
-        """Messages of the current round, while all of them were of all rows; then none."""
+        """Count of messages of the current round as long as every message has all rows."""
         self._turns = 0
-        """Messages of the current round that named a sender, here or elsewhere."""
+        """Number of messages of the current round that named a sender, in any process."""
         self._unsent: Packet | None = None
-        """Released values that a later `Relay` carries."""
+        """Packet released to its own nodes only, which a later `Relay` sends."""
         self._bits: int | Indices = 0
         """Bits that were sent in the current round: see `SentInRound`."""
         self._count = 0
         """Messages that were sent in the current round: see `SentInRound`."""
         self.noise = NoiseRows(nodes, ledger.nodes, key if nodes is None else pair_key)
-        """The secret rows of correlated noise."""
+        """Rows of correlated noise; secret."""
 
     def run(self, algorithm: AnyAlgorithm, state: Any, t: int, problem: Problem, key: Key) -> Step:
-        """Run round t of an algorithm: `steps`, whose packets the carrier delivers.
+        """Run round t of an algorithm; the carrier delivers its packets.
 
         Raises
         ------
         OverBudget
-            If the budget has no room for a release; neither it nor a later one leaves.
+            If a release exceeds the budget. Neither this release nor a later one leaves its node.
         ValueError
             If the round yields anything but messages, or a message does not fit its release.
         """
@@ -164,10 +173,10 @@ class Channel:
     def steps(
         self, algorithm: AnyAlgorithm, state: Any, t: int, problem: Problem, key: Key
     ) -> Generator[Packet, Released | None, Step]:
-        """Run round t of an algorithm, and stop wherever a packet travels.
+        """Run round t of an algorithm as a generator that pauses for each delivery.
 
-        It yields each packet, is sent what arrived, shape (nodes, dim), and returns the finished
-        round. It raises what `run` raises.
+        It yields each packet, is sent the delivered rows, shape (nodes, dim), and returns the
+        finished round. It raises the errors of `run`.
         """
         self._begin_round()
         requests = algorithm.round(state, t, problem, key)
@@ -175,7 +184,7 @@ class Channel:
             expected = "one whose round is a generator, which yields messages"
             got = f"{type(algorithm).__name__} with {reprlib.repr(requests)}"
             fail("algorithm", expected, got)
-        answer: Any = None  # what the last request got: rows, sums, or None
+        answer: Any = None  # delivered rows or sums of the last request; None before the first
         sent_before = False
         while True:
             try:
@@ -197,7 +206,7 @@ class Channel:
             sent_before = True
 
     def _begin_round(self) -> None:
-        """Forget the messages of the round before."""
+        """Reset the counts of messages for a new round."""
         self._messages_of_all = _MessagesOfAll(messages=0, rows=0)
         self._turns = 0
         if len(self._messages_of_row):
@@ -208,16 +217,16 @@ class Channel:
         self._count = 0
 
     def check_request(self, t: int, request: object) -> None:
-        """Accept a request of a round; an override may refuse it before it is recorded."""
+        """Do nothing; an override may refuse a request of a round before it is recorded."""
 
     def end_round(self) -> None:
-        """Record the round as finished: its releases, and the rows of noise that they took."""
+        """Record the round as finished: its releases, and the rows of noise that they used."""
         self.ledger.end_round()
         if self.noise.in_round:
             self.noise.memory = self.noise.memory | self.noise.in_round
 
-    def _send(self, t: int, message: Message) -> _Travelling:
-        """Release a message and let it travel; return what arrived."""
+    def _send(self, t: int, message: Message) -> _Delivery:
+        """Release a message and deliver it; return the received rows."""
         releases = message.release
         if isinstance(releases, Release):
             releases = (releases,)
@@ -233,10 +242,8 @@ class Channel:
         self._unsent = packet
         return packet.values
 
-    def _send_elsewhere(
-        self, t: int, message: Message, releases: tuple[Release, ...]
-    ) -> _Travelling:
-        """Let a message travel that a node in another process releases; return what arrived."""
+    def _send_elsewhere(self, t: int, message: Message, releases: tuple[Release, ...]) -> _Delivery:
+        """Deliver a message that a node in another process releases; return the received rows."""
         packet = Packet(None, sender=message.sender)
         if not message.travels:
             self.admit(t, message, releases)
@@ -249,7 +256,7 @@ class Channel:
         return arrived
 
     def _skip_noise(self, t: int, message: Message, release: Release, arrived: Released) -> None:
-        """Draw the correlated noise of a sender in another process: all nodes draw it in order."""
+        """Draw the correlated noise of a sender elsewhere, since all rows are drawn in order."""
         like = Sensitive(arrived)
         key = self.noise_key(like)
         no_rows = np.zeros(0, np.int64)
@@ -267,12 +274,12 @@ class Channel:
         """
         release = releases[0]
         values = message.values
-        if len(releases) > 1 or values is None or not _is_of_all_as_it_is(message):
+        if len(releases) > 1 or values is None or not _is_plain(message):
             fail("release", "a sum by itself, in one message of all nodes as it is", release)
         mechanism = release.mechanism
         assert isinstance(mechanism, DistributedDiscreteGaussian)
         self.admit(t, message, releases)
-        purpose = Purpose.NOISE + AGAIN * self.earlier_messages(message, len(values))
+        purpose = Purpose.NOISE + REPEAT_OFFSET * self.earlier_messages(message, len(values))
         stream = self.noise_key(values).stream(purpose, t)
         contributions = mechanism.part(values, self._local_nodes(len(values)), stream)
         packet = Packet(None, copies=message.copies, bits=message.bits, masked=contributions)
@@ -294,23 +301,23 @@ class Channel:
         return received
 
     def _local_nodes(self, count: int) -> Indices:
-        """Return the numbers of the nodes here; of all `count` nodes if they are all here."""
+        """Return the indices of this process's nodes, which may be all `count` nodes."""
         if self._nodes is None:
             return np.arange(count)
         return self._nodes
 
-    def _carry(self, packet: Packet) -> _Travelling:
-        """Let a packet travel, and count it; return what arrived."""
+    def _carry(self, packet: Packet) -> _Delivery:
+        """Deliver a packet, and count it; return the received rows, read-only."""
         self._count_packet(packet)
         arrived = yield packet
-        if arrived is not None:  # a step in place would make private what may be published
+        if arrived is not None:  # an update in place would write private values into them
             arrived = Released(read_only(arrived))
             self.received = arrived
         self._unsent = None
         return arrived
 
     def _count_packet(self, packet: Packet) -> None:
-        """Count the bits of a packet, and the messages that it makes.
+        """Count the bits and the messages of a packet.
 
         Without `copies` each node sends one message, and bits are counted by node. With `copies`
         the messages and bits of all nodes are counted together.
@@ -334,14 +341,14 @@ class Channel:
     ) -> Packet:
         """Record and release the rows of a message, shape (rows, dim).
 
-        With a `message.scale_factor` of u, ``values / u`` is released, and u times the outcome
-        travels.
+        With a `message.scale_factor` of u, ``values / u`` is released with noise, and the packet
+        has u times the noisy values.
         """
         _check_shape(values, message.rows)
         parts = self._parts(message, releases, len(values))
         self.admit(t, message, releases)
         if message.travels:
-            self.received = None  # as large as the state: its memory goes before what arrives comes
+            self.received = None  # frees memory, as large as the state, before rows are received
         private = self._private_rows(t, message, values)
         noisy = self._noisy_rows(private, releases, parts)
         released = noisy
@@ -368,7 +375,7 @@ class Channel:
 
     def _private_rows(self, t: int, message: Message, values: Sensitive) -> _PrivateRows:
         """Return the rows of a message with the source of their noise, and count the message."""
-        again = AGAIN * self.earlier_messages(message, len(values))
+        purpose_offset = REPEAT_OFFSET * self.earlier_messages(message, len(values))
         scaled_values = values
         if _is_scaled(message):
             scaled_values = Sensitive(values / message.scale_factor)
@@ -379,13 +386,15 @@ class Channel:
         key_by_row = key
         if numbers is not None:  # else the rows draw as 0, 1, ..
             key_by_row = key.for_nodes(numbers.astype(np.uint32))
-        return _PrivateRows(message, t, scaled_values, key=key, key_by_row=key_by_row, again=again)
+        return _PrivateRows(
+            message, t, scaled_values, key=key, key_by_row=key_by_row, purpose_offset=purpose_offset
+        )
 
     def _noisy_rows(
         self, private: _PrivateRows, releases: tuple[Release, ...], parts: _Parts | None
     ) -> Released:
         """Release private rows: all by one mechanism, or each part by its own."""
-        stream = private.key_by_row.stream(Purpose.NOISE + private.again, private.t)
+        stream = private.key_by_row.stream(Purpose.NOISE + private.purpose_offset, private.t)
         if parts is not None:
             return _released_in_parts(parts, private.values, stream)
         (release,) = releases
@@ -394,11 +403,11 @@ class Channel:
         return mechanism.release(private.values, release.sensitivity, stream)
 
     def _correlated_noise(self, private: _PrivateRows, mechanism: CorrelatedRow) -> Floats:
-        """Return the noise of private rows by a mechanism that depends on earlier rows of noise."""
+        """Return correlated noise for private rows, which depends on earlier rows of noise."""
         message = private.message
         is_of_all = message.rows is None and message.sender is None
         is_of_a_sender = message.rows is not None and message.sender is not None
-        if private.again or not (is_of_all or is_of_a_sender):
+        if private.purpose_offset or not (is_of_all or is_of_a_sender):
             expected = "correlated noise in one message of all nodes a round"
             fail("release", expected, message.release)
         if message.rows is None:
@@ -413,13 +422,14 @@ class Channel:
         )
 
     def noise_key(self, values: Sensitive) -> Key:
-        """Return the key from which the noise on these values comes."""
+        """Return the key of the noise on these values."""
         return self.key
 
     def _parts(self, message: Message, releases: tuple[Release, ...], count: int) -> _Parts | None:
-        """Return the rows here of each release; None if there is one release of all rows.
+        """Return the local rows of each release; None if one release has all rows.
 
-        Several releases must name each node once, in a message of all nodes with `count` rows here.
+        Several releases must name each node once, in a message of all nodes with `count` local
+        rows.
         """
         if len(releases) == 1 and releases[0].nodes is None:
             return None
@@ -440,7 +450,7 @@ class Channel:
         return parts
 
     def admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
-        """Ask the ledger for the releases of a message, which it records."""
+        """Let the ledger check and record the releases of a message."""
         sender = message.sender
         if sender is not None and not 0 <= sender < self.ledger.nodes:
             fail("sender", f"a node below {self.ledger.nodes}", sender)
@@ -457,8 +467,8 @@ class Channel:
     def earlier_messages(self, message: Message, count: int) -> int:
         """Return the number of earlier messages of the round with these rows, and count this one.
 
-        A sender's rows without numbers are 0, 1, .. whoever sends: then each turn of the round
-        counts, also one whose values are in another process.
+        Rows of a sender without `rows` have the indices 0, 1, .. for every sender. All messages of
+        senders in the round then count, also those of other processes.
 
         `count` is the number of rows of the message.
         """
@@ -482,7 +492,7 @@ class Channel:
         return earlier
 
     def _count_by_row(self, count: int) -> None:
-        """Count messages from here on by row, of at least `count` rows."""
+        """Count messages by row from now on, for at least `count` rows."""
         of_all = self._messages_of_all
         if of_all.messages:
             self._messages_of_row = np.full(of_all.rows, of_all.messages)
@@ -495,7 +505,7 @@ class Channel:
     def _packed(
         self, message: Message, released: Released, compressed: Compressed | None
     ) -> Packet:
-        """Return the packet of a message."""
+        """Return the packet of a message with its released rows."""
         copies = message.copies
         if message.sender is not None:
             copies = len(released)
@@ -516,21 +526,21 @@ class Channel:
 
 
 def _check_shape(values: Sensitive, rows: Indices | None) -> None:
-    """Fail unless values are rows, as many as a message names."""
+    """Fail unless values have the shape (rows, dim), with as many rows as `rows` names."""
     is_matrix = getattr(values, "ndim", None) == 2
     if not is_matrix or (rows is not None and len(rows) != len(values)):
         fail("values", "an array of shape (rows, dim), as many rows as named", np.shape(values))
 
 
-def _is_of_all_as_it_is(message: Message) -> bool:
-    """Return whether a message is of all nodes, and neither compressed nor scaled nor held back."""
+def _is_plain(message: Message) -> bool:
+    """Return True if a message is of all nodes, sent, and neither compressed nor scaled."""
     is_of_all = message.sender is None and message.rows is None
     is_unscaled = isinstance(message.scale_factor, float | int) and message.scale_factor == 1.0
     return is_of_all and is_unscaled and message.compressor is None and message.travels
 
 
 def _bits_of_row(packet: Packet) -> int | Indices | None:
-    """Return the bits of a row: one number, or that of each row; None if there is no content."""
+    """Return the length of a row in bits: a number, or one for each row; None without content."""
     content: npt.NDArray[np.generic] | None = packet.values
     if packet.masked is not None:
         content = packet.masked.steps
@@ -558,15 +568,15 @@ def _is_scaled(message: Message) -> bool:
 
 
 def _compressed(private: _PrivateRows, compressor: Compressor, noisy: Released) -> Compressed:
-    """Return what receivers decode of released rows, and the length of each message in bits.
+    """Compress noisy rows: return the decoded rows, and the length of each message in bits.
 
-    `noisy` holds the released rows, divided by `scale_factor`; the full rows are compressed.
+    `noisy` has the rows divided by `scale_factor`; they are multiplied by it before compression.
     """
-    in_full = noisy
+    full_rows = noisy
     if _is_scaled(private.message):
-        in_full = Released(noisy * private.message.scale_factor)
-    coins = private.key_by_row.stream(Purpose.QUANTIZE + private.again, private.t)
-    compressed = compressor.compress(in_full, coins)
+        full_rows = Released(noisy * private.message.scale_factor)
+    coins = private.key_by_row.stream(Purpose.QUANTIZE + private.purpose_offset, private.t)
+    compressed = compressor.compress(full_rows, coins)
     if not kernels.all_finite(compressed.values):
         dtype = compressed.values.dtype
         fail("values", f"numbers whose compression {dtype} can hold", "larger ones")
@@ -576,9 +586,9 @@ def _compressed(private: _PrivateRows, compressor: Compressor, noisy: Released) 
 def run_rounds(
     algorithm: AnyAlgorithm, problem: Problem, carrier: Carrier, *, rounds: int, key: Key
 ) -> Iterator[Step]:
-    """Run an algorithm without measuring anything, and yield each finished round.
+    """Run an algorithm without measurements, and yield each finished round.
 
-    Without a seed each run draws noise of its own, as `simulate` does.
+    Under a key that is not seeded each run has fresh noise, as in `simulate`.
     """
     if not key.is_seeded:
         key = key.derive(secrets.token_bytes(32))

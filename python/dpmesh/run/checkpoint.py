@@ -1,11 +1,12 @@
-"""Runs that can resume: the progress of a run in one file, written whole or not at all.
+"""Checkpoints: the progress of a run in one file, which is replaced atomically.
 
-The file holds what the remaining rounds need: the state of all nodes (with their own un-noised
-parameters: protect it like them), what the metrics and the network remember, the history and the
-ledger. It holds no key and no records. A run resumes under its own key only: the rounds after the
-checkpoint, run again, then release the same values, which costs nothing. Under a fresh key they
-would release a second noisy version, and draw samples other than those already used. Nor does a run
-resume with another algorithm, network, problem or data: both would then have the same noise.
+The file holds what the remaining rounds need: the state of all nodes with their un-noised
+parameters (protect it like the data), memory of metrics and network, history and ledger. It holds
+no key and no records.
+
+A run resumes under its own key only. Rounds that are run again then release the same values, which
+adds no epsilon; under another key they would release other noisy versions of them. Nor does a run
+resume with another algorithm, network, problem or data: both runs would have the same noise.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ from dpmesh.run.identity import Identity, differing
 from dpmesh.run.noise import DrawnRows
 
 VERSION = 5
+"""Version of the format of checkpoints."""
+
 SECONDS = 10.0
-"""How often a checkpoint is written if no number of rounds is given."""
+"""Interval between two writes in seconds, if no interval in rounds is set."""
 
 _HEADER = "header"
 
@@ -41,7 +44,7 @@ _log = logging.getLogger("dpmesh")
 
 
 class Resumable(Protocol):
-    """A record of all that the remaining rounds of a run need."""
+    """Progress of a run, with all that the remaining rounds need."""
 
     @property
     def rounds(self) -> int:
@@ -88,7 +91,7 @@ class Checkpoint:
 
 
 class SavedRun:
-    """The file of a run's progress.
+    """File of the progress of one run.
 
     Parameters
     ----------
@@ -99,7 +102,7 @@ class SavedRun:
     keys
         Fingerprints of the processes' keys, in their order; they do not reveal the keys.
     salt
-        What the run mixes into its key: a resumed run has the same noise, any other has not.
+        Bits in hexadecimal that the run mixes into its key. A resumed run uses them again.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class SavedRun:
         return start
 
     def is_due(self, rounds: int, last: int) -> bool:
-        """Return whether it is time to save after `rounds` rounds out of `last`."""
+        """Return True if the progress is to be saved after `rounds` rounds of `last`."""
         if rounds == last:
             return True
         if self._every is None:
@@ -140,12 +143,12 @@ class SavedRun:
         return rounds % self._every == 0
 
     def save(self, progress: Resumable) -> None:
-        """Replace the file by one with this progress, atomically.
+        """Replace the file atomically by one with this progress.
 
         Raises
         ------
         OSError
-            If it cannot be written; the file is then as it was.
+            If the file cannot be written; the previous file is then unchanged.
         """
         arrays: Arrays = {}
         header = {
@@ -162,7 +165,7 @@ class SavedRun:
         _log.debug("%d rounds are in %s", progress.rounds, self.path)
 
     def _load(self, classes: Classes) -> Any:
-        """Return the progress in the file; fail if it is that of another run."""
+        """Return the progress in the file; fail if the file belongs to another run."""
         header, arrays = _read(self.path)
         for name, saved in header["run"].items():
             current = self._run.get(name)
@@ -194,7 +197,7 @@ def salt_in(path: str | PathLike[str]) -> str | None:
 
 
 def _read(path: Path) -> tuple[JsonObject, Arrays]:
-    """Return the header of a checkpoint, which is about its run, and its arrays."""
+    """Return the header of a checkpoint, which identifies its run, and its arrays."""
     try:
         with path.open("rb") as file, NpzFile(file) as stored:
             arrays = {name: stored[name] for name in stored.files}

@@ -1,8 +1,8 @@
-"""Records of arrays and numbers as JSON beside plain arrays, without loss, pickle or code.
+"""Encoding of the progress of a run as JSON and arrays, for checkpoints; without pickle or code.
 
-They hold frozen dataclasses, named tuples, tuples, lists, dictionaries, arrays of numbers, numbers
-and texts. A file names the classes of its records, which are looked up among those of the reader's
-own records: a file cannot create anything else.
+A *record* is a dataclass or a named tuple. Values are records, tuples, lists, dictionaries, arrays,
+numbers and texts; decoding restores them to the last bit. A file names the classes of its records.
+They are looked up among the classes that the reader expects, so that a file cannot create others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dpmesh._validate import fail
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
-"""Arrays by the names that stand for them in JSON."""
+"""Arrays by the names that replace them in the JSON."""
 
 Classes: TypeAlias = Mapping[str, Callable[..., Any]]
 """Classes of records by their full names."""
@@ -79,12 +79,12 @@ def encode(value: object, arrays: Arrays, stored: dict[int, int] | None = None) 
 def decode(
     tree: Json, arrays: Arrays, classes: Classes, dataclasses: list[Value] | None = None
 ) -> Value:
-    """Return the value that `encode` was given; `dataclasses` has its dataclasses so far.
+    """Return the value that was encoded; `dataclasses` collects the dataclasses decoded so far.
 
     Raises
     ------
     ValueError
-        If a record is of none of the `classes`.
+        If the class of a record is not among `classes`.
     """
     if not isinstance(tree, dict):
         return tree
@@ -169,7 +169,7 @@ def _class(name: str, classes: Classes) -> Callable[..., Value]:
 
 
 def _is_table(values: Sequence[object]) -> bool:
-    """Return whether these are several records of one class that nobody can change."""
+    """Return True if these are at least two frozen dataclasses of one class."""
     if type(values) not in (tuple, list) or len(values) < 2:
         return False
     first = values[0]
@@ -177,7 +177,7 @@ def _is_table(values: Sequence[object]) -> bool:
 
 
 def _encode_column(values: list[Value], arrays: Arrays, stored: dict[int, int]) -> Json:
-    """Return the values of one field: as runs, as columns of their own, or each."""
+    """Encode the values of one field of many records: as runs, as columns of records, or singly."""
     runs = [*_runs(values)]
     if 2 * len(runs) <= len(values):
         encoded = [[count, encode(first, arrays, stored), step] for count, first, step in runs]
@@ -210,7 +210,7 @@ def _runs(values: list[Value]) -> Iterator[tuple[int, Value, int]]:
 
 
 def _is_same(first: object, second: object) -> bool:
-    """Return whether two values that nobody can change are alike to the last bit."""
+    """Return True if two immutable values are equal to the last bit."""
     if first is second:
         return True
     if type(first) is not type(second):
@@ -227,7 +227,7 @@ def _is_same(first: object, second: object) -> bool:
 
 
 def _is_frozen(value: object) -> bool:
-    """Return whether a value is a frozen dataclass."""
+    """Return True if a value is a frozen dataclass."""
     return is_dataclass(value) and bool(getattr(value, "__dataclass_params__").frozen)  # noqa: B009
 
 
@@ -245,12 +245,12 @@ def _parts(value: object) -> dict[str, Value]:
 
 
 def _is_record(value: object) -> bool:
-    """Return whether a value is a dataclass or a named tuple."""
+    """Return True if a value is a dataclass or a named tuple."""
     return is_dataclass(value) or (isinstance(value, tuple) and hasattr(value, "_asdict"))
 
 
 def _is_numpy(value: object) -> bool:
-    """Return whether a value is an array or a number of numpy."""
+    """Return True if a value is an array or a scalar of numpy."""
     return isinstance(value, (np.ndarray, np.generic))
 
 

@@ -1,4 +1,4 @@
-"""Engines: which process holds which nodes, and how processes agree."""
+"""Engines: division of the nodes among processes, and agreement between processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_GUARD = nullcontext()
 
 
 class Sign(IntFlag):
-    """Signs that a process sends to the others in a round; all processes follow each of them."""
+    """Signals that a process sends to the others in a round; all processes act on each of them."""
 
     NONE = 0
     FAILED = 1
@@ -48,16 +48,15 @@ class Share:
     carrier
         Carrier of the messages.
     key
-        Source of the algorithm's starts, turns and samples.
+        Key of the algorithm's initial states, order of nodes, and samples.
     noise_key
-        Source of the noise, which each node draws by its number: one key of all processes, or a
-        key for each process.
+        Key of the noise; each node has its own stream. One key for all processes, or one for each.
     pair_key
-        Source of the secrets of partners, the same for all processes.
+        Key of the noise that pairs of partners share, the same for all processes.
     total
         Number of nodes of all processes.
     nodes
-        Numbers of this process's nodes, shape (local nodes,); None for all.
+        Indices of this process's nodes, shape (local nodes,); None for all.
     """
 
     algorithm: AnyAlgorithm
@@ -71,9 +70,9 @@ class Share:
 
 
 class Engine(Protocol):
-    """Several processes that run the same loop, each for some of the nodes.
+    """Interface of engines: processes that run the same loop, each for some of the nodes.
 
-    One of them, the root, measures, saves and reports for all.
+    One process, the root, measures, saves and reports for all.
     """
 
     @property
@@ -88,7 +87,7 @@ class Engine(Protocol):
         """Return this process's part of a run."""
 
     def guard(self, keep: Callable[[], str | None]) -> AbstractContextManager[None]:
-        """Fail on all processes if the block fails on one, after `keep` has saved what it can.
+        """Fail on all processes if the block fails on one, after `keep` has saved the progress.
 
         Parameters
         ----------
@@ -98,7 +97,7 @@ class Engine(Protocol):
         """
 
     def agree(self, signs: Sign = Sign.NONE, same: int = 0) -> Sign:
-        """Return the signs of all processes.
+        """Exchange signs; return the union of the signs of all processes.
 
         Parameters
         ----------
@@ -110,20 +109,20 @@ class Engine(Protocol):
         Raises
         ------
         OverBudget
-            If another process has no room for a release in its budget.
+            If a release exceeds the budget of another process.
         ValueError
-            If the processes differ in `same`.
+            If the processes have different values of `same`.
         """
 
     def everyone(self, value: T) -> list[T]:
-        """Return the values of all processes, the root's first."""
+        """Return the values of all processes, in the order of the processes, the root's first."""
 
     def rows(self, rows: Any) -> Any:
-        """Return an array with the rows of all nodes on the root, and None elsewhere."""
+        """Gather rows: return an array with the rows of all nodes on the root, None elsewhere."""
 
 
 class OneProcess:
-    """All nodes in this process.
+    """Engine with all nodes in this process.
 
     Examples
     --------

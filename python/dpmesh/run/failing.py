@@ -1,6 +1,7 @@
-"""Carriers over a network that is slow and fails, and the network as it failed in a run.
+"""Carriers with simulated delays and failures, and the network as it failed in a run.
 
-All of it is drawn from the run's key and from public numbers, so that it is known before the run.
+Delays and failures are drawn from the run's key and public numbers, never from data. They are
+therefore known before the run. `carrier_for` chooses the carrier of an algorithm.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ from dpmesh.topology.topology import Topology
 
 @dataclass(frozen=True)
 class RoundLinks:
-    """The links of a round, all in one direction first, then in the other; arrays of equal length.
+    """Directed links of a round; links 0 to n - 1 have the reverse directions n to 2 n - 1.
+
+    All arrays have the shape (2 n,), where n is the number of undirected links.
 
     Parameters
     ----------
     matrix
-        The mixing matrix without the links that were not used.
+        Mixing matrix of the round, without the links that were not used.
     senders, receivers
-        The nodes at both ends of each link.
+        Indices of the nodes at both ends of each link.
     weights
         Weight of each link in the mixing matrix.
     tries
@@ -58,7 +61,7 @@ class RoundLinks:
 
 
 class _Past(NamedTuple):
-    """The last messages of a round's nth exchange, in a ring buffer."""
+    """Ring buffer of the last messages of the nth exchange in a round, which may arrive late."""
 
     ring: Floats
     """The messages of round t at ``t % rounds``, shape (rounds, nodes, dim)."""
@@ -67,11 +70,10 @@ class _Past(NamedTuple):
 
 
 class FailingGossip:
-    """Gossip over a network that is slow and fails; see `Network`.
+    """Gossip with simulated delays and failures; see `Network`.
 
-    A node goes on to the next round as soon as it has computed and received what it waits for:
-    there is no common clock. `seconds` is the virtual time at which the last node ends its last
-    round.
+    There is no common clock: a node begins its next round as soon as it has computed and received
+    the messages that it awaits. `seconds` is the virtual time when the last node ends its round.
     """
 
     def __init__(self, topology: Topology, conditions: Conditions) -> None:
@@ -100,7 +102,7 @@ class FailingGossip:
         self._past = [_Past(*messages) for messages in past]
 
     def carry(self, round: int, packet: Packet) -> Released:
-        """Return what arrives in this round, weighted, shape (nodes, dim)."""
+        """Return the weighted averages that nodes receive in this round, shape (nodes, dim)."""
         links = self.links(round)
         messages = packet.rows
         if packet.unmixed:
@@ -115,11 +117,11 @@ class FailingGossip:
         return self._mix_late(exchange, messages, links)
 
     def traffic(self, round: int, sent: SentInRound) -> Traffic:
-        """Return the traffic of this round, repeats and losses included, and advance the time."""
+        """Return the traffic of a round, with repeated and lost messages; advance the clocks."""
         links = self.links(round)
         bits = np.broadcast_to(sent.bits, self._topology.nodes)[links.senders]
         ready = self._clock + self._conditions.compute(round)  # the time when a node has computed
-        if sent.times == 0:  # no node waits for others in a round in which nothing travels
+        if sent.times == 0:  # no node waits for others in a round without messages
             self._clock = ready
             return Traffic(0, 0)
         seconds_per_try = self._conditions.transfer(round, links.senders, sent.bits)
@@ -131,7 +133,7 @@ class FailingGossip:
         return Traffic(messages, int((links.tries * bits).sum()))
 
     def _links_of(self, round: int) -> RoundLinks:
-        """Draw the links of a round: which of them carried, after how many tries, how late."""
+        """Draw for each link of a round whether it was used, the number of tries, and the delay."""
         matrix = self._topology.matrix(round)
         most_tries = self._conditions.network.attempts
         first, second = matrix.edges.T
@@ -140,7 +142,7 @@ class FailingGossip:
         tries_until_arrival = self._conditions.attempts(round, len(senders))
         present = self._conditions.present(round)
         arrived = (tries_until_arrival <= most_tries) & present[senders] & present[receivers]
-        # a sender that is there tries until the message arrives, or gives up after the most tries
+        # an online sender tries until the message arrives, at most `attempts` times
         needed_tries = np.where(present[receivers], tries_until_arrival, most_tries)
         tries = np.where(present[senders], np.minimum(needed_tries, most_tries), 0)
         edges = len(first)
@@ -159,7 +161,7 @@ class FailingGossip:
         )
 
     def _mix_late(self, exchange: int, messages: Released, links: RoundLinks) -> Released:
-        """Mix messages of this round and earlier ones, those that arrive now, shape (nodes, dim).
+        """Mix the messages that arrive in this round, sent now or earlier; shape (nodes, dim).
 
         The ring buffer of an exchange holds all messages that may still arrive, as the rows of one
         matrix of shape (rounds * nodes, dim). A sparse matrix of shape (nodes, rounds * nodes)
@@ -187,10 +189,10 @@ class FailingGossip:
 
 
 class TimedServer(ToAll):
-    """A server whose messages take their time; a lost one is sent again until it arrives.
+    """Server with simulated delays; a lost message is sent again until it arrives.
 
-    A round ends when the slowest client has received, computed and answered. The clients are drawn
-    anew, as many as the algorithm reports, since the real cohort is secret.
+    A round ends when the slowest client has received, computed and answered. As the real cohort is
+    secret, a cohort of the same size is drawn for the simulation of time.
     """
 
     def __init__(self, conditions: Conditions) -> None:
@@ -221,10 +223,11 @@ class TimedServer(ToAll):
 
 
 class TimedToken(ToAll):
-    """A token that passes from node to node while all compute: no node waits for a common clock.
+    """Token with simulated delays, passed between nodes; there is no common clock.
 
-    A node passes the token on when it holds it and has computed. The holders are drawn anew, as
-    many as the algorithm reports; a lost message is sent again until it arrives.
+    All nodes compute at the same time. The holder passes the token on when it has computed. A lost
+    message is sent again until it arrives. The simulation of time draws as many random holders as
+    the algorithm reports.
     """
 
     def __init__(self, conditions: Conditions) -> None:
@@ -272,18 +275,18 @@ def carrier_for(
     network: Network | None,
     key: Key,
 ) -> Carrier:
-    """Return the carrier of the algorithm's messages.
+    """Return the carrier for the communication pattern of an algorithm.
 
     Raises
     ------
     ValueError
-        If a topology is missing or superfluous, or of another number of nodes; or if the network
-        may fail where the algorithm's messages must arrive.
+        If a topology is missing, superfluous, or has another number of nodes; or if the network has
+        failures that the communication pattern does not allow.
     """
     conditions = None if network is None else Conditions(network, problem.nodes, key)
     if algorithm.travels == "gossip":
         if topology is None:
-            fail("topology", "a topology for messages to travel over", None)
+            fail("topology", "a topology over which messages are sent", None)
         if topology.nodes != problem.nodes:
             fail("topology", f"{problem.nodes} nodes, as the problem has", f"{topology.nodes}")
         if conditions is None:
@@ -300,7 +303,7 @@ def carrier_for(
 
 
 def _no_sums(conditions: Conditions) -> Carrier:
-    """Refuse sums over a network that fails."""
+    """Refuse secure sums over a network with failures."""
     expected = "None: a sum opens only if all neighbours answer, so none may fail"
     return fail("network", expected, conditions.network)
 
@@ -310,7 +313,7 @@ _TIMED: dict[Travel, Callable[[Conditions], Carrier]] = {
     "token": TimedToken,
     "sums": _no_sums,
 }
-"""Carriers of messages without a topology over a network that is slow and fails."""
+"""Carriers with simulated delays for patterns without a topology."""
 
 
 def _require_all_present(conditions: Conditions, waiting: str) -> None:
@@ -329,19 +332,19 @@ def _length(sent: SentInRound) -> int:
 
 
 class RealizedNetwork:
-    """A topology with the losses, delays and outages of one run, for views of it.
+    """Topology with the failures and delays of one run, for epsilon under weaker adversaries.
 
-    A node is taken to receive all messages of the nodes that are its neighbours in a round, lost
-    ones included: those of the round, and those that are that late.
+    A node is assumed to receive every message of its neighbours, also lost ones: in the round in
+    which it is sent, and in the round in which it arrives late.
 
     Parameters
     ----------
     topology
-        The network without failures.
+        Topology without failures.
     network
-        Its failures and delays.
+        Failures and delays.
     key
-        The seeded key of the run: a run mixes fresh bits into a key from the operating system.
+        Seeded key of the run. (A run mixes fresh bits into a key from the operating system.)
 
     Examples
     --------
@@ -364,13 +367,14 @@ class RealizedNetwork:
         return f"{self._topology} as it failed in a run"
 
     def matrix(self, round: int) -> MixingMatrix:
-        """Return the weights that a round would have had without failures."""
+        """Return the mixing matrix of a round without failures."""
         return self._topology.matrix(round)
 
     def mixed(self, round: int) -> Iterator[tuple[int, sparse.csr_array]]:
-        """Yield the messages that a round mixes: their round, and their weights.
+        """Yield the weights of messages that a round mixes, by the round in which they were sent.
 
-        The messages of the round itself come first.
+        Each item is a pair of this round and a matrix of weights, shape (nodes, nodes). Messages of
+        the round itself come first.
         """
         links = self._carrier.links(round)
         delays = links.delays * links.carried
@@ -386,7 +390,7 @@ class RealizedNetwork:
             yield round - delay, weights
 
     def received(self, rounds: int) -> list[Received]:
-        """Return what arrives in the first `rounds` rounds, or might have."""
+        """Return the messages that are assumed to arrive in the first `rounds` rounds, sorted."""
         messages: set[Received] = set()
         for t in range(rounds):
             links = self._carrier.links(t)

@@ -1,4 +1,4 @@
-"""Measurements of a run: tidy records of (round, node, metric, value)."""
+"""Measurements of a run, as records of round, node, metric and value (tidy data)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,19 @@ Value: TypeAlias = "float | npt.NDArray[Any]"
 
 
 class Record(NamedTuple):
-    """Measurement of a metric in a round: of one node, or of the network if `node` is None."""
+    """Measurement of a metric in a round.
+
+    Attributes
+    ----------
+    round
+        Number of finished rounds.
+    node
+        Index of the node; None for a measurement of the whole network.
+    metric
+        Name of the metric.
+    value
+        Measured number.
+    """
 
     round: int
     node: int | None
@@ -65,7 +77,8 @@ class History:
         Raises
         ------
         ValueError
-            If one is neither a number nor one for each node, or the round is not an integer.
+            If a value is neither a number nor an array of shape (nodes,), or the round is not an
+            integer.
         """
         t = integer("round", round)
         for metric, value in values.items():
@@ -78,7 +91,7 @@ class History:
 
     @property
     def records(self) -> list[Record]:
-        """All records, one by one."""
+        """All records, in the order of measurement."""
         records = []
         for t, metric, value in self._measured:
             if isinstance(value, float):
@@ -100,7 +113,7 @@ class History:
 
     @classmethod
     def from_dicts(cls, reported: Iterable[JsonObject]) -> History:
-        """Return the history that `as_dicts` gave, with NaN for null."""
+        """Return the history of which `as_dicts` returned these dictionaries; null becomes NaN."""
         history = cls()
         for (t, metric), group in groupby(reported, itemgetter("round", "metric")):
             records = [*group]
@@ -204,5 +217,5 @@ class History:
 
 
 def _is_of_network(value: Value) -> bool:
-    """Return whether a value is a number of the whole network."""
+    """Return True if a value is one number for the whole network."""
     return isinstance(value, float)

@@ -1,6 +1,7 @@
-"""Identity of a run: its settings, in words and as digests, and digests of its data.
+"""Identity of a run: its settings as text and as digests, and digests of its data.
 
-A run must have these in common with the one that it resumes; its report names what was chosen.
+A run resumes from a checkpoint only if both have the same identity. The functions on the text of
+settings (`fields_of`, `chosen`, `in_lines`) also serve summaries and report pages.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
     from dpmesh.topology import Topology
 
 Identity: TypeAlias = dict[str, Any]
-"""Plain facts about a run, by name, which a run that resumes it must share."""
+"""Plain facts about a run, by name, which must be the same when it resumes."""
 
-FIRST = 100
-"""Rounds whose networks are all compared; of later ones only some are."""
+FIRST_COMPARED = 100
+"""Number of first rounds whose mixing matrices are all compared; of later rounds, some are."""
 
 _DEPTH = 4
-"""Objects nested deeper than this count by their repr alone."""
+"""Depth below which objects enter a digest by their repr only."""
 
 
 def identity(
     algorithm: object, problem: object, topology: Topology | None, network: object, rounds: int
 ) -> Identity:
-    """Return what releases depend on, beside the key. Private data enter as digests alone."""
+    """Return the facts on which releases depend, without the key; of data, a digest only."""
     topology_text = without_addresses(topology)
     if topology is not None:
         weights = [topology.matrix(t).weights for t in _compared_rounds(rounds)]
@@ -48,17 +49,17 @@ def identity(
 
 
 def _compared_rounds(rounds: int) -> list[int]:
-    """Return the rounds whose networks count: the first ones, and some later ones if many."""
-    if rounds <= FIRST:
+    """Return the rounds whose mixing matrices are compared."""
+    if rounds <= FIRST_COMPARED:
         return [*range(rounds)]
-    step = max(1, (rounds - FIRST) // FIRST)
-    return [*range(FIRST), *range(FIRST, rounds, step)]
+    step = max(1, (rounds - FIRST_COMPARED) // FIRST_COMPARED)
+    return [*range(FIRST_COMPARED), *range(FIRST_COMPARED, rounds, step)]
 
 
 def digest(value: object) -> str:
-    """Return 64 bits that differ for other public settings or other records.
+    """Return a digest of 64 bits in hexadecimal of settings or of a problem with its records.
 
-    Test data do not count: they change no release.
+    Test records are left out, since no release depends on them.
     """
     checksum = sha256()
     for part in _parts(value, 0):
@@ -72,7 +73,10 @@ def without_addresses(value: object) -> str:
 
 
 def differing(saved: str, current: str) -> tuple[str, str]:
-    """Return the fields in which two identities differ; all of them, if their names differ."""
+    """Return the fields in which two texts such as ``Name(one=1)`` differ, of both texts.
+
+    If the names or the numbers of fields differ, it returns the whole texts.
+    """
     saved_name, saved_fields = fields_of(saved)
     current_name, current_fields = fields_of(current)
     if saved_name != current_name or len(saved_fields) != len(current_fields):
@@ -85,7 +89,7 @@ def differing(saved: str, current: str) -> tuple[str, str]:
 
 
 def _parts(value: Any, depth: int) -> Iterator[bytes]:
-    """Yield the bytes of a value: arrays by their elements, other things by their repr."""
+    """Yield the bytes of a value: of arrays their elements, of other objects their repr."""
     if sparse.issparse(value):
         rows = sparse.csr_array(value)
         value = (rows.shape, rows.data, rows.indices, rows.indptr)
@@ -105,7 +109,7 @@ def _parts(value: Any, depth: int) -> Iterator[bytes]:
 
 
 def fields_of(text: str) -> tuple[str, list[str]]:
-    """Return the parts of a text such as ``Name(one=1, other=(2, 3))``: its name and fields."""
+    """Split a text such as ``Name(one=1, other=(2, 3))`` into its name and its fields."""
     if not text.endswith(")"):
         return text, []
     name, _, content = text[:-1].partition("(")
@@ -123,12 +127,13 @@ def fields_of(text: str) -> tuple[str, list[str]]:
 
 
 _WIDTH = 90
-_COSTS = ("epsilon", *NOISES)
-"""Settings that are always stated."""
+"""Longest text that is written in one line."""
+_ALWAYS_STATED = ("epsilon", *NOISES)
+"""Settings that are stated even if they have their default value."""
 
 
 def chosen(value: object) -> str:
-    """Return the repr of a record of settings without those that have their default, but the noise.
+    """Return the repr of an object without fields at their default, except epsilon and noise.
 
     >>> import dpmesh as dm
     >>> chosen(dm.GradientDescent(records=100, noise_multiplier=4.0, step_size=0.5))
@@ -141,13 +146,13 @@ def chosen(value: object) -> str:
         return text
     settings = fields(value)
     if not all(f"{setting.name}=" in text for setting in settings if setting.repr):
-        return text  # it has a repr of its own
+        return text  # the class defines its own repr
     parts = []
     for setting in settings:
         if not (setting.init and setting.repr):
             continue
         current = chosen(getattr(value, setting.name))
-        if setting.name in _COSTS or current != chosen(_default(setting)):
+        if setting.name in _ALWAYS_STATED or current != chosen(_default(setting)):
             parts.append(f"{setting.name}={current}")
     return f"{type(value).__name__}({', '.join(parts)})"
 
@@ -160,7 +165,7 @@ def _default(setting: Field[Any]) -> object:
 
 
 def in_lines(name: str, text: str, indent: int = 0) -> list[str]:
-    """Return a line of a name and a value, with one more for each parameter where that is long."""
+    """Return the lines of a name and a value; a long value has a line for each of its fields."""
     kind, parts = fields_of(text)
     if len(text) <= _WIDTH or not parts:
         return [f"{' ' * indent}{name:<11} {_rounded(text)}"]
@@ -173,5 +178,5 @@ def in_lines(name: str, text: str, indent: int = 0) -> list[str]:
 
 
 def _rounded(text: str) -> str:
-    """Return a text whose numbers have at most 5 digits that count."""
+    """Return a text with its numbers rounded to 5 significant digits."""
     return re.sub(r"\b\d+\.\d{5,}(e-?\d+)?", lambda match: f"{float(match[0]):.5g}", text)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM take effect between two rounds instead of inside one, if that is soon."""
+"""Deferral of Ctrl-C and SIGTERM to the end of the current round, if the round ends soon."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ _BY_DEFAULT = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal
 
 
 class Interrupt:
-    """Within its block, Ctrl-C sets `requested`, so that the loop can stop after a complete round.
+    """Context in which Ctrl-C and SIGTERM set `requested`, so that a loop stops after a round.
 
-    So does SIGTERM, by which launchers and batch systems end processes, some of them more than
-    once. A round that is not over after `PATIENCE` seconds, or Ctrl-C again, stops at once with
-    `KeyboardInterrupt`. Outside the main thread, and where the program has a handler of its own,
-    a signal does what it did before.
+    If the round is not over after `PATIENCE` seconds, or Ctrl-C comes again, `KeyboardInterrupt` is
+    raised at once. Outside the main thread, and where the program has its own handler, signals keep
+    their effect. (Launchers and batch systems end processes by SIGTERM, some by several.)
 
     Parameters
     ----------
     deferred
-        If false, signals act at once.
+        False to let signals act at once.
     patient
-        If true, wait for the end of the round however long it takes.
+        True to wait for the end of the round without a limit of time.
     """
 
     def __init__(self, *, deferred: bool, patient: bool = False) -> None:
@@ -42,7 +41,7 @@ class Interrupt:
         self._patient = patient
         self._noted: set[int] = set()
         self.requested = False
-        """Whether the loop is to stop."""
+        """True if the loop is to stop."""
         self._late = False
         self._answered = False
         self._over = False
@@ -79,6 +78,7 @@ class Interrupt:
             self._patient = was_patient
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: request the end, or raise `KeyboardInterrupt`."""
         if self._is_enough(number):
             self._answered = True
             raise KeyboardInterrupt
@@ -89,7 +89,7 @@ class Interrupt:
             _thread.start_new_thread(self._insist, (number,))
 
     def _is_enough(self, number: int) -> bool:
-        """Return whether to stop at once: the round is late and runs on, or Ctrl-C came again."""
+        """Return True to stop at once: the round is late and still runs, or Ctrl-C came again."""
         is_late = self._late
         self._late = False
         if is_late:
@@ -97,7 +97,10 @@ class Interrupt:
         return number == signal.SIGINT and number in self._noted and not self._over
 
     def _insist(self, number: int) -> None:
-        """Ask again until the round ends: else a signal just before a long wait acts after it."""
+        """Send the signal again until the round ends.
+
+        Without it, a signal just before a long blocking call would act only after the call.
+        """
         for _ in range(round(PATIENCE / PAUSE)):  # a suspended process gets the rest of them
             time.sleep(PAUSE)
         while not self._answered:
@@ -108,6 +111,7 @@ class Interrupt:
             time.sleep(PAUSE)
 
     def _ask(self, number: int) -> None:
+        """Send a signal to the main thread."""
         if hasattr(signal, "pthread_kill"):  # this also ends a blocking system call
             signal.pthread_kill(threading.main_thread().ident or 0, number)
         else:

@@ -1,4 +1,8 @@
-"""Simulations: prepared, driven round by round, and reported."""
+"""`simulate`: preparation of a run, its rounds one by one, and its report.
+
+With several processes, all run the same loop. They exchange signs in each round, so that all record
+a round or none does.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +40,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("dpmesh")
 
 BUDGET = "the budget ended"
-"""Reason of a run that its budget ended early, as its settings state it."""
+"""Text in the settings of a run that ended early because of its budget."""
 
 CALLBACK = "the callback ended it"
-"""Reason of a run that its callback ended early."""
+"""Text in the settings of a run that its callback ended early."""
 
 ProblemT = TypeVar("ProblemT", bound=Problem)
 
@@ -159,7 +163,7 @@ def simulate(
 
 
 def drive(prepared: Prepared, *, progress: bool) -> str | None:
-    """Run all rounds that are left.
+    """Run all remaining rounds.
 
     Returns
     -------
@@ -180,14 +184,14 @@ def drive(prepared: Prepared, *, progress: bool) -> str | None:
 
 
 def finished(prepared: Prepared, end_reason: str | None) -> Run:
-    """Return the run, with what it released and the epsilon of that.
+    """Return the result of a run, with its released models and its privacy report.
 
     Parameters
     ----------
     prepared
-        The run, all of whose rounds are done.
+        The run after its last round.
     end_reason
-        What ended it early; None if all planned rounds ran.
+        `BUDGET` or `CALLBACK` if the run ended early; None if all planned rounds ran.
     """
     request = prepared.request
     algorithm = request.algorithm
@@ -228,7 +232,7 @@ def finished(prepared: Prepared, end_reason: str | None) -> Run:
 
 
 def _report(prepared: Prepared, counted: Plan, end: Progress) -> Report:
-    """Return the privacy report of the counted releases, with what they do not cover."""
+    """Return the privacy report of the counted releases, with the names of metrics not covered."""
     request = prepared.request
     view = None
     if request.budget is not None:
@@ -248,7 +252,7 @@ def _report(prepared: Prepared, counted: Plan, end: Progress) -> Report:
 
 
 def _units(problem: Problem, plan: Plan) -> int | None:
-    """Return how many records or users a problem holds; None if it does not say."""
+    """Return the number of records, or of users, of a problem; None if it is unknown."""
     if plan.unit == "user":
         return int(problem.nodes)
     records = getattr(problem, "all_records", None)
@@ -259,16 +263,16 @@ def _units(problem: Problem, plan: Plan) -> int | None:
 
 @dataclass
 class _Loop:
-    """The remaining rounds, each run and recorded by all processes or by none."""
+    """Remaining rounds of a run, each of which is recorded by all processes or by none."""
 
     ranks: Engine
     run: Rounds
     saved: SavedRun | None
     recording: bool = False
-    """True while a round that all have run is being recorded: some may have recorded it already."""
+    """True while processes record a round: some may have recorded it already."""
 
     def run_all(self, *, progress: bool) -> str | None:
-        """Run them until the last, or Ctrl-C; return what ended them early, if anything."""
+        """Run the remaining rounds; return `BUDGET` or `CALLBACK` if one ended the run early."""
         several = self.ranks.processes > 1
         deferred = self.saved is not None or several
         with Interrupt(deferred=deferred, patient=several) as interrupt:
@@ -278,19 +282,19 @@ class _Loop:
             except OverBudget:
                 if self.run.progress.rounds == 0:
                     raise
-                self.run.channel.end_round()  # with what left before the refused release
+                self.run.channel.end_round()  # records releases before the refused one
                 if self.ranks.is_root:
                     rounds = self.run.progress.rounds
                     _log.warning("the budget ended a run after %d rounds", rounds)
                 return BUDGET
 
     def _run_rounds(self, interrupt: Interrupt, *, progress: bool) -> str | None:
-        """Run them one by one; return `CALLBACK` if the callback ended them early.
+        """Run rounds one by one; return `CALLBACK` if the callback ended the run early.
 
         Raises
         ------
         KeyboardInterrupt
-            After a round in which one of the processes was asked to stop.
+            After a round in which a process was interrupted.
         """
         rounds = range(self.run.progress.rounds, self.run.last)
         shown_rounds = with_bar(rounds) if progress else rounds
@@ -305,7 +309,7 @@ class _Loop:
         return None
 
     def _run_round(self, interrupt: Interrupt) -> Sign:
-        """Run the next round, record it, and save it if that is due; return the signs that hold.
+        """Run, record and, if that is due, save the next round; return the signs of all processes.
 
         Processes agree twice: before they record a round, so that all record it or none, and after
         the root has measured it, so that all know whether its callback ends the run.
@@ -327,21 +331,24 @@ class _Loop:
             if signs_of_end:
                 signs |= signs_of_end
         if interrupt.requested and not several:
-            signs |= Sign.STOP  # asked for while the round was recorded
-        if signs:  # whichever it is
+            signs |= Sign.STOP  # interrupted while the round was recorded
+        if signs:  # every sign is a reason to save
             with interrupt.patiently():
                 self._save()
         self.recording = False
         return signs
 
     def _save_after_failure(self) -> str | None:
-        """Save what all have run after a failure, if that can be; report where it is."""
+        """Save the rounds that all processes have run after a failure; describe the file.
+
+        If this is impossible, it describes the last checkpoint.
+        """
         if self.recording or not self.run.share.algorithm.rewinds:
             return self._last_checkpoint()
         return self._save()
 
     def _save(self) -> str | None:
-        """Save the rounds that all processes have run, if they are to be kept; report where."""
+        """Save the rounds that all processes have run; describe the file, if there is one."""
         if self.saved is None:
             return None
         progress_of_all = gathered(self.run.remembered(), self.ranks, self.run.share)
@@ -351,28 +358,28 @@ class _Loop:
         return f"{self.run.progress.rounds} rounds are in {self.saved.path}"
 
     def _last_checkpoint(self) -> str | None:
-        """Report where the last checkpoint is, if there is one."""
+        """Describe the file of the last checkpoint; None without a checkpoint."""
         if self.saved is None:
             return None
         return f"the last checkpoint is {self.saved.path}"
 
 
 def _digest(releases: Sequence[Release]) -> int:
-    """Return a number that is the same on all processes, and differs for other releases."""
+    """Return a checksum of releases, which processes compare."""
     return crc32(repr(releases).encode())
 
 
 class _Accounts(NamedTuple):
-    """The releases of a run, as its report counts them and as they happened."""
+    """Releases of a run: as its report counts them, and as they happened."""
 
     counted: Plan
-    """The releases whose epsilon is reported; some of them may not have happened."""
+    """Releases whose epsilon is reported; some of them may not have happened."""
     ledger: Plan
-    """The releases that happened."""
+    """Releases that happened."""
 
 
 def _ended_early(plan: Plan, ledger: Plan, rounds: int, length: str) -> _Accounts:
-    """Return the accounts of a run that its callback ended after so many rounds.
+    """Return the accounts of a run that its callback ended after `rounds` rounds.
 
     The releases seen so far may have decided when to end, so the remaining rounds count, too. A
     run that kept to its plan counts as the whole plan: where batches are drawn at random, its
@@ -393,7 +400,7 @@ def _ended_early(plan: Plan, ledger: Plan, rounds: int, length: str) -> _Account
 def _with_gaps(
     plan: Plan, ledger: Plan, rounds: int, delta: float, *, releases_decide: bool
 ) -> _Accounts:
-    """Return the accounts of a run of so many rounds, with a note on missing releases.
+    """Return the accounts of a run of `rounds` rounds, with a note on missing releases.
 
     A note is needed where planned releases did not happen and that lowers epsilon. If earlier
     releases decided it (`releases_decide`), the report counts the missing ones, too.

@@ -1,4 +1,7 @@
-"""Metrics: what a run measures in a round, by name."""
+"""Metrics of a run by name, such as accuracy and loss, and the rounds in which they are measured.
+
+A metric observes every round (`Metric.observe`), and is measured in some (`Metric.values`).
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ if TYPE_CHECKING:
     from dpmesh.run.engine import Share
 
 UserMetric: TypeAlias = Callable[[Any, Any, Any], Value]
-"""``metric(problem, parameters, received)``: a number, or one for each node.
+"""Custom metric: ``metric(problem, parameters, received)`` returns a number, or one for each node.
 
-`parameters` are the nodes' own models after the round, `received` the messages that they received
-in it, both of shape (nodes, dim). The name of the function is that of the metric."""
+`parameters` are the nodes' models after the round, `received` the models to publish, both of shape
+(nodes, dim) or (1, dim). The metric has the name of the function."""
 
 
 Callback: TypeAlias = Callable[[int, dict[str, Any]], None]
-"""``callback(round, values)``: each value a number, or an array of one for each node."""
+"""``callback(round, values)``, where `values` maps names to numbers or arrays of shape (nodes,)."""
 
 Chosen: TypeAlias = Sequence[str | UserMetric] | Literal["covered"] | None
-"""Names of metrics and functions of one's own; ``"covered"``; None for all that can be measured."""
+"""Names of metrics and custom functions; ``"covered"``; None for the default metrics."""
 
 
 @dataclass(frozen=True)
@@ -120,16 +123,17 @@ class Metrics:
 
 
 class Before(NamedTuple):
-    """Facts about a round before it runs, for metrics; None if no metric watches one.
+    """Facts about a round before it runs; a fact is None if no metric watches it.
 
     Attributes
     ----------
     parameters
         The nodes' models, shape (nodes, dim).
     examples
-        The records that the round uses, shape (nodes, batch); (count,) if batches differ in size.
+        Indices of the records that the round uses, shape (nodes, batch), or (count,) if batches
+        differ in size.
     losses
-        The losses of the nodes that learn in this round, only where it is measured.
+        Losses of the nodes that learn in this round; None in rounds without a measurement.
     """
 
     parameters: Floats | None = None
@@ -153,6 +157,7 @@ class Before(NamedTuple):
 
 
 UNWATCHED = Before()
+"""Facts of a round that no metric watches."""
 
 
 class After(NamedTuple):
@@ -163,9 +168,9 @@ class After(NamedTuple):
     parameters
         The nodes' own models, shape (nodes, dim).
     received
-        What may be published: the messages that nodes received, or a shared model.
+        Models to publish, shape (nodes, dim), or (1, dim) if all nodes share one.
     bits
-        Length of what a node sent in the round: a number, or shape (nodes,).
+        Length of a node's messages of the round in bits: a number, or shape (nodes,).
     """
 
     parameters: Floats
@@ -178,25 +183,25 @@ class Metric(Protocol):
 
     @property
     def watches(self) -> tuple[str, ...]:
-        """Names of the fields of `Before` that it needs."""
+        """Names of the fields of `Before` that the metric needs."""
 
     def observe(self, before: Before) -> None:
         """Observe a round that has been run."""
 
     def values(self, after: After) -> Mapping[str, Value]:
-        """Return named values of all that was observed, and of the last round's results."""
+        """Return measurements by name, from all observed rounds and the results of the last one."""
 
     @property
     def memory(self) -> Any:
-        """Memory of all rounds, as arrays and numbers, for a checkpoint."""
+        """State of the metric, as arrays and numbers, for a checkpoint."""
 
     def recall(self, memory: Any) -> None:
-        """Resume from its memory."""
+        """Restore the state of the metric from `memory`."""
 
 
 @dataclass(frozen=True)
 class OfRound:
-    """A metric of a round's results alone."""
+    """Metric that depends on the results of the measured round only."""
 
     measure: Callable[[After], Mapping[str, Value]]
     watches = ()
@@ -209,18 +214,18 @@ class OfRound:
         """Do nothing: this metric ignores single rounds."""
 
     def values(self, after: After) -> Mapping[str, Value]:
-        """Return what the function measures."""
+        """Return the measurements of the function by name."""
         return self.measure(after)
 
 
 def _accuracy(problem: Problem, after: After) -> dict[str, Value]:
-    """Return the mean accuracy of the nodes' own models, and of what may be published."""
+    """Return the mean accuracy of the nodes' models, and of the models to publish."""
     accuracies = problem.accuracy(read_only(after.parameters))
     return {"accuracy": float(accuracies.mean()), **_released_accuracy(problem, after)}
 
 
 def _released_accuracy(problem: Problem, after: After) -> dict[str, Value]:
-    """Return the mean accuracy of what may be published."""
+    """Return the mean accuracy of the models to publish."""
     accuracies = problem.accuracy(read_only(after.received))
     return {"released_accuracy": float(accuracies.mean())}
 
@@ -238,7 +243,10 @@ def _consensus(after: After) -> dict[str, Value]:
 
 
 def _compression(after: After) -> dict[str, Value]:
-    """Return the mean length of a node's message in bits, and 32 bits per parameter over it."""
+    """Return the mean length of a node's message in bits, and the ratio of compression.
+
+    The ratio is 32 bits per parameter over this length.
+    """
     bits = float(np.mean(after.bits))
     return {"bits_per_node": bits, "compression": 32 * after.parameters.shape[1] / bits}
 
@@ -249,7 +257,7 @@ def _user_defined(measure: UserMetric, problem: Problem, after: After) -> dict[s
     Raises
     ------
     ValueError
-        If it is neither one number nor one for each node or row of parameters.
+        If the measurement is neither a number nor one for each node or row of parameters.
     """
     name = metric_name(measure)
     received = Released(read_only(after.received))
@@ -262,18 +270,18 @@ def _user_defined(measure: UserMetric, problem: Problem, after: After) -> dict[s
 
 @dataclass
 class MeanLoss:
-    """Mean loss of the nodes that learned, on the records of the round; NaN before anybody has."""
+    """Mean loss of the nodes that learn in a round, on its records; NaN before the first one."""
 
     memory: float = nan
     watches = ("losses",)
 
     def observe(self, before: Before) -> None:
-        """Keep the losses of the round, unless nobody learned in it."""
+        """Store the mean loss of the round, if any node learns in it."""
         if before.losses is not None and len(before.losses):
-            self.memory = float(np.sort(before.losses).mean())  # in one order on all engines
+            self.memory = float(np.sort(before.losses).mean())  # the same order on all engines
 
     def recall(self, memory: float) -> None:
-        """Resume with the loss that a run remembered."""
+        """Restore the stored loss."""
         self.memory = memory
 
     def values(self, after: After) -> dict[str, float]:
@@ -283,11 +291,12 @@ class MeanLoss:
 
 @dataclass
 class Regret:
-    """Regret of Definition 2: a learner's losses on all examples, less the best fixed model's.
+    """Regret of the paper of `OnlineLearning`, Definition 2.
 
-    ``regret`` is per example, and the mean over the learners; ``worst_regret`` is that of the worst
-    learner. The best model is the minimizer over the ball of `radius`; both are NaN where it is not
-    found, which ends no run.
+    It is the sum of a learner's (node's) losses on the examples of all learners, less the same sum
+    for the best fixed model in the ball of `radius`. ``regret`` is per example, averaged over the
+    learners; ``worst_regret`` is the regret per example of the worst learner. Both are NaN if the
+    solver does not find the best model.
     """
 
     problem: LinearProblem
@@ -326,11 +335,11 @@ class Regret:
         return [np.concatenate(self._examples)], self._total
 
     def recall(self, memory: Any) -> None:
-        """Resume with the examples and losses that a run remembered."""
+        """Restore the stored examples and losses."""
         self._examples, self._total = memory
 
     def values(self, after: After) -> dict[str, float]:
-        """Return the average regret per example so far."""
+        """Return mean and worst regret per example so far."""
         if self._total is None:
             return {"regret": nan, "worst_regret": nan}
         examples = np.concatenate(self._examples)
@@ -353,28 +362,28 @@ NAMES = (
 )
 
 REGRET_NODES = 256
-"""Up to this many nodes regret is measured by default: a round costs their square."""
+"""Largest number of nodes for which regret is measured by default; its time grows quadratically."""
 
 
 def build_metrics(chosen: Chosen, algorithm: AnyAlgorithm, problem: Problem) -> list[Metric]:
-    """Return the chosen metrics; for None, what the problem and the algorithm allow.
+    """Return the chosen metrics; for None, the default metrics of the problem and the algorithm.
 
-    Accuracy needs test data that the problem `classifies`, if it states that; regret a linear
-    problem and an algorithm with a ``radius``, the ball of its comparator; consensus_distance a
-    network; compression an algorithm with a ``compressor``.
+    Accuracy needs a classification with test records. Regret needs a linear problem and an
+    algorithm with a ``radius``. Consensus distance needs gossip, and compression an algorithm with
+    a ``compressor``.
     """
     makers = _measurable(algorithm, problem)
     names_or_functions = _selected(chosen, makers, problem)
     names = [metric_name(metric) for metric in names_or_functions]
     if "accuracy" in names_or_functions and "released_accuracy" in names_or_functions:
         fail("metrics", "accuracy, which has released_accuracy, or that alone", "both")
-    if len(set(names)) < len(names):  # one would be written over the other
+    if len(set(names)) < len(names):  # one would overwrite the other in the history
         fail("metrics", "names that differ, of functions too", ", ".join(names))
     return [_metric(metric, makers, problem) for metric in names_or_functions]
 
 
 def _measurable(algorithm: AnyAlgorithm, problem: Problem) -> dict[str, Callable[[], Metric]]:
-    """Return the makers of all metrics that a problem and an algorithm allow, by name."""
+    """Return constructors of all metrics that a problem and an algorithm allow, by name."""
     makers: dict[str, Callable[[], Metric]] = {"loss": MeanLoss}
     if getattr(problem, "classifies", problem.test is not None):
         makers["accuracy"] = lambda: OfRound(partial(_accuracy, problem))
@@ -394,7 +403,7 @@ def _measurable(algorithm: AnyAlgorithm, problem: Problem) -> dict[str, Callable
 def _selected(
     chosen: Chosen, makers: Collection[str], problem: Problem
 ) -> Collection[str | UserMetric]:
-    """Return the chosen metrics; for None, all that can be measured but the expensive ones."""
+    """Return the chosen metrics; for None, all possible ones except expensive ones."""
     if chosen is None:
         omitted = {"node_accuracy", "released_accuracy"}
         if problem.nodes > REGRET_NODES:
@@ -422,7 +431,7 @@ def _metric(
 
 
 def _records(batches: Batches | None) -> Indices | None:
-    """Return the records of batches: a row for each node, or those of all if sizes differ."""
+    """Return the records of batches: a row for each node, or one array if batch sizes differ."""
     if isinstance(batches, tuple):
         _, records = batches
         return records

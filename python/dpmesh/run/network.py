@@ -1,8 +1,7 @@
-"""A network that is slow and fails: what happens to messages, and when, in virtual time.
+"""Simulated network: delays, losses and outages of messages and nodes, in virtual time.
 
-All of it is drawn from the run's key and from public numbers alone, round by round, so that it
-reveals nothing of the data. A repeated message carries the value that was released, never a new
-one: losses cost time, bits and accuracy, but no privacy.
+They are drawn from the run's key and public numbers, never from data. A message that is sent again
+repeats the released value. Losses therefore add time, traffic and error, but no epsilon.
 """
 
 from __future__ import annotations
@@ -213,7 +212,17 @@ class _Use(IntEnum):
 
 
 class Conditions:
-    """Delays and failures of nodes and their messages, as functions of the round."""
+    """Delays and failures of nodes and messages, as functions of the round.
+
+    Parameters
+    ----------
+    network
+        Distributions of delays and failures.
+    nodes
+        Number of nodes.
+    key
+        Key from which delays and failures are drawn.
+    """
 
     def __init__(self, network: Network, nodes: int, key: Key) -> None:
         self.network = network
@@ -231,28 +240,29 @@ class Conditions:
         self._phase = self._source(_Use.PHASE).integers(network.outage_rounds, size=nodes)
 
     def present(self, round: int) -> Flags:
-        """Return which nodes have joined and are online, shape (nodes,)."""
+        """Return a mask of the nodes that have joined and are online, shape (nodes,)."""
         length = self.network.outage_rounds
-        stretch, rounds_into_it = divmod(round, length)
-        in_this_stretch = rounds_into_it + self._phase < length  # else in the next, by its offset
-        offline = np.where(in_this_stretch, self._offline(stretch), self._offline(stretch + 1))
+        period, rounds_into_period = divmod(round, length)
+        # The periods of a node begin `_phase` rounds earlier than the multiples of `length`.
+        is_in_period = rounds_into_period + self._phase < length
+        offline = np.where(is_in_period, self._offline(period), self._offline(period + 1))
         has_joined = round >= self._joins
         present: Flags = has_joined & ~offline
         return present
 
     def compute(self, round: int) -> Numbers:
-        """Return the seconds that each node computes in a round, shape (nodes,)."""
+        """Return the computation time of each node in a round in seconds, shape (nodes,)."""
         return self._slowness * self._draw(_Use.COMPUTE, self.network.compute, self.nodes, round)
 
     def transfer(self, round: int, senders: Indices, bits: Indices | int) -> Numbers:
-        """Return the seconds that one message of each sender takes.
+        """Return the transfer time of one message of each sender in seconds, shape (messages,).
 
         Parameters
         ----------
         round
             The round.
         senders
-            The nodes that send, shape (messages,).
+            Indices of the sending nodes, shape (messages,).
         bits
             Length of the messages: a number, or one for each node, shape (nodes,).
         """
@@ -261,27 +271,28 @@ class Conditions:
         return latency + length * self._seconds_per_bit[senders]
 
     def attempts(self, round: int, count: int) -> Indices:
-        """Return how often each of `count` messages has to be sent until it arrives."""
+        """Return the number of attempts until each of `count` messages arrives, shape (count,)."""
         if self.network.loss == 0:
             return np.ones(count, dtype=np.int64)
         return self._source(_Use.ATTEMPTS, round).geometric(1 - self.network.loss, count)
 
     def delays(self, round: int, count: int) -> Indices:
-        """Return how many rounds each of `count` messages is late."""
+        """Return the delay of each of `count` messages in rounds, shape (count,)."""
         delays = self._source(_Use.DELAY, round).integers(
             self.network.min_delay, self.network.max_delay + 1, size=count
         )
         return np.minimum(delays, round)  # there are no messages before round 0
 
     def some_nodes(self, round: int, count: int) -> Indices:
-        """Return `count` random nodes, without repetition as long as there are enough."""
+        """Return `count` random nodes, without repetition if there are enough."""
         source = self._source(_Use.PARTNERS, round)
         return source.choice(self.nodes, count, replace=count > self.nodes)
 
-    def _offline(self, stretch: int) -> Flags:
+    def _offline(self, period: int) -> Flags:
+        """Return a mask of the nodes that are offline during a period, shape (nodes,)."""
         if self.network.offline == 0:
             return np.zeros(self.nodes, dtype=np.bool_)
-        flags: Flags = self._source(_Use.OUTAGES, stretch).random(self.nodes) < self.network.offline
+        flags: Flags = self._source(_Use.OUTAGES, period).random(self.nodes) < self.network.offline
         return flags
 
     def _draw(self, use: _Use, distribution: Distribution, count: int, round: int = 0) -> Numbers:

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnRows:
-    """The number of rows of a joint event that were drawn, and the last ones, for later rows.
+    """Number of drawn rows of a joint noise event, and the last rows, on which later rows depend.
+
+    A joint event is a noise matrix of which each round releases one row (correlated noise).
 
     Parameters
     ----------
     rows
-        Number of rows.
+        Number of drawn rows.
     earlier
         The last rows, newest first, each of shape (nodes, dim). Secret: with them an adversary can
         subtract noise.
@@ -43,9 +45,9 @@ class _CurrentRow:
     Parameters
     ----------
     row
-        Number of the row.
+        Index of the row.
     noise
-        Noise of this process's nodes, shape (numbers, dim).
+        Noise of this process's nodes, shape (numbers, dim), where *numbers* select random streams.
     unreleased
         True where the noise is not released yet, shape (numbers,).
     """
@@ -56,18 +58,18 @@ class _CurrentRow:
 
 
 class NoiseRows:
-    """The rows of correlated noise of a run, drawn in order.
+    """Rows of correlated noise of a run, drawn in order.
 
     If a round fails and is run again, its rows have the same bits.
 
     Parameters
     ----------
     nodes
-        Numbers of this process's nodes, ascending; None for all.
+        Indices of this process's nodes, ascending, shape (local nodes,); None for all.
     total
         Number of nodes of the run.
     pair_key
-        Source of the secrets of partners, the same for both of them; None if they share no key.
+        Key of the noise that pairs of partners share, the same for both; None if they share none.
     """
 
     def __init__(self, nodes: Indices | None, total: int, pair_key: Key | None) -> None:
@@ -75,16 +77,16 @@ class NoiseRows:
         self._total = total
         self._pair_key = pair_key
         self.partners: Mapping[int, Key] | None = None
-        """Key of the secrets with each partner who counts; None if all count."""
+        """Key of the shared noise with each partner that takes part, by index; None if all do."""
         self.memory: dict[str, DrawnRows] = {}
-        """Rows that the finished rounds drew, by the digest of the joint event."""
+        """Rows drawn in finished rounds, by the digest of the joint event."""
         self.in_round: dict[str, DrawnRows] = {}
-        """Rows that the current round drew."""
+        """Rows drawn in the current round, by the digest of the joint event."""
         self._unreleased: dict[str, _CurrentRow] = {}
         """The row of the current round, by the digest of the joint event."""
 
     def begin_round(self) -> None:
-        """Forget the rows of an earlier try of the round."""
+        """Forget rows of an earlier attempt at the round."""
         self.in_round.clear()
         self._unreleased.clear()
 
@@ -93,15 +95,12 @@ class NoiseRows:
         self.memory = memory
 
     def draw(self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive) -> FloatArray:
-        """Return the noise of a row for the values of round t; on a grid, the noisy values.
-
-        Each node draws as its number.
+        """Return the noise of the next row for the values of round t; on a grid, the noisy values.
 
         Raises
         ------
         ValueError
-            If the row was drawn already, or an earlier one was not; or if partners share secrets
-            and have no key that is the same for both.
+            If the row is not the next one; or if partners share noise and have no common key.
         """
         numbers = np.arange(len(values)) if self._nodes is None else self._nodes
         next_row = self._drawn(mechanism).rows
@@ -119,9 +118,10 @@ class NoiseRows:
         rows: Indices,
         among: int,
     ) -> FloatArray:
-        """Return the noise of some rows of round t, which nodes of `among` rows release in turn.
+        """Return the noise of some rows of round t, where single nodes with `among` rows each send.
 
-        Rows of rounds in which nothing arrived here are drawn as well: all noise is drawn in order.
+        Noise of earlier rounds that this process did not use is drawn first, since rows are drawn
+        in order.
 
         Raises
         ------
@@ -144,7 +144,7 @@ class NoiseRows:
     def _draw_up_to(
         self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive, numbers: Indices
     ) -> _CurrentRow:
-        """Draw all rows up to that of a mechanism, for these numbers of rows."""
+        """Draw all rows of noise up to the row of a mechanism, for these streams."""
         next_row = self._drawn(mechanism).rows
         if next_row > mechanism.row:
             expected = f"row {next_row} of the correlated noise: each is released once"
@@ -158,7 +158,7 @@ class NoiseRows:
         return _CurrentRow(row=mechanism.row, noise=noise, unreleased=unreleased)
 
     def _drawn(self, mechanism: CorrelatedRow) -> DrawnRows:
-        """Return the rows drawn so far of a joint event."""
+        """Return the rows of a joint event that were drawn so far."""
         name = mechanism.joint.digest
         nothing = DrawnRows(rows=0, earlier=())
         return self.in_round.get(name) or self.memory.get(name) or nothing
@@ -166,7 +166,7 @@ class NoiseRows:
     def _next(
         self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive, numbers: Indices
     ) -> FloatArray:
-        """Draw the next row of a joint event for these numbers of rows."""
+        """Draw the next row of a joint event, for these streams."""
         from dpmesh.noise.correlated.sampler import CorrelatedNoise, NoiseState
 
         joint = mechanism.joint
@@ -194,12 +194,12 @@ class NoiseRows:
     def _secrets(
         self, mechanism: CorrelatedRow, numbers: Indices
     ) -> tuple[Secrets | None, Mapping[int, Key] | None]:
-        """Return the secrets of partners in a row, and the key of each pair if partners have one.
+        """Return the noise that partners share in a row, and the key of each pair, if any.
 
         Raises
         ------
         ValueError
-            If partners share secrets and have no key that is the same for both.
+            If partners share noise and have no common key.
         """
         from dpmesh.noise.correlated.sampler import pair_numbers
 

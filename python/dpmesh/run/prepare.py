@@ -1,4 +1,7 @@
-"""Preparation of a run before its first round: checks, a plan, keys, carriers, a ledger."""
+"""Preparation of a run before its first round: checks, plan, keys, carrier, ledger and checkpoint.
+
+`simulate` calls `prepare`, and then runs the rounds (`dpmesh.run.loop`).
+"""
 
 from __future__ import annotations
 
@@ -41,13 +44,13 @@ if TYPE_CHECKING:
 AnyProblem: TypeAlias = Any
 """A problem of whichever class."""
 
-UNSCALED = 50.0
-"""Records with longer norms are not scaled."""
+LARGEST_SCALED_NORM = 50.0
+"""L2 norm of a record above which a warning says that the columns are not scaled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """The arguments of `simulate`, see there."""
+    """Arguments of `simulate`, which documents them."""
 
     algorithm: AnyAlgorithm
     problem: Problem
@@ -62,21 +65,21 @@ class RunRequest:
 
     @property
     def every(self) -> int:
-        """Number of rounds from one measurement to the next."""
+        """Interval in rounds between two measurements."""
         if self.metrics.every is not None:
             return self.metrics.every
         return max(1, self.rounds // 25)
 
     @property
     def network(self) -> Network | None:
-        """Delays and failures of messages in this process, if there are any."""
+        """Simulated network with delays and failures; None without one."""
         if isinstance(self.engine, Network):
             return self.engine
         return None
 
     @property
     def ranks(self) -> Engine | None:
-        """Several processes, if there are any."""
+        """Engine with several processes; None without one."""
         if isinstance(self.engine, Network):
             return None
         return self.engine
@@ -98,7 +101,7 @@ def check_kinds(request: RunRequest) -> None:
 
 
 def _check_problem(problem: object) -> None:
-    """Fail unless a problem has nodes and test data, and an accuracy if these are not None."""
+    """Fail unless a problem has `nodes` and `test`, and `accuracy` if it has test records."""
     if getattr(problem, "test", problem) is not None:
         require_methods("problem", problem, "what is to be learned", "accuracy")
     for name in ("nodes", "test"):
@@ -107,7 +110,7 @@ def _check_problem(problem: object) -> None:
 
 
 def _check_topology(topology: Topology, algorithm: AnyAlgorithm) -> None:
-    """Fail unless a topology gives mixing matrices over which the algorithm is proved."""
+    """Fail unless a topology has mixing matrices for which the algorithm's guarantee is proved."""
     from dpmesh.topology import MixingMatrix, PushMatrix
 
     expected = "a topology of dpmesh.topology: ring(16), from_networkx(graph), "
@@ -122,12 +125,14 @@ def _check_topology(topology: Topology, algorithm: AnyAlgorithm) -> None:
 
 
 def check_records(algorithm: AnyAlgorithm, problem: Problem, rounds: int) -> None:
-    """Fail if records that are used only once run out before the run is over."""
-    most = algorithm.most_rounds(problem)
-    if most == 0:
+    """Fail if an algorithm that uses each record once has too few records for the rounds."""
+    most_rounds = algorithm.most_rounds(problem)
+    if most_rounds == 0:
         fail("problem", "enough records at each node for one round", "fewer")
-    if most is not None and rounds > most:
-        fail("rounds", f"at most {most}, as many as the records last, each used once", rounds)
+    if most_rounds is not None and rounds > most_rounds:
+        fail(
+            "rounds", f"at most {most_rounds}, as many as the records last, each used once", rounds
+        )
 
 
 def wide_enough(algorithm: AnyAlgorithm, problem: AnyProblem, rounds: int) -> AnyProblem:
@@ -148,7 +153,7 @@ def _in_float64(data: Dataset) -> Dataset:
 
 
 def warn_unscaled(problem: object) -> None:
-    """Warn about columns that were not scaled, whose content clipping would discard."""
+    """Warn if records have norms far above 1: clipping would discard most of their content."""
     if not isinstance(problem, LinearProblem) or problem.feature_norm is not None:
         return
     features: Any = problem.train.features
@@ -157,7 +162,7 @@ def warn_unscaled(problem: object) -> None:
         longest = float(max(entries.max(initial=0), -entries.min(initial=0)))
     else:
         longest = float(row_norms(features).max(initial=0))
-    if longest > UNSCALED:
+    if longest > LARGEST_SCALED_NORM:
         warnings.warn(
             f"records have norms of {longest:.4g} and more, far above 1: scale the columns by "
             "public ranges (dm.tables.Columns, dm.data.scaled) or records to norm 1 "
@@ -168,7 +173,7 @@ def warn_unscaled(problem: object) -> None:
 
 
 def check_view(budget: Budget, topology: Topology | None) -> None:
-    """Fail unless the view of a budget is of the network that messages travel over."""
+    """Fail unless the adversary's view of a budget is on the run's topology."""
     topology_of_view = getattr(budget.view, "topology", None)
     if topology_of_view is None or topology_of_view is topology:
         return
@@ -178,24 +183,25 @@ def check_view(budget: Budget, topology: Topology | None) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A run before its first round, or before the next one of a checkpoint.
+    """Run before its first round, or before the first round after a checkpoint.
 
     Parameters
     ----------
     request
-        Arguments of `simulate`, with the problem and the budget as the run has them.
+        Arguments of `simulate`. Problem and budget are adapted to the run: features may be in
+        float64, and the budget's view has the failures of the network.
     delta
         Delta of the privacy report.
     plan
-        The releases that the run may make.
+        Planned releases.
     ranks
-        The processes that run it.
+        Processes of the run.
     seeded
         True if any process has a seeded key.
     run
-        The rounds.
+        Rounds of this process.
     saved
-        The checkpoint; None without any.
+        File of the checkpoint; None without one.
     """
 
     request: RunRequest
@@ -208,7 +214,10 @@ class Prepared:
 
 
 def prepare(request: RunRequest) -> Prepared:
-    """Return a run that can begin; see `simulate` for what it raises."""
+    """Check the arguments of `simulate` and return a run that can begin.
+
+    It raises the errors that `simulate` documents.
+    """
     algorithm = request.algorithm
     topology = request.topology
     network = request.network
@@ -246,7 +255,7 @@ def prepare(request: RunRequest) -> Prepared:
 
 
 def _delta(request: RunRequest) -> float:
-    """Return the delta of a report: the one asked for, the budget's, or the algorithm's."""
+    """Return the delta of the report: the argument, else of the budget, else of the algorithm."""
     delta = request.delta
     if delta is None and request.budget is not None:
         delta = request.budget.delta
@@ -263,7 +272,7 @@ def _plan(request: RunRequest) -> Plan:
 
 
 def _identity(request: RunRequest, plan: Plan) -> Identity:
-    """Return the facts that all processes, and a run that is resumed, must have in common."""
+    """Return the facts that must be the same in all processes and in a resumed run."""
     facts_of_releases = identity(
         request.algorithm, request.problem, request.topology, request.network, request.rounds
     )
@@ -278,7 +287,17 @@ def _identity(request: RunRequest, plan: Plan) -> Identity:
 
 
 class _Keys:
-    """The key of a run on each process, and facts that all processes exchange in one order."""
+    """Key of a run, and facts about keys that all processes exchange in one order.
+
+    Attributes
+    ----------
+    ranks
+        Processes of the run.
+    seeded
+        True if any process has a seeded key.
+    run_key
+        Key of this run: a key that is not seeded is mixed with fresh bits, the *salt*.
+    """
 
     def __init__(self, request: RunRequest) -> None:
         ranks = request.ranks or OneProcess()
@@ -286,16 +305,16 @@ class _Keys:
         self.ranks = ranks
         self.seeded = any(ranks.everyone(key.is_seeded))
         self._fingerprints = ranks.everyone(fingerprint(key))
-        own_salt = ""
+        root_salt = ""
         if ranks.is_root:
-            own_salt = _salt(request.checkpoint)
-        self._salt = ranks.everyone(own_salt)[0]
+            root_salt = _salt(request.checkpoint)
+        self._salt = ranks.everyone(root_salt)[0]
         self.run_key = key
         if not key.is_seeded:
             self.run_key = key.derive(bytes.fromhex(self._salt))
 
     def whole(self, algorithm: AnyAlgorithm, problem: Problem, carrier: Carrier) -> Share:
-        """Return all nodes as one process would run them."""
+        """Return the share of one process that runs all nodes."""
         return Share(
             algorithm=algorithm,
             problem=problem,
@@ -326,7 +345,7 @@ def _rounds(
     meters: list[Metric],
     saved: SavedRun | None,
 ) -> Rounds:
-    """Return the rounds of this process, at the first one or where a checkpoint has them."""
+    """Return the rounds of this process, from the first one or from a checkpoint on."""
     ledger = Ledger(plan, request.budget, nodes=request.problem.nodes)
     with ranks.guard(lambda: None):
         start = Progress(state=share.algorithm.init(share.problem, share.key))
@@ -351,7 +370,7 @@ def _rounds(
 
 
 def _salt(checkpoint: Checkpoint | None) -> str:
-    """Return the salt of a run's key, in hexadecimal: new bits, or those of the resumed run."""
+    """Return the salt of a run's key in hexadecimal: 256 new bits, or the salt of a resumed run."""
     saved_salt = None
     if checkpoint is not None:
         saved_salt = salt_in(checkpoint.path)
@@ -361,7 +380,7 @@ def _salt(checkpoint: Checkpoint | None) -> str:
 
 
 def _with_failures(budget: Budget, network: Network | None, key: Key) -> Budget:
-    """Return a budget whose view, if there is one, has the failures of this run's network."""
+    """Return the budget with the failures of this run's network in its view, if it has one."""
     view = budget.view
     if network is None or view is None or isinstance(view, Everybody | EverybodyButPartners):
         return budget
@@ -370,7 +389,7 @@ def _with_failures(budget: Budget, network: Network | None, key: Key) -> Budget:
 
 
 def _check_same(ranks: Engine, facts: Identity) -> None:
-    """Fail unless all processes run the same."""
+    """Fail unless all processes have the same facts."""
     facts_of_all = ranks.everyone(facts)
     for name, first in facts_of_all[0].items():
         values = [facts_of_process[name] for facts_of_process in facts_of_all]

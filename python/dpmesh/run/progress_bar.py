@@ -11,12 +11,12 @@ from dpmesh._extras import needed_by
 
 
 def shows_bar(requested: bool | None) -> bool:
-    """Return whether to show a bar: by default in a terminal or a notebook, if tqdm is installed.
+    """Return True to show a progress bar: by default in a terminal or notebook that has tqdm.
 
     Raises
     ------
     ModuleNotFoundError
-        If one is requested and the library is missing.
+        If a bar is requested and tqdm is not installed.
     """
     if requested is None:
         is_interactive = sys.stderr.isatty() or "ipykernel" in sys.modules
@@ -28,7 +28,7 @@ def shows_bar(requested: bool | None) -> bool:
 
 
 def with_bar(rounds: range) -> Iterable[int]:
-    """Return the rounds, which move a bar as they are taken."""
+    """Return an iterable over the rounds that shows a progress bar."""
     has_widgets = find_spec("ipywidgets") is not None  # else notebooks show the terminal's bar
     library = import_module("tqdm.auto" if has_widgets else "tqdm")
     bar: Iterator[int] = library.tqdm(

@@ -1,4 +1,8 @@
-"""The progress and the metrics of all nodes, where several processes hold some of them each."""
+"""Progress and metrics of all nodes, whose rows are divided among several processes.
+
+A *row* is one vector of a node in an array of the state; each node has the same number of rows. The
+*root* process measures and saves.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,11 @@ from dpmesh.run.metrics import After, Before, Metric
 from dpmesh.run.rounds import Progress
 
 Rows: TypeAlias = Any
-"""An array with a few rows for each node; None where an engine gives it to the root alone."""
+"""Array with equally many rows for each node; None on processes that do not receive it."""
 
 
 def gathered(progress: Progress, engine: Engine, share: Share) -> Progress:
-    """Return the progress of all nodes on the root, and the local one elsewhere."""
+    """Return the progress of all nodes on the root, and the local progress on other processes."""
     if share.nodes is None:
         return progress
     nodes = len(share.nodes)
@@ -53,11 +57,11 @@ def gathered(progress: Progress, engine: Engine, share: Share) -> Progress:
 
 
 def scattered(progress: Progress | None, engine: Engine, share: Share) -> Progress:
-    """Return this process's part of the root's progress of all nodes."""
-    of_root = engine.everyone(progress)[0]
-    assert of_root is not None
+    """Return this process's part of the progress of all nodes, which the root has."""
+    root_progress = engine.everyone(progress)[0]
+    assert root_progress is not None
     if share.nodes is None:
-        return of_root
+        return root_progress
     nodes = share.nodes
     total = share.total
 
@@ -65,26 +69,26 @@ def scattered(progress: Progress | None, engine: Engine, share: Share) -> Progre
         by_node = array.reshape(total, -1, *array.shape[1:])
         return by_node[nodes].reshape(-1, *array.shape[1:])
 
-    state = _with_rows(of_root.state, local_rows)
-    noise = _with_rows(of_root.noise, local_rows)
-    received = of_root.received
+    state = _with_rows(root_progress.state, local_rows)
+    noise = _with_rows(root_progress.noise, local_rows)
+    received = root_progress.received
     if received is not None and share.algorithm.travels in ROW_EACH:
         received = received[nodes]
     if engine.is_root:
-        metrics = [of_root.metrics]
-        return replace(of_root, state=state, received=received, metrics=metrics, noise=noise)
+        metrics = [root_progress.metrics]
+        return replace(root_progress, state=state, received=received, metrics=metrics, noise=noise)
     return Progress(
         state=state,
         received=received,
-        rounds=of_root.rounds,
-        ledger=of_root.ledger,
+        rounds=root_progress.rounds,
+        ledger=root_progress.ledger,
         metrics=[None],
         noise=noise,
     )
 
 
 def _with_rows(value: Any, change: Callable[[Rows], Rows]) -> Any:
-    """Return a state whose arrays of rows, a few for each node, are changed."""
+    """Return a state with `change` applied to all arrays with rows of nodes."""
     if isinstance(value, np.ndarray):
         has_rows = value.size and value.ndim
         if has_rows:
@@ -108,7 +112,7 @@ def _with_rows(value: Any, change: Callable[[Rows], Rows]) -> Any:
 
 @dataclass
 class OnRoot:
-    """Metrics of all nodes, measured on the root."""
+    """Metric of all nodes that gathers their rows and measures other metrics on the root."""
 
     engine: Engine
     share: Share
@@ -132,12 +136,12 @@ class OnRoot:
             meter.recall(meter_memory)
 
     def observe(self, before: Before) -> None:
-        """Gather what the metrics watch on the root, which passes it to them."""
+        """Gather the watched facts of all nodes on the root, which passes them to its metrics."""
         of_all = Before(*(None if rows is None else self.engine.rows(rows) for rows in before))
         if self.engine.is_root:
             for meter in self.meters:
                 meter.observe(of_all)
-        if before.parameters is not None:  # regret is expensive work, which can fail
+        if before.parameters is not None:  # regret may fail on the root: all learn of it here
             self.engine.agree()
 
     def values(self, after: After) -> dict[str, Value]:
@@ -164,6 +168,6 @@ class OnRoot:
         return values
 
     def _has_row_each(self, parameters: Floats) -> bool:
-        """Return whether parameters have a row for each node, rather than rows that all share."""
+        """Return True if parameters have a row for each node, and no shared rows."""
         rows = sum(self.engine.everyone(len(parameters)))
         return rows == self.share.total

@@ -1,4 +1,7 @@
-"""The rounds of a run, and its progress: everything that a round changes."""
+"""The rounds of a run in one process, and its progress: everything that a round changes.
+
+A round is attempted first and accepted later, when all processes have run it (`dpmesh.run.loop`).
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,25 @@ class StopRun(Exception):  # noqa: N818
 
 @dataclass(kw_only=True)
 class Rounds:
-    """One round after another, measured every `every` rounds and in the last."""
+    """Rounds of a run in this process, with measurements.
+
+    Parameters
+    ----------
+    share
+        Algorithm, problem and keys of this process's nodes.
+    channel
+        Channel that releases their messages.
+    engine
+        Processes of the run.
+    meters
+        Metrics.
+    every, last
+        Interval of measurements, and number of planned rounds; the last round is measured, too.
+    callback
+        Function that is called after each measured round, on the root; None for none.
+    progress
+        Progress so far.
+    """
 
     share: Share
     channel: Channel
@@ -67,10 +88,10 @@ class Rounds:
         self._always = self._watched - {"losses"}
         self._before = UNWATCHED
         self.is_measured = False
-        """Whether there are measurements in the round that was attempted last."""
+        """True if the round that was attempted last is measured."""
 
     def attempt(self) -> Step:
-        """Run the next round without recording it yet."""
+        """Run the next round without recording it."""
         share = self.share
         state = self.progress.state
         t = self.progress.rounds
@@ -82,7 +103,7 @@ class Rounds:
         return self.channel.run(share.algorithm, state, t, share.problem, share.key)
 
     def accept(self, step: Step) -> bool:
-        """Record a round that all processes ran; return whether the callback ends the run."""
+        """Record a round that all processes ran; return True if the callback ends the run."""
         progress = self.progress
         progress.state = step.state
         self.channel.end_round()
@@ -93,7 +114,7 @@ class Rounds:
         return self.is_measured and self._measure(step)
 
     def _measure(self, step: Step) -> bool:
-        """Measure the finished round; return whether the callback ends the run."""
+        """Measure the finished round; return True if the callback ends the run."""
         progress = self.progress
         algorithm = self.share.algorithm
         carrier = self.share.carrier
@@ -122,7 +143,7 @@ class Rounds:
         return False
 
     def remembered(self) -> Progress:
-        """Return all that a later process needs to resume from here."""
+        """Return the progress with all that a later process needs to resume the run."""
         return replace(
             self.progress,
             received=self.channel.received,

@@ -1,4 +1,4 @@
-"""The view that an audit has of the releases of a run."""
+"""Observation of the releases of a run by an audit, which may also replace released values."""
 
 from __future__ import annotations
 
@@ -13,10 +13,24 @@ from dpmesh.privacy.releases import Release
 
 
 class Passage(NamedTuple):
-    """One release as an audit sees it, in units of its message: before and after the noise.
+    """One release with its values before and after the noise, as an audit observes it.
 
-    `values` are those that travel, after their compression if there is one. `bits` are the lengths
-    of compressed rows, shape (rows,). `rows` are indices of rows, if the message names them.
+    Attributes
+    ----------
+    release
+        Public description of the release.
+    noise_scale
+        Scale of the noise, in units of the values.
+    inside
+        Private values before the noise, shape (rows, dim).
+    noisy
+        Values with noise, shape (rows, dim).
+    values
+        Values to send, shape (rows, dim): noisy values after compression, if there is one.
+    bits
+        Length of each compressed row in bits, shape (rows,); None without compression.
+    rows
+        Indices of the rows; None if the message names none.
     """
 
     release: Release
@@ -29,7 +43,7 @@ class Passage(NamedTuple):
 
 
 Watcher: TypeAlias = Callable[[Passage], Passage]
-"""Sees every release of a run that is audited; what it returns travels instead."""
+"""Function that observes every release of an audited run. The values it returns are sent."""
 
 
 def watched(
@@ -42,8 +56,12 @@ def watched(
     compressed: Compressed | None,
     rows: Indices | None,
 ) -> tuple[Released, Compressed | None]:
-    """Show the releases of a message to its watcher; return what travels instead."""
-    travelling = values.copy()
+    """Show the releases of a message to a watcher; return the values to send in their place.
+
+    The parameters are those of `Passage`. `parts` has the rows of each release if a message has
+    several.
+    """
+    values_to_send = values.copy()
     bits = None if compressed is None else compressed.bits.copy()
     all_rows: list[tuple[Release, Indices | slice]] = [(releases[0], slice(None))]
     for release, part_rows in parts or all_rows:
@@ -59,9 +77,9 @@ def watched(
                 rows=rows,
             )
         )
-        travelling[part_rows] = passage.values
+        values_to_send[part_rows] = passage.values
         if bits is not None:
             bits[part_rows] = passage.bits
     if compressed is None or bits is None:
-        return Released(travelling), None
-    return Released(travelling), replace(compressed, bits=bits)
+        return Released(values_to_send), None
+    return Released(values_to_send), replace(compressed, bits=bits)

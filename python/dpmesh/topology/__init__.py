@@ -1,7 +1,7 @@
-"""Networks and their mixing matrices, static or changing over time, checked once.
+"""Communication graphs and their mixing matrices, static or changing over time.
 
-A `Topology` gives the `MixingMatrix` of every round. Networks are public and never depend on data:
-random ones take a key and are the same for the same key.
+A `Topology` returns the `MixingMatrix` of each round. Topologies are public and must not depend on
+data. Random ones are drawn from a key: the same key gives the same graphs.
 """
 
 from dpmesh.topology.directed import PushMatrix, directed, random_directed

@@ -1,6 +1,7 @@
-"""Directed networks: a node knows to whom it sends, and splits its message among them.
+"""Directed communication graphs: a node divides its message among the nodes to which it sends.
 
-They serve algorithms that correct for it, such as `PushSum`.
+Their matrices are column-stochastic only. They are for algorithms that correct for this, such as
+`dpmesh.PushSum`.
 """
 
 from __future__ import annotations
@@ -82,22 +83,22 @@ def directed(
     nodelist: Iterable[Hashable] | None = None,
     description: str = "given directed graph",
 ) -> Static:
-    """Return the topology of a directed graph, each node of which splits its message evenly.
+    """Return the topology of a directed graph in which each node divides its message evenly.
 
     Parameters
     ----------
     graph
-        An edge (j, i) says that j sends to i. Self-loops, parallel edges and attributes are
-        ignored: each node keeps as much as it sends to each other one.
+        Directed graph, in which an edge (j, i) means that j sends to i. Self-loops, parallel edges
+        and attributes are ignored: each node keeps the same share as it sends over each edge.
     nodelist
-        The graph's nodes in the order of the topology's; by default as in ``graph.nodes``.
+        Nodes of the graph in the order of the topology; by default the order of ``graph.nodes``.
     description
-        The name in reports.
+        Name in reports and plots.
 
     Raises
     ------
     ValueError
-        If the graph is not directed, or messages of a node never reach all others.
+        If the graph is not directed, or not strongly connected.
 
     Examples
     --------
@@ -117,7 +118,7 @@ def directed(
 
 
 def random_directed(nodes: int, degree: int, *, key: Key) -> Varying:
-    """Return a directed topology in which each node sends to `degree` random nodes a round.
+    """Return a directed topology in which each node sends to `degree` random nodes in each round.
 
     Parameters
     ----------
@@ -126,7 +127,7 @@ def random_directed(nodes: int, degree: int, *, key: Key) -> Varying:
     degree
         Number of other nodes that each node sends to.
     key
-        Key of the links, which depend on it and on the round alone. The links are public.
+        Key from which the links of each round are drawn. The links are public.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Common graphs as static topologies, and weights that make their matrices doubly stochastic."""
+"""Common graphs as static topologies, with weights that make their matrices doubly stochastic."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def links_of(nodes: int, i: Ends, j: Ends) -> sparse.csr_array:
 
 
 def torus_links(rows: int, columns: int) -> sparse.csr_array:
-    """Return the links of a grid that wraps around: each cell to the next in its row and column."""
+    """Return the links of a torus: each cell of a grid to the next one in its row and column."""
     cells = np.arange(rows * columns).reshape(rows, columns)
     below = np.roll(cells, -1, axis=0).ravel()
-    beside = np.roll(cells, -1, axis=1).ravel()
-    return links_of(cells.size, np.tile(cells.ravel(), 2), np.concatenate([below, beside]))
+    right = np.roll(cells, -1, axis=1).ravel()
+    return links_of(cells.size, np.tile(cells.ravel(), 2), np.concatenate([below, right]))
 
 
 def regular_links(nodes: int, degree: int, generator: np.random.Generator) -> sparse.csr_array:

@@ -1,9 +1,11 @@
-"""Mixing matrices: the weight of each node's message at each other node in a round, checked once.
+"""Mixing matrices: the weights with which nodes average the messages of a round.
 
-Both ends of their spectrum are known for a few nodes or 100,000. Small matrices are solved densely.
-Large ones are left to the Lanczos method, which on expanders needs a few hundred products. It fails
-on long, thin graphs (rings, grids), whose eigenvalues crowd at the ends; but those have small
-separators, which makes their sparse factorization cheap.
+The extreme eigenvalues of I - A, and so the spectral gap, are computed for a few nodes or 100,000:
+
+- for small matrices, all eigenvalues by a dense solver;
+- for large ones, by the Lanczos method, which needs a few hundred products on expanders;
+- where Lanczos does not converge (rings, grids), by a sparse factorization of I - A and Lanczos on
+  the inverse. These graphs have small separators, so that the factorization is cheap.
 """
 
 from __future__ import annotations
@@ -27,21 +29,29 @@ from dpmesh._validate import fail, integer
 Vector: TypeAlias = Numbers
 
 DENSE_NODES = 300
-"""Nodes up to which all eigenvalues of a matrix are computed."""
+"""Largest number of nodes for which all eigenvalues are computed by a dense solver."""
 RELATIVE_RESIDUAL = 1e-4
+"""Relative residual at which the Lanczos method stops."""
+
 RESTARTS = 150
+"""Largest number of restarts of the Lanczos method."""
+
 SHIFT = 1e-12
-"""Makes a semidefinite matrix definite; far below every eigenvalue of interest."""
+"""Added to the diagonal of a semidefinite matrix, to make it definite; far below eigenvalues."""
 
 
 def second_smallest_eigenvalue(laplacian: sparse.csr_array) -> float:
-    """Return the smallest eigenvalue of a symmetric I - A apart from the constant vector's."""
+    """Return the second smallest eigenvalue of a symmetric I - A.
+
+    The smallest one is 0, with the constant vector as its eigenvector.
+    """
     nodes = laplacian.shape[0]
     if nodes <= DENSE_NODES:
         return float(np.linalg.eigvalsh(laplacian.toarray())[1])
 
     def shifted_product(x: Vector) -> Vector:
-        product: Vector = laplacian @ x + 2 * x.mean()  # moves the constant vector to the other end
+        """Return (I - A + 2 J) x, where J averages: the constant vector has eigenvalue 2."""
+        product: Vector = laplacian @ x + 2 * x.mean()
         return product
 
     try:
@@ -51,7 +61,7 @@ def second_smallest_eigenvalue(laplacian: sparse.csr_array) -> float:
 
 
 def _second_smallest_by_inverse(laplacian: sparse.csr_array) -> float:
-    """Invert a shifted Laplacian on the vectors of mean 0; its largest eigenvalue gives ours."""
+    """Return the second smallest eigenvalue by the inverse on vectors of mean 0."""
     solve = _inverse(laplacian)
 
     def centred_solve(x: Vector) -> Vector:
@@ -102,6 +112,7 @@ def _inverse(matrix: sparse.csr_array) -> Callable[[Vector], Vector]:
 
 
 def _centred(x: Vector) -> Vector:
+    """Return a vector less its mean."""
     centred: Vector = x - x.mean()
     return centred
 
@@ -161,6 +172,7 @@ class MixingMatrix:
 
     @cached_property
     def _digest(self) -> bytes:
+        """SHA-256 of the weights, by which matrices are compared."""
         digest = sha256(repr(self.weights.shape).encode())
         for array in (self.weights.data, self.weights.indices, self.weights.indptr):
             digest.update(f"{array.dtype}".encode())
@@ -219,7 +231,7 @@ class MixingMatrix:
 
     @cached_property
     def components(self) -> int:
-        """Number of connected components: groups of nodes between which no message travels.
+        """Number of connected components: groups of nodes that exchange no messages with others.
 
         The graph of a doubly stochastic matrix is strongly connected if it is connected.
         """
@@ -324,9 +336,11 @@ class MixingMatrix:
 
     @cached_property
     def _upper(self) -> sparse.coo_array:
+        """Weights above the diagonal."""
         return sparse.triu(self.weights, k=1, format="coo")
 
     def _require_symmetric(self) -> None:
+        """Fail unless A is symmetric; the error names the largest difference."""
         if self.is_symmetric:
             return
         difference = abs(self.weights - self.weights.T).tocoo()
@@ -338,6 +352,7 @@ class MixingMatrix:
 
 
 def _laplacian(matrix: sparse.csr_array) -> sparse.csr_array:
+    """Return I - A, the Laplacian of the weighted graph."""
     return sparse.csr_array(sparse.eye_array(matrix.shape[0]) - matrix)
 
 

@@ -1,8 +1,9 @@
-"""Schedules in which each node meets one other a round, and the choice of the most private one.
+"""Topologies in which each node exchanges messages with one other node in a round.
 
-On a static network a neighbour receives every message of a node, so that one curious node learns as
-much as an adversary who sees all messages. Meetings in a random order spread what a node sends over
-all others.
+On a static graph a neighbour receives every message of a node, so that one curious node learns as
+much as an adversary who sees all messages. If each node has another partner in every round, its
+messages are divided among all other nodes, and epsilon against a single node is smaller (network
+DP, `dpmesh.privacy.views`). `best_schedule` chooses the topology with the smallest one.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ def meetings(nodes: int, *, key: Key, order: int = 0) -> Varying:
     nodes
         Number of nodes, at least 2.
     key
-        Key of the order of rounds, which depends on `key` and `order` alone. The order is public.
+        Key from which the order of rounds is drawn, together with `order`. The order is public.
     order
-        Number of the schedule among those of one key, at least 0.
+        Index of the schedule among the schedules of one key, from 0 to 2**16 - 1.
 
     Raises
     ------
     ValueError
-        If `nodes` is below 2, `order` is negative, or `key` is not a key.
+        If `nodes` is below 2, `order` is out of range, or `key` is not a key.
 
     Examples
     --------
@@ -164,10 +165,10 @@ def _scored(schedule: Topology, rounds: int, gap: float) -> ScoredSchedule:
 
 
 def pairs_of_round(nodes: int, round: int) -> Indices:
-    """Return the pairs that meet in a round of the circle method: shape (pairs, 2).
+    """Return the pairs of a round of a round-robin schedule, shape (pairs, 2): the circle method.
 
-    One node stays in its place, the others walk around a circle; those opposite each other meet. An
-    odd number of nodes is completed by an empty place, whose partner sits out.
+    Node 0 stays in its place and the others rotate around a circle; opposite nodes are paired. With
+    an odd number of nodes one place is empty, and its partner sits out.
     """
     places = nodes + nodes % 2
     walking = 1 + (np.arange(places - 1) + round) % (places - 1)
@@ -181,7 +182,7 @@ def pairs_of_round(nodes: int, round: int) -> Indices:
 
 
 def _meeting(nodes: int, key: Key, order: int, round: int) -> MixingMatrix:
-    """Return the matrix of one round, whose place in its cycle is drawn by the key."""
+    """Return the matrix of one round of `meetings`; the key draws its place in the cycle."""
     cycle_length = nodes - 1 + nodes % 2
     cycle, place = divmod(round, cycle_length)
     random = public_generator(key, Use.MEETINGS, cycle * 2**16 + order)
@@ -191,11 +192,13 @@ def _meeting(nodes: int, key: Key, order: int, round: int) -> MixingMatrix:
 
 @lru_cache(maxsize=256)
 def _averages(nodes: int, round: int) -> MixingMatrix:
+    """Return the matrix of one round of the circle method."""
     pairs = pairs_of_round(nodes, round)
     return paired(nodes, first=pairs[:, 0], second=pairs[:, 1])
 
 
 def _one_peer(nodes: int, round: int) -> MixingMatrix:
+    """Return the matrix of one round of `one_peer_exponential`."""
     cycle_length = (nodes - 1).bit_length()
     distance = 2 ** (round % cycle_length)
     partner = (np.arange(nodes) + distance) % nodes

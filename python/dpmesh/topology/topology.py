@@ -1,8 +1,8 @@
-"""The protocol of a network, the mixing matrix of a round, and networks that change over time.
+"""Interface of topologies, static topologies, and topologies that change over time.
 
-Each round's graph depends on a key and the round alone. One key can serve a random graph and, in
-addition, one sequence of each kind. Two sequences of the same kind need separate keys: with the
-same key they draw the same numbers.
+The graph of a round depends on a key and on the round only. One key can serve one random graph and
+one sequence of each kind, such as `random_matchings` and `edge_dropping`. Two sequences of
+the same kind need different keys, since with one key both draw the same numbers.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Varying:
     Raises
     ------
     ValueError
-        If `nodes` is not a number of nodes, or `draw` no function.
+        If `nodes` is not an integer of at least 1, or `draw` is not callable.
 
     Examples
     --------
@@ -132,7 +132,7 @@ class Varying:
 
 
 class Use(IntEnum):
-    """Uses of random numbers: each has its own stream of a key."""
+    """Uses of random numbers; each use has its own stream of a key."""
 
     RANDOM_REGULAR = auto()
     ERDOS_RENYI = auto()
@@ -158,7 +158,7 @@ def random_matchings(nodes: int, *, key: Key) -> Varying:
     nodes
         Number of nodes, at least 2.
     key
-        Public: the pairs depend on it and on the round alone.
+        Key from which the pairs of each round are drawn. The pairs are public.
 
     Raises
     ------
@@ -180,9 +180,8 @@ def random_matchings(nodes: int, *, key: Key) -> Varying:
 def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
     """Return a topology whose links fail at random: each is up with probability `keep`.
 
-    Links fail independently of each other and of other rounds.
-
-    A link that is down leaves its weight with its two ends (`MixingMatrix.keep_edges`).
+    Links fail independently of each other and of other rounds. If a link is down, each of its two
+    nodes adds the weight of the link to its own weight (`MixingMatrix.keep_edges`).
 
     Parameters
     ----------
@@ -191,13 +190,13 @@ def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
     keep
         Probability that a link is up, in (0, 1].
     key
-        Public: the failures depend on it and on the round alone.
+        Key from which the failures of each round are drawn. They are public.
 
     Raises
     ------
     ValueError
-        If `base` is not a network, `keep` is not in (0, 1], or `key` is not a key; when a round is
-        asked for: if its matrix is not symmetric.
+        If `base` is not a topology, `keep` is not in (0, 1], or `key` is not a key. Also, when
+        `matrix` is called, if the matrix of `base` is not symmetric.
 
     Examples
     --------
@@ -215,7 +214,7 @@ def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
 
 
 def shuffled(base: Topology, *, key: Key) -> Varying:
-    """Return the graph of `base` with its nodes in a new random order each round.
+    """Return the graph of `base` with its nodes in a new random order in each round.
 
     A shuffled random regular graph is a new random regular graph in each round.
 
@@ -224,7 +223,7 @@ def shuffled(base: Topology, *, key: Key) -> Varying:
     base
         The network to shuffle.
     key
-        Public: the order depends on it and on the round alone.
+        Key from which the order of each round is drawn. The order is public.
 
     Raises
     ------
@@ -244,19 +243,19 @@ def shuffled(base: Topology, *, key: Key) -> Varying:
 
 
 def cycle(matrices: Sequence[MixingMatrix]) -> Varying:
-    """Return a topology that uses mixing matrices in turn, periodically.
+    """Return a topology that uses the given mixing matrices in turn, periodically.
 
-    Each of their graphs need not be connected.
+    The graph of a single matrix need not be connected.
 
     Parameters
     ----------
     matrices
-        The matrix of each round of the cycle.
+        Matrices of the rounds of the cycle, in order, at least 1.
 
     Raises
     ------
     ValueError
-        If there is none, or they are not mixing matrices, or differ in their nodes.
+        If there is no matrix, an item is not a `MixingMatrix`, or the numbers of nodes differ.
 
     Examples
     --------
@@ -300,7 +299,7 @@ def _matrix_in_turn(matrices: tuple[MixingMatrix, ...], round: int) -> MixingMat
 
 
 def paired(nodes: int, first: Indices, second: Indices) -> MixingMatrix:
-    """Return the matrix in which only nodes ``first[i]`` and ``second[i]`` average, for each i."""
+    """Return the matrix in which nodes ``first[i]`` and ``second[i]`` average, for each i."""
     partner = np.arange(nodes)
     partner[first] = second
     partner[second] = first
@@ -308,7 +307,10 @@ def paired(nodes: int, first: Indices, second: Indices) -> MixingMatrix:
 
 
 def halves(partner: Indices) -> MixingMatrix:
-    """Return the matrix in which node i averages with node ``partner[i]``; `partner`: (nodes,)."""
+    """Return the matrix in which node i takes the mean of its message and of ``partner[i]``'s.
+
+    `partner` has the shape (nodes,).
+    """
     nodes = len(partner)
     all_nodes = np.arange(nodes)
     rows = np.concatenate([all_nodes, all_nodes])
