@@ -1,8 +1,9 @@
-"""A score learned from pilot runs: the weighted sum of observed numbers that separates them best.
+"""Contrasts: scores that are linear combinations of observed numbers, learned from pilot runs.
 
-A likelihood ratio believes that all noise is independent, as claimed. Where numbers share some of
-it, a difference of them has less. Fisher's linear discriminant (1936) finds such contrasts from the
-covariance of the numbers, whatever they are: of coordinates, nodes or rounds.
+A likelihood ratio assumes that all noise is independent, as claimed. If numbers share a part of
+their noise, their difference has less noise than the ratio assumes. Fisher's linear discriminant
+(1936) finds such contrasts from the covariance of the numbers, between coordinates, nodes or
+rounds. `result.tell_apart` uses a contrast if it refutes the claim by more than the usual score.
 """
 
 from __future__ import annotations
@@ -17,19 +18,29 @@ from dpmesh._validate import integer
 from dpmesh.audit.transcript import Transcript
 
 _MOST_NUMBERS = 100
+"""Most numbers of a run that a contrast may use."""
 
-_HUGE = 1e100  # its square is a number
-_RIDGE = 1e-9  # relative to a number's variance; what is smaller is taken for rounding
+_RUNS_PER_NUMBER = 10
+"""Least number of pilot runs for each number, so that a covariance can be estimated."""
+
+_HUGE = 1e100
+"""Numbers are clipped to this magnitude, whose square does not overflow."""
+
+_RIDGE = 1e-9
+"""Added to the variances, relative to them: smaller eigenvalues are taken for rounding."""
 
 
 def numbers_for(runs: int) -> int:
-    """Return the count of numbers of each run to look at: ten runs for each teach a covariance."""
+    """Return how many numbers of each run a contrast may use."""
     runs = integer("runs", runs, at_least=1)
-    return min(_MOST_NUMBERS, runs // 10)
+    return min(_MOST_NUMBERS, runs // _RUNS_PER_NUMBER)
 
 
 def seen_in(run: Transcript, most: int) -> npt.NDArray[np.float64]:
-    """Return the first numbers that a run released, received and sent, then zeros: (most,)."""
+    """Return the first `most` numbers that a run released, received and sent, shape (most,).
+
+    Zeros fill the array if there are fewer numbers.
+    """
     numbers = np.zeros(most)
     filled = 0
     for values in (*run.released, *run.received, *run.sent):
@@ -41,16 +52,17 @@ def seen_in(run: Transcript, most: int) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast:
-    """A linear score ``weights @ (numbers - middle)`` that tells two datasets apart.
+    """A linear score ``weights @ (numbers - middle)`` that distinguishes two datasets.
 
-    Its mean is 1/2 over the pilot runs on one dataset and -1/2 over those on the other.
+    Its mean is 1/2 over the positive pilot runs and -1/2 over the negative pilot runs, if they
+    differ.
 
     Parameters
     ----------
     weights
-        Shape (numbers,).
+        Weight of each number, shape (numbers,).
     middle
-        The mean of both datasets' mean numbers, shape (numbers,).
+        Midpoint of the mean numbers of both datasets, shape (numbers,).
     """
 
     weights: npt.NDArray[np.float64]
@@ -62,12 +74,12 @@ class Contrast:
 
 
 def contrast(positives: Floats, negatives: Floats) -> Contrast:
-    """Return Fisher's linear discriminant.
+    """Return Fisher's linear discriminant of two samples, scaled as in `Contrast`.
 
     Parameters
     ----------
     positives, negatives
-        Numbers seen in the pilot runs on either dataset, shape (runs, numbers).
+        Numbers observed in the pilot runs on either dataset, shape (runs, numbers).
     """
     positive_mean = positives.mean(axis=0)
     negative_mean = negatives.mean(axis=0)
@@ -87,14 +99,14 @@ def contrast(positives: Floats, negatives: Floats) -> Contrast:
 def unseen_scores(
     positives: Floats, negatives: Floats
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return scores of the pilot runs, each by the contrast of a half to which it does not belong.
+    """Return cross-validated scores of the pilot runs: each by a contrast of the other half.
 
-    A contrast flatters the runs that it comes from.
+    A contrast separates the runs that it was learned from too well.
 
     Parameters
     ----------
     positives, negatives
-        Numbers seen in the pilot runs on either dataset, shape (runs, numbers).
+        Numbers observed in the pilot runs on either dataset, shape (runs, numbers).
 
     Returns
     -------
@@ -102,7 +114,7 @@ def unseen_scores(
     """
     positive_scores = np.zeros(len(positives))
     negative_scores = np.zeros(len(negatives))
-    has_numbers = positives.shape[1] > 0  # else there are too few runs to look at a number
+    has_numbers = positives.shape[1] > 0  # False if there are too few runs for any number
     if has_numbers:
         for half, other_half in ((0, 1), (1, 0)):
             learned = contrast(positives[other_half::2], negatives[other_half::2])

@@ -31,17 +31,26 @@ from dpmesh.privacy.releases import Release
 from dpmesh.run.carriers import Carrier
 from dpmesh.run.watch import Passage
 
-_ROUNDING = 1 + 1e-9  # tolerance for rounding of the bounds themselves
+_ROUNDING = 1 + 1e-9
+"""Factor of a bound that allows for its rounding."""
 
 CHANCE = 1e-9
 """Equal draws in a run that are less likely than this are taken for the same noise."""
 
 
 class Movement(NamedTuple):
-    """Distance of a release between the datasets before its noise, and the distance it covers.
+    """Distance between the values of a release on the two datasets, before its noise.
 
-    `distance` is in the norm of the mechanism, and includes the rounding of the values, for which
-    the noise is larger.
+    Attributes
+    ----------
+    release
+        The release.
+    distance
+        Distance of the values in the norm of the mechanism, including their rounding.
+    allowed
+        Largest distance that the noise of the release covers.
+    noise_scale
+        Scale of the noise, in the units of the values.
     """
 
     release: Release
@@ -178,7 +187,7 @@ def couple(
 
 
 def _movement(passage: Passage, neighbor: Passage) -> Movement:
-    """Return the distance of two values before their noise, and the distance that it covers."""
+    """Compare the values of one release before its noise on the two datasets."""
     release = passage.release
     if release.noise_to_sensitivity > 0:
         norm = release.mechanism.norm
@@ -228,10 +237,10 @@ def _correlated_mus(run: Transcript, neighbor_run: Transcript) -> list[float]:
 def _too_far_together(
     plan: Plan, movements: Sequence[Movement], correlated_mus: Sequence[float]
 ) -> Iterator[str]:
-    """Compare the loss of all releases together with the plan's.
+    """Yield a fault if the privacy loss of all releases together exceeds the plan's.
 
-    Laplace noise adds up as epsilon, Gaussian noise as mu. Where partners share secrets, that is
-    the loss against an observer who does not know them.
+    Laplace noise composes by the sum of epsilons, Gaussian noise by the root of the sum of mu^2. If
+    partners share secrets, the adversary of this loss knows none of them.
     """
     for order, level in ((1, "epsilon"), (2, "mu")):
         ratios = [
