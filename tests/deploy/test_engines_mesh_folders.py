@@ -71,7 +71,10 @@ def test_only_those_who_hear_a_node_confirm_its_start(tmp_path: Path) -> None:
     asks = here[0][2]
     assert nodes[0].answer(StepQuestion(Position(0), tuple(signed)).as_bytes(contract)) == asks
     (own,) = RollbackQuestion.read(asks, contract)
-    others = [own._replace(number=bytes(16)), own._replace(last=ReleaseIndex(0, Position(3)))]
+    others = [
+        own._replace(nonce=bytes(16)),
+        own._replace(last_release=ReleaseIndex(0, Position(3))),
+    ]
     together = RollbackQuestion.together(contract, [own, *others])
     for by, asked, word in (
         (2, asks, ROLLBACK_QUESTION),

@@ -1,8 +1,12 @@
-"""A node's releases as rows, which other nodes mix or, with a token, build upon.
+"""The part of a node that sends rows, which other nodes mix or, by token, learn from.
 
-A step of a node ends at a position at which it sends a row. Its question brings the rows that it
-mixes, or the models that it builds upon. They are checked by public numbers alone, before the step
-is charged; then the node runs its rounds up to the position, draws the noise, and signs the row.
+A step ends at a position at which the node sends a row. The step's question brings the rows of
+other parties: those that the node mixes (gossip), or the models from which it goes on (token). They
+are checked by public numbers alone, before the step is charged. Then the node runs the algorithm up
+to the position, draws the noise, and signs the row.
+
+`dpmesh.deploy.node.Node` calls `RowProtocol`. `dpmesh.deploy.node_sums.SumProtocol` has the same
+methods for secure sums.
 """
 
 from __future__ import annotations
@@ -41,15 +45,15 @@ _log = logging.getLogger("dpmesh")
 
 
 class RowProtocol:
-    """The rows of a node: checks of received rows, charges, and the row that it sends.
+    """A node's checks of received rows, its charges, and the rows that it sends.
 
-    A `Node` makes it, and calls it for each question. A row leaves the node once it is noisy,
-    charged, signed and stored. States and secrets of partners stay in the node.
+    A row leaves the node after it is charged, noisy, signed and stored. States, and secrets shared
+    with partners, stay in the node.
 
     Parameters
     ----------
     node
-        The node.
+        The node, as its base class.
     """
 
     def __init__(self, node: Member) -> None:
@@ -60,38 +64,39 @@ class RowProtocol:
         self.witness: EquivocationWitness | None = EquivocationWitness(
             node.contract, node.folder, node.number
         )
-        """Evidence of parties that send different rows to different parties."""
+        """Evidence of parties that sent different rows to different receivers."""
         self.partner_nonces = PartnerNonces(node.schedule, node.number, rehearsal=node.rehearsal)
-        """The parties that share secrets with this node."""
+        """Nonces of the processes that share secrets with this node."""
         self.process_nonce = b""
-        """The number of this process, if partners share secrets."""
+        """The nonce of this process, if partners share secrets; else empty."""
         if node.contract.planned.has_partners:
             self.process_nonce = self.partner_nonces.own_nonce
 
-    def needs_confirmation(self, ask: StepQuestion) -> bool:
-        """Return True: others must confirm this node's start before it answers any question."""
+    def needs_confirmation(self, question: StepQuestion) -> bool:
+        """Return True: other parties must confirm this node's start before it takes any step."""
         return True
 
-    def may_withhold(self, ask: StepQuestion) -> bool:
-        """Return True if an unconfirmed node may compute its step and keep the row to itself.
+    def may_withhold(self, question: StepQuestion) -> bool:
+        """Return True if an unconfirmed node may compute the step and keep the row to itself.
 
-        The router asks so if all receivers of the row are lost.
+        The router attaches `WITHHOLD` if so many receivers of the row are lost that no start can be
+        confirmed.
         """
-        return self._schedule.is_gossip and WITHHOLD in ask.attached
+        return self._schedule.is_gossip and WITHHOLD in question.attached
 
-    def withdrawal(self, ask: StepQuestion, last: StoredStep | None) -> bytes | None:
-        """Return None: a node over budget refuses, as no other waits for its row."""
+    def withdrawal(self, question: StepQuestion, last: StoredStep | None) -> bytes | None:
+        """Return None: there are no withdrawals; a node over budget refuses the question."""
         return None
 
     def sent_answer(self, step: StoredStep, message: bytes) -> bytes:
-        """Return the answer to a step: its signed row, or a signed row without values if withheld.
+        """Return the message that leaves the node: the row, without values if it is withheld.
 
         Parameters
         ----------
         step
             The step.
         message
-            Its row, as stored.
+            The step's signed row, as stored.
         """
         if not step.withheld:
             return message
@@ -99,35 +104,37 @@ class RowProtocol:
         return row.without_values().signed(self._node.folder.signing)
 
     def rollback_content(self, questions: tuple[RollbackQuestion, ...]) -> bytes:
-        """Return the rows that parties which started sent later than they know of.
+        """Return the content of a `RollbackReport`: later rows of the parties that ask, packed.
 
-        They are those that this node received, packed, as their parties signed them.
+        These are the signed rows that this node received.
         """
         folder = self._node.folder
         rows = [folder.later_row(self._contract, question) for question in questions]
         return pack(*(row for row in rows if row))
 
     def progress_header(self, step: StoredStep) -> bytes:
-        """Return nothing: rows have no header."""
+        """Return an empty header: rows have none."""
         return b""
 
-    def accepted_totals(self, step: int) -> tuple[bytes, ...]:
+    def accepted_totals(self, first_step: int) -> tuple[bytes, ...]:
         """Return no totals: rows are not added up."""
         return ()
 
-    def confirms_start(self, ask: StepQuestion, reports: dict[int, bytes], last: Position) -> bool:
-        """Return True if enough parties confirm that this node's folder lacks none of its rows.
+    def confirms_start(
+        self, question: StepQuestion, reports: dict[int, bytes], last: Position
+    ) -> bool:
+        """Return True if enough receivers of this node's next row report on it, with no later row.
 
-        They are the receivers of its next row. A router that hides their reports stops this node.
+        A router that hides their reports stops this node.
 
         Parameters
         ----------
-        ask
-            The question that brings the reports.
+        question
+            The question that brings the reports; not used.
         reports
-            Later rows of parties that started, packed, by the party that reports them.
+            The content of reports since this node's start, by reporter: packed rows.
         last
-            The position of the last row that this node knows to have sent.
+            Position of the last row in this node's folder.
 
         Raises
         ------
@@ -146,7 +153,7 @@ class RowProtocol:
         return len(reports.keys() & confirmers.parties) >= confirmers.needed
 
     def is_next(self, last: StoredStep | None, position: Position) -> bool:
-        """Return True if a position is the next one or, by token, a later one of this node."""
+        """Return True if a position is this node's next one; by token, any later turn of it."""
         schedule = self._schedule
         last_position = None
         if last is not None:
@@ -156,25 +163,31 @@ class RowProtocol:
         sends = self._number in schedule.senders(position) or position == schedule.end
         return sends and (last_position is None or last_position < position)
 
-    def checked_messages(self, ask: StepQuestion, last: StoredStep | None) -> tuple[bytes, ...]:
-        """Return the rows of a question in the order of their places, once each of them passes.
+    def checked_messages(
+        self, question: StepQuestion, last: StoredStep | None
+    ) -> tuple[bytes, ...]:
+        """Check the rows in a question, and return them in the order of their places.
 
-        Public numbers alone decide, before private data are touched. A row that does not pass
-        refuses the whole question: the router sends it again without. Signatures and rows name the
-        processes of their parties, which partners need.
+        The checks use public numbers alone. One wrong row refuses the whole question, and the
+        router asks again without this row. Nonces of processes are taken from signatures and rows.
 
         Parameters
         ----------
-        ask
-            The question for a step.
+        question
+            The question.
         last
-            The step before it; None before the first one, whose question brings the signatures of
-            all parties under the contract.
+            The last step of this node; None before the first step, whose question must bring the
+            signatures of all parties under the contract.
+
+        Raises
+        ------
+        RefusedError
+            If a row or a signature is missing, malformed or wrong.
         """
         contract = self._contract
         signers = {self._number}
         rows: dict[Place, bytes] = {}
-        for message in ask.attached:
+        for message in question.attached:
             kind = kind_of(message)
             if kind == SIGNATURE:
                 with suppress(ValueError):
@@ -182,10 +195,10 @@ class RowProtocol:
                     signers.add(signature.party)
                     self.partner_nonces.update(signature.party, signature.key[KEY_BYTES:])
             elif message != WITHHOLD and kind not in (ROLLBACK_QUESTION, ROLLBACK_REPORT):
-                row = self._sound(message, ask.position, last)
+                row = self._checked_row(message, question.position, last)
                 if row is None:
                     continue
-                if row.place in rows:
+                if row.place in rows:  # two rows of one place
                     raise self._bad_row(row)
                 rows[row.place] = message
                 self.partner_nonces.update(row.party, row.process_nonces)
@@ -196,17 +209,25 @@ class RowProtocol:
         return tuple(rows[place] for place in sorted(rows))
 
     def _bad_row(self, row: Row) -> RefusedError:
-        """Return the refusal of a row, which names its party."""
+        """Return the error that refuses a row; it names the row's party."""
         return RefusedError(f"bad row of {self._contract.parties[row.party].name}")
 
-    def _sound(self, message: bytes, position: Position, last: StoredStep | None) -> Row | None:
-        """Return a row that passes all checks; None for an old one; refuse another."""
+    def _checked_row(
+        self, message: bytes, position: Position, last: StoredStep | None
+    ) -> Row | None:
+        """Return a received row once it passes all checks; None to ignore an outdated model.
+
+        Raises
+        ------
+        RefusedError
+            If the message is no signed row, or the row does not pass.
+        """
         try:
             row = Row.read(message, self._contract)
         except ValueError:
             raise RefusedError("malformed") from None
         if not self._schedule.is_gossip and last is not None and row.position <= last.position:
-            return None  # the router did not get the last answer, and sends an old model again
+            return None  # the router missed this node's last answer, and sends an old model again
         with suppress(ValueError):
             row.values(self._contract)
             if self._is_expected(row, last, position):
@@ -214,7 +235,11 @@ class RowProtocol:
         raise self._bad_row(row)
 
     def _is_expected(self, row: Row, last: StoredStep | None, position: Position) -> bool:
-        """Return True if a row is a neighbour's last one, or an earlier token holder's."""
+        """Return True if a row is one that this node receives in the step of a position.
+
+        In gossip it is a row of the last position from a party whose rows go to this node. By token
+        it is a row of an earlier turn of another node.
+        """
         schedule = self._schedule
         if schedule.is_gossip:
             is_of_last_position = last is not None and row.position == last.position
@@ -226,10 +251,11 @@ class RowProtocol:
         )
 
     def releases_to_charge(self, position: Position) -> tuple[Release, ...]:
-        """Return the releases that a step is charged, from public numbers alone.
+        """Return the releases that are charged for a step, from public numbers alone.
 
-        They are those of the rounds that begin in the step: a later row of a round is made of its
-        first one and of others' rows. By token only a holder releases something.
+        In gossip, a step is charged for the rounds that begin in it: later rows of a round are
+        post-processing of its first row and of other parties' rows. By token, a holder of the token
+        is charged for its turn.
 
         Raises
         ------
@@ -248,46 +274,52 @@ class RowProtocol:
         return tuple(planned.as_charged(release) for release in releases)
 
     def compute_step(self, channel: RowChannel, step: StoredStep) -> bytes:
-        """Run a node's rounds up to a stored, charged step; return the row that it sends, signed.
+        """Run the node's rounds up to a charged step; return its signed row.
 
-        The row leaves the node only after it is stored, so that a killed process sends the same
-        row again. Partners share secrets in the first row of a round.
+        The caller stores the row before it leaves the node.
         """
         position = step.position
         is_end = position == self._schedule.end
-        self._read(channel, step.received)
-        if self._contract.planned.has_partners and position.exchange == 0 and not is_end:
-            channel.set_partner_seeds(
-                self._seeds(position, step.received)
-            )  # before the row's noise is drawn
+        self._give_rows(channel, step.received)
+        begins_round = position.exchange == 0 and not is_end
+        if self._contract.planned.has_partners and begins_round:
+            seeds = self._partner_seeds(position, step.received)
+            channel.set_partner_seeds(seeds)  # before the row's noise is drawn
         packet = channel.run_to(position, step.received)
-        row = self._packed(packet, position, mixed_rows_field(self._contract, step.received))
+        mixed_rows = mixed_rows_field(self._contract, step.received)
+        row = self._row_of(packet, position, mixed_rows)
         message = row.signed(self._node.folder.signing)
         if not is_end:
-            self._read(channel, (message,))
+            self._give_rows(channel, (message,))
         return message
 
-    def _seeds(self, position: Position, messages: tuple[bytes, ...]) -> dict[int, bytes]:
-        """Return the seed of the secret with each partner that counts in a position's round.
+    def _partner_seeds(self, position: Position, messages: tuple[bytes, ...]) -> dict[int, bytes]:
+        """Return the seeds of the noise that the node shares with partners in a round, by partner.
 
-        A seed depends on the round and on the numbers of both processes, so that no secret is used
+        A seed depends on the round and on the nonces of both processes, so that no seed is used
         again after a restart. In a rehearsal it is the contract's public key.
+
+        Parameters
+        ----------
+        position
+            Position of the first row of the round.
+        messages
+            The rows that arrived before it.
         """
         contract = self._contract
         rows = [Row.read(message, contract, stored=True) for message in messages]
-        counted = self.partner_nonces.agreed(self._last_row(position), rows)
+        nonces = self.partner_nonces.agreed(self._last_row(position), rows)
         if self._node.rehearsal:
-            return dict.fromkeys(counted, bytes.fromhex(contract.terms.public_key))
-        group = self._node.pairwise_secrets()
+            return dict.fromkeys(nonces, bytes.fromhex(contract.terms.public_key))
+        pairwise_secrets = self._node.pairwise_secrets()
+        own_nonce = self.partner_nonces.own_nonce
         return {
-            partner: group.partner_seed(
-                partner, position.round, self.partner_nonces.own_nonce, process
-            )
-            for partner, process in counted.items()
+            partner: pairwise_secrets.partner_seed(partner, position.round, own_nonce, nonce)
+            for partner, nonce in nonces.items()
         }
 
     def _last_row(self, position: Position) -> Row | None:
-        """Return the row that this node sent before a position, if any."""
+        """Return the row that this node sent at the previous position, in gossip, if any."""
         before = self._schedule.before(position)
         if before is None:
             return None
@@ -297,34 +329,43 @@ class RowProtocol:
         return Row.read(step.answer, self._contract, stored=True)
 
     def restored_channel(self, base: StoredStep | None, steps: list[StoredStep]) -> RowChannel:
-        """Return the channel of the node's rounds after a start: no row is drawn twice.
+        """Return the channel of the node's rounds after a start of its process.
 
         Parameters
         ----------
         base
-            The step whose state is stored, if any. The rounds before it are not run again.
+            The step whose state is stored, if any. Its round is run again, and no round before it.
         steps
-            The steps from its round on. Rows that the node has computed are taken from them.
+            The stored steps from the round of `base` on. Rows that the node has computed are taken
+            from them, so that no row is drawn twice.
         """
         if base is None or base.state is None:
             channel = self.channel_from(self._node.initial_state)
         else:
             channel = self.channel_from(self._node.read_state(base.state), base.position.round)
-            pattern = DrawnRows(rows=0, earlier=())
-            _, memory, in_round = unpack(base.state)
-            channel.noise.recall(state_from_bytes(memory, pattern))
-            channel.drawn_rows = state_from_bytes(in_round, pattern)
+            example = DrawnRows(rows=0, earlier=())  # the class to decode
+            _, memory, drawn_rows = unpack(base.state)
+            channel.noise.recall(state_from_bytes(memory, example))
+            channel.drawn_rows = state_from_bytes(drawn_rows, example)
         for step in steps:
             if step.answer is not None:
-                self._read(channel, (*step.received, step.answer))
+                self._give_rows(channel, (*step.received, step.answer))
                 channel.run_to(step.position, step.received)
         return channel
 
     def channel_from(self, state: object, t: int = 0) -> RowChannel:
-        """Return the node's rounds from t on.
+        """Return the channel of the node's rounds from t on.
 
-        Their randomness depends on the contract, the records and the versions of what computes
-        them: under others the same position gets other noise. In a rehearsal it is the simulator's.
+        Noise depends on the node's key, the contract, the records, and the versions of dpmesh and
+        NumPy: other records or versions, which may give other values, get other noise. In a
+        rehearsal it is the simulator's.
+
+        Parameters
+        ----------
+        state
+            The algorithm's state before round t.
+        t
+            Number of the first round.
         """
         node = self._node
         context = None
@@ -333,40 +374,55 @@ class RowProtocol:
             context = digest(self._contract.hash, node.records_digest.encode(), versions)
         return RowChannel(self._schedule, self._number, node.problem, node.key, context, state, t)
 
-    def _read(self, channel: RowChannel, messages: tuple[bytes, ...]) -> None:
-        """Give a channel the values of stored rows."""
+    def _give_rows(self, channel: RowChannel, messages: tuple[bytes, ...]) -> None:
+        """Give a channel the values of the rows in stored messages."""
         for message in messages:
             row = Row.read(message, self._contract, stored=True)
             channel.rows.setdefault(row.position, {})[row.party] = row.values(self._contract)
 
-    def _packed(self, packet: Packet, position: Position, mixed: bytes) -> Row:
-        """Return a released packet as a row; fail if it is longer than the contract allows."""
+    def _row_of(self, packet: Packet, position: Position, mixed_rows: bytes) -> Row:
+        """Return a released packet as an unsigned row.
+
+        Raises
+        ------
+        ValueError
+            If the values are not finite, or longer than the contract's `largest_row`.
+        """
         contract = self._contract
-        incarnation = self._node.folder.incarnation(contract.hash)
-        if packet.values is None:
-            numbers = contract.terms.numbers
+        if packet.values is None:  # nothing is released, as at the end
+            dtype: str = contract.terms.numbers
             shape = (0, 0)
-            return Row(
-                contract.hash, position, self._number, incarnation, numbers, shape, b"", mixed
-            )
-        processes = b""
-        if contract.planned.has_partners:
-            processes = self.partner_nonces.nonces_to_sign(position.round + 1)
-        rows, columns = packet.values.shape
+            encoded_values = b""
+            process_nonces = b""
+        else:
+            dtype = str(packet.values.dtype)
+            rows, columns = packet.values.shape
+            shape = (rows, columns)
+            encoded_values = self._encoded(packet, packet.values, position)
+            process_nonces = b""
+            if contract.planned.has_partners:
+                process_nonces = self.partner_nonces.nonces_to_sign(position.round + 1)
         return Row(
             contract.hash,
             position,
             self._number,
-            incarnation,
-            dtype=str(packet.values.dtype),
-            shape=(rows, columns),
-            encoded_values=self._encoded(packet, packet.values, position),
-            mixed_rows=mixed,
-            process_nonces=processes,
+            self._node.folder.incarnation(contract.hash),
+            dtype=dtype,
+            shape=shape,
+            encoded_values=encoded_values,
+            mixed_rows=mixed_rows,
+            process_nonces=process_nonces,
         )
 
     def _encoded(self, packet: Packet, values: Released, position: Position) -> bytes:
-        """Return released values as they are sent; fail if they are too long, or not as agreed."""
+        """Return released values as the bytes that a row has.
+
+        Raises
+        ------
+        ValueError
+            If they are not finite or too long, or compressed in another way than the contract
+            states.
+        """
         released = values
         if not self._schedule.is_gossip:
             released = Released(values[~np.isnan(values[:, 0])])  # the models of this turn
