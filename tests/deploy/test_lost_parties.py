@@ -272,12 +272,12 @@ def test_a_secret_for_tags_is_passed_on_to_parties_alone(tmp_path: Path) -> None
     _, _, named, *sealed = unpack(parties.nodes[1].answer(relay))
     assert int.from_bytes(named, "big") == dealer
     assert [len(each) for each in sealed] == [0, 0, RELAYED_SECRET_BYTES, RELAYED_SECRET_BYTES]
-    passed_on = parties.other(asks[3], sealed=sealed[3])
+    passed_on = parties.other(asks[3], sealed_tag_secret=sealed[3])
     assert passed_on != asks[3]
     assert parties.part(3, passed_on).header == header.common
     changed = bytes([*sealed[2][:-1], sealed[2][-1] ^ 1])
     for lie in (changed, sealed[3], sealed[2][4:], int_fields(2)[0] + sealed[2][4:], b""):
-        answer = parties.answer(2, parties.other(asks[2], sealed=lie))
+        answer = parties.answer(2, parties.other(asks[2], sealed_tag_secret=lie))
         assert refusal_reason(answer) == "bad key"
     unknown = pack(RELAY_QUESTION, contract.hash, *int_fields(2))
     assert refusal_reason(parties.nodes[1].answer(unknown)) == "not dealt"

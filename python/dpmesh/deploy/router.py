@@ -1,4 +1,4 @@
-"""The router: it carries what nodes send each other, and is trusted with nothing else.
+"""The router: it carries messages between nodes, and is trusted with nothing else.
 
     router = Router(contract)
     while not router.done:
@@ -7,10 +7,13 @@
         if router.waits_since() > contract.terms.deadline:
             router.close()                                   # who is missing is left out
 
-It keeps no secret and nothing on disk. One that is started anew asks any quorum for the signatures
-of all and for how far each party got, and waits for absent parties no longer than for others: rows
-are asked for from the first round on, and sums from the last one; nodes answer from their tables,
-the same bits. What it does with rows is in `router_rows`, and with parts of sums in `router_sums`.
+A malicious router can delay or stop a run. The router has no secret, and keeps nothing on disk. If
+it restarts, it asks any quorum for the signatures of all parties and for their progress, and does
+not wait longer for absent parties than for others. It asks for rows from the first round on, and
+for sums from the last attempt; nodes answer from their folders, with the same bits.
+
+`RowRouting` (`router_rows`) has what is special to rows, `SumRouting` (`router_sums`) what is
+special to secure sums. `Attendance` has presence and restarts of parties.
 """
 
 from __future__ import annotations
@@ -43,19 +46,22 @@ from dpmesh.deploy.wire import (
 
 _log = logging.getLogger("dpmesh")
 
-GONE = ("stopped", "restored", "another contract", "over budget")
-"""Refusals after which a party is not asked again."""
+FINAL_REFUSALS = ("stopped", "restored", "another contract", "over budget")
+"""Reasons of refusals after which a party is not asked again."""
 
 
 class Router(Attendance):
-    """Carries the messages of a contract's run.
+    """Carries the messages of a contract's run between nodes, over any transport.
+
+    Ask each party what `requests` returns, and give its answer to `take`, until the run is `done`.
+    If a deadline passes, call `close`.
 
     Parameters
     ----------
     contract
         The contract.
     clock
-        Returns seconds.
+        Returns the time in seconds, from any origin.
     """
 
     def __init__(self, contract: Contract, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,19 +69,19 @@ class Router(Attendance):
         self.bytes = 0
         """Bytes of all questions and answers so far."""
         self.routing: RowRouting | SumRouting
-        """The routing of releases: of rows, or of parts of sums."""
+        """What depends on the messages of the run: rows, or parts of sums."""
         if contract.planned.first_sum is None:
             self.routing = RowRouting(self)
         else:
             self.routing = SumRouting(self)
-        self._recalled: set[int] = set()
-        """Parties that were asked for the signatures of all, since this router started."""
+        self._asked_for_signatures: set[int] = set()
+        """Parties that answered the question for the signatures of all parties."""
         self._handlers: dict[bytes, Callable[[int, bytes], None]] = {
             PRESENCE: self._take_presence,
             ROLLBACK_QUESTION: self.take_rollback_question,
             ROLLBACK_REPORT: self.take_rollback_report,
             SIGNATURE: self._take_signature,
-            RECOVERY_ANSWER: self._take_recalled,
+            RECOVERY_ANSWER: self._take_recovery_answer,
             **self.routing.handlers,
         }
         """The method that takes an answer, by the answer's kind."""
@@ -87,9 +93,9 @@ class Router(Attendance):
 
     @property
     def failure(self) -> str:
-        """Why the run cannot end any more: who ended early, and by which word; empty if it can.
+        """Reason why the run cannot go on: parties that are gone, with their refusals; or empty.
 
-        A quorum is needed for each round, and parties that are gone do not come back.
+        Each round needs a quorum, and parties that are gone do not come back.
         """
         if self.done or self.is_quorum(self.all_parties - set(self.gone)):
             return ""
@@ -98,20 +104,23 @@ class Router(Attendance):
 
     @property
     def ended(self) -> bytes:
-        """The last messages of all that ended, by which a node knows that it is left out."""
+        """The signed last messages of parties whose run is over, packed.
+
+        They prove to a node that the run is over without it, see `Outcome.is_over`.
+        """
         return pack(*self.routing.ended.values())
 
     @property
     def waits_for(self) -> list[str]:
-        """Names of the parties for which the open position waits: below the quorum, all missing.
+        """Names of the parties that the run waits for; below the quorum, of all absent parties.
 
-        Those that do not say what they have of a party that started are among them.
+        Parties whose reports on a restarted party are missing are among them.
         """
         waited = self.awaited or (set() if self.has_quorum else self.absent)
         without = self.all_parties - self.absent - self.withdrawn - waited
         if self.is_paused and not self.is_quorum(without):
-            waited = waited | self.late  # who may come back, so that the others go on
-        held_up = {silent for party in waited for silent in self._silent(party)}
+            waited = waited | self.late  # if they come back, the others can go on
+        held_up = {silent for party in waited for silent in self._blocking_parties(party)}
         return self.names(waited | held_up)
 
     @property
@@ -120,12 +129,15 @@ class Router(Attendance):
         return self.names(self.absent)
 
     def requests(self) -> dict[int, bytes]:
-        """Return what to ask each party now, by its number; asking twice does no harm."""
+        """Return the current question to each party, by its number; there may be none for some.
+
+        A question may be sent again: the party answers the same bytes.
+        """
         questions = {party: self.request(party) for party in range(self.contract.nodes)}
         return {party: message for party, message in questions.items() if message is not None}
 
     def request(self, party: int) -> bytes | None:
-        """Return what to ask one party now; None if nothing."""
+        """Return the current question to one party; None if there is none."""
         if party in self.gone:
             return None
         message = self._question(party)
@@ -134,45 +146,53 @@ class Router(Attendance):
         return message
 
     def _question(self, party: int) -> bytes | None:
-        """Return the next question.
+        """Return the current question to a party; None if there is none.
 
-        A party is asked what others that started want to know only if the run has no question.
+        It is a rollback question of restarted parties only if the run has no question to ask.
         """
         if self.open_position is None:
             return self._question_before_the_start(party)
-        question = self.routing.question_between(party)
+        question = self.routing.question_before_step(party)
         if question is not None:
             return question
-        if self.routing.lacking:
+        if self.routing.missing_dealers:
             return None
         position = self.routing.next_position(party)
-        is_confirmed = self._confirmed(party)
+        is_confirmed = self._is_confirmed(party)
         if is_confirmed and position is not None:
-            return StepQuestion(position, self.routing.attached(party)).as_bytes(self.contract)
+            return StepQuestion(position, self.routing.attachments(party)).as_bytes(self.contract)
         if is_confirmed and party in self.late:
             return presence_question(self.contract)  # is it back?
         if position is not None and self.routing.is_cut_off(party):
-            attached = (*self.routing.attached(party), WITHHOLD)
+            attached = (*self.routing.attachments(party), WITHHOLD)
             return StepQuestion(position, attached).as_bytes(self.contract)
-        return self.rollback_questions(party, self.routing.askers(party))
+        return self.rollback_questions(party, self.routing.parties_to_confirm(party))
 
     def _question_before_the_start(self, party: int) -> bytes | None:
-        """Return the question for a party's signature, or for the signatures that it kept of all.
+        """Return the question for a party's signature, or for the signatures of all that it stored.
 
         The run starts once the router has the signatures of all parties.
         """
         if party not in self.present:
             return presence_question(self.contract)
-        may_know = party in self.reported_progress and party not in self._recalled
+        may_know = party in self.reported_progress and party not in self._asked_for_signatures
         if may_know and len(self.signatures) < self.contract.nodes:
             return signatures_question(self.contract)
         return None
 
     def take(self, party: int, answer: bytes) -> None:
-        """Take an answer. Who signed it counts; `party` only says who refuses, or starts.
+        """Take an answer of a party.
 
-        What is no answer is dropped, and the party named in the log: no message of a party ends a
-        run for the others.
+        The signature shows the party of a signed answer. Any other bytes are dropped, and the log
+        names the party: no message of a party ends the run for the others.
+
+        Parameters
+        ----------
+        party
+            Number of the party that the transport names. Refusals, which are not signed, and
+            restarts count as its own.
+        answer
+            The answer, as bytes. It may be any bytes.
         """
         self.bytes += len(answer)
         self.responded.add(party)
@@ -191,12 +211,12 @@ class Router(Attendance):
             _log.exception("the router fails at what %s sent, and goes on", name)
 
     def _take_presence(self, party: int, answer: bytes) -> None:
-        """Take a party's signature with its question and its progress after a start."""
+        """Take a party's signature, with its rollback question and its progress."""
         presence = Presence.read(answer)
         if presence.rollback_question:
             self.take_rollback_question(party, presence.rollback_question)
         if presence.progress is not None:
-            self.routing.check_reached(presence.progress)
+            self.routing.check_progress(presence.progress)
             self.reported_progress[party] = presence.progress
         self._take_signature(party, presence.signature)
 
@@ -209,22 +229,22 @@ class Router(Attendance):
         if self.open_position is None:
             self._start(self.all_parties - self.present - set(self.gone))
         else:
-            self.routing.settle()  # a quorum may be there again
+            self.routing.advance()  # a quorum may be there again
 
-    def _take_recalled(self, party: int, answer: bytes) -> None:
-        """Take what a party kept of the run before this router started."""
+    def _take_recovery_answer(self, party: int, answer: bytes) -> None:
+        """Take signatures or totals that a party stored before this router started."""
         recalled = RecoveryAnswer.read(answer, self.contract)
-        self._recalled.add(party)
+        self._asked_for_signatures.add(party)
         for message in recalled.signatures:
             signed = Signature.read(message, self.contract)
             self.signatures.setdefault(signed.party, message)
         if recalled.totals:
-            self.routing.recall(party, recalled.totals)
+            self.routing.take_stored_totals(party, recalled.totals)
         if self.open_position is None:
             self._start(self.all_parties - self.present - set(self.gone))
 
     def _start(self, absent: set[int] | frozenset[int]) -> None:
-        """Open the first position once all have signed, and nobody is absent."""
+        """Start the run, once all parties have signed and none is absent."""
         if (
             self.open_position is None
             and len(self.signatures) == self.contract.nodes
@@ -233,13 +253,14 @@ class Router(Attendance):
             self.routing.start()
 
     def close(self) -> bool:
-        """End the wait for the open position, as its deadline has passed.
+        """End the wait for the open position; call it when the deadline has passed.
 
-        Who holds up others is late, and not those who are held up.
+        Parties that hold up others are late from now on, not the parties that they hold up.
 
         Returns
         -------
-        Whether the run goes on. It pauses below the quorum, and for signatures: see `waits_for`.
+        True if the run goes on. False if it pauses, below the quorum or for lack of signatures: see
+        `waits_for`.
         """
         if self.open_position is None:
             return self._start_without_absent()
@@ -250,17 +271,17 @@ class Router(Attendance):
             _log.warning("%s is missing in round %d", name, self.open_position.round)
         self.late |= late
         self.restart_deadline()
-        self.routing.settle()
+        self.routing.advance()
         return True
 
     def _missing_their_deadline(self) -> set[int]:
-        """Return who is late now: nobody, if too few would be left.
+        """Return the parties that are late now; none, if less than a quorum would be left.
 
-        Of those who hold up others, parties that have answered nothing at all come first. If too
-        many hold up others, but only some of them are silent, these are late.
+        These are the first of three sets that leaves a quorum: silent parties that hold up others,
+        all parties that hold up others, all silent parties.
         """
         there = self.all_parties - self.absent - self.withdrawn
-        holding_up = self._holding_up()
+        holding_up = self._parties_holding_up()
         silent = {party for party in there if self._is_silent(party)}
         for late in (holding_up & silent, holding_up, silent):
             if late and self.is_quorum(there - late):
@@ -272,7 +293,12 @@ class Router(Attendance):
         return party not in self.responded and self._question(party) is not None
 
     def _start_without_absent(self) -> bool:
-        """Start a router anew among a quorum, if all had signed before."""
+        """Start the run of a restarted router with a quorum, if it has the signatures of all.
+
+        Returns
+        -------
+        True if the run starts.
+        """
         absent = {*self.all_parties - self.present - set(self.gone)}
         if len(self.signatures) < self.contract.nodes:
             return False
@@ -284,48 +310,49 @@ class Router(Attendance):
         self._start(set())
         return True
 
-    def _holding_up(self) -> set[int]:
-        """Return the parties that the open position waits for, without those whom others hold up.
+    def _parties_holding_up(self) -> set[int]:
+        """Return the parties that hold up the open position.
 
-        A party that started waits for the words of others; who does not give them holds it up.
+        A party that waits for messages of others, as a restarted party for their reports, does not
+        hold it up: these others do.
         """
         holding_up: set[int] = set()
         for party in self.awaited:
-            holding_up |= (self._silent(party) - self.absent) or {party}
+            holding_up |= (self._blocking_parties(party) - self.absent) or {party}
         return holding_up
 
     @property
     def awaited(self) -> set[int]:
-        """For whom the open position waits."""
+        """Parties that the open position waits for; before the run, those without a signature."""
         if self.open_position is None:
             return {*self.all_parties} - (self.present & self.signatures.keys()) - set(self.gone)
         return self.routing.awaited
 
-    def _confirmed(self, party: int) -> bool:
-        """Return True if enough parties reported what they received of this one since its start."""
+    def _is_confirmed(self, party: int) -> bool:
+        """Return True if enough parties have reported on a party since its start."""
         if party not in self.unconfirmed:
             return True
         confirmers = self.routing.confirmers(party)
         return len(confirmers.parties & self.reporters(party)) >= confirmers.needed
 
-    def _silent(self, party: int) -> set[int]:
-        """Return those without whose word a party does not go on."""
-        if self.open_position is None or self.routing.question_between(party) is not None:
+    def _blocking_parties(self, party: int) -> set[int]:
+        """Return the parties whose reports, secrets or totals another party waits for."""
+        if self.open_position is None or self.routing.question_before_step(party) is not None:
             return set()
-        holding_up = self.routing.holding_up(party)
+        holding_up = self.routing.blocking(party)
         if holding_up:
             return holding_up
-        if self._confirmed(party):
+        if self._is_confirmed(party):
             return set()
         return self.routing.confirmers(party).parties - self.reporters(party)
 
     def _take_refusal(self, party: int, reason: str) -> None:
-        """Go on after a refusal; some end a party's run for good."""
+        """Go on after a refusal; some reasons end the party's run for good."""
         _log.warning("%s refuses: %s", self.contract.parties[party].name, reason)
-        self.routing.refused(party, reason)
-        if reason in GONE:
+        self.routing.take_refusal(party, reason)
+        if reason in FINAL_REFUSALS:
             self.gone[party] = reason
         if self.open_position is None:
             self._start(self.all_parties - self.present - set(self.gone))
         else:
-            self.routing.settle()
+            self.routing.advance()

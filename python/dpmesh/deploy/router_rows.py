@@ -1,12 +1,12 @@
-"""Routing of rows: to the nodes that mix them or, with a token, build upon them.
+"""Routing of rows: to the nodes that mix them (gossip) or, by token, learn from them.
 
-A position waits for the rows of its senders: of all parties in gossip, of the holder by token. It
-is over once each sender has answered or is late; then the next one opens, if a quorum is there. A
+A position waits for the rows of its senders: all parties in gossip, the holder by token. It is over
+once each sender has answered or is absent; then the next one opens, if a quorum is present. Each
 party is asked for its rows one position after another, with the rows that it mixes attached. A late
-party is asked for the positions that it missed, too, but no other receives these rows any more.
+party is also asked for the positions that it missed, but no other party gets these rows any more.
 
-A party that started anew is asked for a row only after enough of the parties that receive this row
-have confirmed its start: they say whether they have a later row of it than it knows of.
+A party that restarted is asked for a row only after enough receivers of this row have reported that
+they have no later row of it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Start(NamedTuple):
     Attributes
     ----------
     question
-        The party's question to the others after its start.
+        The party's rollback question.
     confirmers
-        The receivers of its next row, and the number of them that must answer.
+        The receivers of its next row, and the number of them that must report.
     """
 
     question: RollbackQuestion
@@ -40,16 +40,18 @@ class _Start(NamedTuple):
 
 
 class RowRouting:
-    """The rows of a contract's run.
+    """The part of a router for runs in which nodes send rows.
+
+    `dpmesh.deploy.router_sums.SumRouting` has the same methods for secure sums.
 
     Parameters
     ----------
     router
-        The router that asks for them.
+        The router, as its base class.
     """
 
-    lacking = frozenset[int]()
-    """Parties whose secret is needed before the first position: none."""
+    missing_dealers = frozenset[int]()
+    """No dealers of tag secrets: rows have no tags."""
 
     def __init__(self, router: Attendance) -> None:
         self._router = router
@@ -58,23 +60,22 @@ class RowRouting:
         self.handlers: dict[bytes, Callable[[int, bytes], None]] = {ROW: self._take_row}
         self._rows: dict[Position, dict[int, bytes]] = {}
         """Signed rows that came in time, by position and party."""
-        self._newest: dict[int, Place] = {}
-        """By token: the place of each model's last release, by the model's number."""
+        self._newest_release: dict[int, Place] = {}
+        """By token: the place of the last release of each model, by the model's number."""
         self._withheld: dict[Position, set[int]] = {}
-        """By position: parties that computed their row and keep it, as no party could confirm
-        their start."""
+        """By position: parties that withheld their row, as their start could not be confirmed."""
         self._starts: dict[int, _Start] = {}
         """The last start of each party, by its number."""
-        self._askers: dict[int, set[int]] = {}
-        """Parties that started and need the word of another one, by that one's number."""
+        self._parties_by_confirmer: dict[int, set[int]] = {}
+        """By party: the restarted parties that need its report."""
         self._indexed_starts = 0
-        """Number of starts that `_askers` covers."""
+        """Number of starts that `_parties_by_confirmer` covers."""
         self._refused_rows: defaultdict[int, set[Place]] = defaultdict(set)
-        """Places of the rows that a party refused, by that party's number."""
+        """By party: the places of rows that it refused as bad."""
 
     @property
     def ended(self) -> dict[int, bytes]:
-        """The last message of each party that ended."""
+        """The signed last message of each party whose run is over, by party."""
         return self._rows.get(self._schedule.end, {})
 
     @property
@@ -93,28 +94,28 @@ class RowRouting:
     def start(self) -> None:
         """Open the first position."""
         self._router.open_at(self._schedule.after(None))
-        self.settle()
+        self.advance()
 
-    def question_between(self, party: int) -> bytes | None:
-        """Return the question to a party between two positions: none, as rows need no secrets."""
+    def question_before_step(self, party: int) -> bytes | None:
+        """Return None: nothing is asked before a step."""
         return None
 
-    def check_reached(self, reached: StepProgress) -> None:
-        """Accept any progress of a party: rows are asked for from the first position on."""
+    def check_progress(self, reached: StepProgress) -> None:
+        """Accept any progress that a party states: it is not used."""
 
-    def recall(self, party: int, totals: tuple[bytes, ...]) -> None:
-        """Drop totals: rows are not added up."""
+    def take_stored_totals(self, party: int, totals: tuple[bytes, ...]) -> None:
+        """Ignore totals: rows are not added up."""
 
-    def holding_up(self, party: int) -> set[int]:
-        """Return the parties that hold up one that is confirmed: none."""
+    def blocking(self, party: int) -> set[int]:
+        """Return the parties that hold up another one with what they have stored: none."""
         return set()
 
     def give_up(self) -> bool:
-        """Do not end the run early: each party has the model of its own rounds."""
+        """Return False: a run of rows does not end early, it waits for a quorum."""
         return False
 
-    def settle(self) -> None:
-        """Open positions up to the first one that waits for a party, while a quorum is there."""
+    def advance(self) -> None:
+        """Open positions up to the first one that waits for a party, while a quorum is present."""
         router = self._router
         while (
             router.open_position not in (None, self._schedule.end)
@@ -159,21 +160,21 @@ class RowRouting:
             self._starts[party] = start
         return start.confirmers
 
-    def askers(self, party: int) -> set[int]:
-        """Return the parties that started and need the word of this one."""
+    def parties_to_confirm(self, party: int) -> set[int]:
+        """Return the restarted parties that need the report of this one."""
         router = self._router
         if self._indexed_starts != router.starts:
             self._indexed_starts = router.starts
-            self._askers = {}
+            self._parties_by_confirmer = {}
             for asker in router.unconfirmed:
                 for confirmer in self.confirmers(asker).parties:
-                    self._askers.setdefault(confirmer, set()).add(asker)
-        return self._askers.get(party, set()) & router.unconfirmed.keys()
+                    self._parties_by_confirmer.setdefault(confirmer, set()).add(asker)
+        return self._parties_by_confirmer.get(party, set()) & router.unconfirmed.keys()
 
     def is_cut_off(self, party: int) -> bool:
-        """Return True if too few parties are left to confirm a party's start.
+        """Return True if too few parties are present to confirm a party's start.
 
-        Such a party computes its step and keeps the row, whose receivers are not there.
+        Such a party computes its step and withholds the row, whose receivers are absent anyway.
         """
         router = self._router
         if not self._schedule.is_gossip or not router.has_quorum or party not in router.unconfirmed:
@@ -182,11 +183,11 @@ class RowRouting:
         may_confirm = (router.all_parties - router.absent) | router.reporters(party)
         return len(confirmers.parties & may_confirm) < confirmers.needed
 
-    def attached(self, party: int) -> tuple[bytes, ...]:
-        """Return the messages with a party's question: signatures, confirmations, rows.
+    def attachments(self, party: int) -> tuple[bytes, ...]:
+        """Return the messages attached to a party's question.
 
-        All signatures go with its first question. Confirmations go to a party that started, and
-        rows to all that mix them or build upon them, but for those that the party refused.
+        These are the signatures of all parties (with its first question), rollback reports (after a
+        restart), and the rows that it mixes or learns from, without those that it refused.
         """
         router = self._router
         last = router.last_answered[party]
@@ -220,17 +221,22 @@ class RowRouting:
         }
 
     def _places_of_models(self, party: int, last: Position | None) -> set[Place]:
-        """Return the places of models by token that a party has not received or released."""
-        places = {place for place in self._newest.values() if place.party != party}
+        """Return the places of the newest models that a party lacks, by token."""
+        places = {place for place in self._newest_release.values() if place.party != party}
         if last is None:
             return places
         return {place for place in places if last < place.position}
 
     def _take_row(self, _: int, answer: bytes) -> None:
-        """Take a party's row, and open the next position if no other is awaited.
+        """Take a party's row, and open the next position if the open one is over.
 
-        A row for any other position than its party's next one is dropped. A row whose values no
-        receiver would accept fails, before it counts as an answer.
+        A row for another position than its party's next one is ignored.
+
+        Raises
+        ------
+        ValueError
+            If the message is no signed row, or no receiver would accept its values. It then does
+            not count as an answer.
         """
         row = Row.read(answer, self._contract)
         router = self._router
@@ -250,33 +256,35 @@ class RowRouting:
             if is_withheld:
                 self._withheld.setdefault(row.position, set()).add(row.party)
             else:
-                self._keep(row.place, answer, values)
-        self.settle()
+                self._store_row(row.place, answer, values)
+        self.advance()
 
-    def _keep(self, place: Place, message: bytes, values: Released | None) -> None:
-        """Keep a row of the open position for its receivers, and drop those that are used up."""
+    def _store_row(self, place: Place, message: bytes, values: Released | None) -> None:
+        """Store a row of the open position for its receivers, and drop rows that no party needs."""
         self._router.in_time[place.position].add(place.party)
         self._rows.setdefault(place.position, {})[place.party] = message
         if values is not None and not self._schedule.is_gossip:
             models = np.flatnonzero(~np.isnan(values[:, 0])).tolist()
-            self._newest |= dict.fromkeys(models, place)
-        self._forget()
+            self._newest_release |= dict.fromkeys(models, place)
+        self._drop_used_rows()
 
-    def _forget(self) -> None:
-        """Drop the rows that go with no further question."""
-        for position in self._used_up():
+    def _drop_used_rows(self) -> None:
+        """Drop the rows that no party needs any more."""
+        for position in self._used_positions():
             del self._rows[position], self._router.in_time[position]
             self._withheld.pop(position, None)
 
-    def _used_up(self) -> list[Position]:
+    def _used_positions(self) -> list[Position]:
         """Return the positions whose rows no party needs any more.
 
-        In gossip all parties that are not gone have answered a later one. By token it is not the
-        open one, and each of its models was released again.
+        In gossip, all parties that are not gone have answered a later position. By token, each
+        model of the position was released again, and it is not the open one.
         """
         router = self._router
         if not self._schedule.is_gossip:
-            used = {place.position for place in self._newest.values()} | {router.open_position}
+            used = {place.position for place in self._newest_release.values()} | {
+                router.open_position
+            }
             return [position for position in self._rows if position not in used]
         answered = [
             last for party, last in router.last_answered.items() if party not in router.gone
@@ -287,11 +295,11 @@ class RowRouting:
             if all(last is not None and position < last for last in answered)
         ]
 
-    def refused(self, party: int, reason: str) -> None:
-        """Go on after a refusal of a row that is bad, or by token of a turn that is over.
+    def take_refusal(self, party: int, reason: str) -> None:
+        """Go on after a party refused a bad row or, by token, a turn that is over for it.
 
-        A party gets no row again that it refused as bad. By token it refuses a turn that it missed
-        before this router started, as it has released later models since: nobody waits for it.
+        A party does not get a row again that it refused as bad. By token it refuses a turn before
+        its last one, which a restarted router asks for; this turn is then not waited for.
         """
         router = self._router
         is_over = reason == "not the next round" and not self._schedule.is_gossip

@@ -1,21 +1,25 @@
-"""Routing of sums: the router adds up masked parts, and sees none of them.
+"""Routing of secure sums: the router adds up masked parts, and cannot read any of them.
 
-A position is a round and an attempt at its sums: one for all, or one for each party over its
-neighbours. The parties of a cohort take part in an attempt; once all of them have answered, their
-parts add up to totals, which go out with the next headers. If one of them is late, those who are
-left begin another attempt of a sum for all; sums over neighbours wait for it. A party for which
-others had to begin another attempt is left out of later ones, as long as a quorum is there without
-it, so that it cannot spend what the others may still release. If a total has a wrong tag, one of
-the parts is wrong, and masks hide which: the next attempts leave out one party after another, until
-a total opens. If no attempt is reserved, or none may be missing, parties send the same parts again.
+A position of the run is a *step* (a sum for all parties, or one for each party over its neighbours)
+and an *attempt* at it. The parties of a *cohort* take part in an attempt. Once all of them have
+sent their masked parts, the router adds up the totals, which go out with the next headers. See
+`dpmesh.deploy.sums` for dealer, tag, agreement, transcript, seal and withdrawal.
 
-Nothing is kept on disk. A router that is started anew opens the last attempt that any party has
-begun, with its header, and asks the parties for totals that others have missed; sums over
-neighbours are asked for from the first attempt on. Parties answer from their tables.
+What happens if something fails, in a sum for all parties:
 
-A party that has spent the attempts that the contract allows it says so, signed, and adds to no sum
-like it any more. Once too few are left for another attempt, the run ends early: all parties that
-can be reached get these words, and sign the totals so far as they sign those of a whole run.
+- *A party is late or refuses.* The other parties begin another attempt. Later attempts leave out
+  the party at fault, as long as a quorum remains, so that it cannot use up the releases of others.
+- *A total has a wrong tag*, so a part is wrong, and masks hide whose. The next attempts leave out
+  one party after another (the *suspect*), until a total opens.
+- *The contract reserves no attempt* for that. Parties are then asked for the same parts again.
+- *A party withdraws*, as it has used its attempts. If too few parties are left for another attempt,
+  the run ends early: all parties get the withdrawals, and sign the totals so far as at the end of a
+  whole run.
+- *The router restarts.* Nothing is kept on disk. A new router opens the last attempt that any party
+  has begun, with its header, and asks parties for totals that others lack.
+
+Sums over neighbours wait for each party, and a new router asks again from the first attempt on:
+nodes answer from their folders.
 """
 
 from __future__ import annotations
@@ -52,26 +56,25 @@ from dpmesh.deploy.wire import Position, StepProgress, int_fields, read_ints, to
 _log = logging.getLogger("dpmesh")
 
 PAUSE = 1.0
-"""Seconds after which a party whose part was wrong is asked for it again."""
+"""Seconds before a party whose part was wrong is first asked for it again."""
 STRIDE = 2**10
-"""By how much attempts are counted on if a router started anew without some parties: these may
-have begun some of which the others know nothing."""
-
+"""Step between the numbers of attempts, if a router restarted without some parties. These parties
+may have begun attempts that no other party knows of, and their numbers must not be used again."""
 
 TAKES_NO_PART = ("not the next round", "bad cohort", "bad key", "malformed")
-"""Refusals of a party that takes no part in an attempt."""
+"""Refusals after which a party takes no part in an attempt."""
 FITS_NO_OTHER = "sends a part that fits no other"
 
 
-class _SpentStatement(NamedTuple):
-    """A party's signed statement that it has no attempts left at sums of one kind.
+class _StoredWithdrawal(NamedTuple):
+    """A party's withdrawal from sums of one kind.
 
     Attributes
     ----------
     step
-        The first step, of this kind of sum, to which the party does not add.
+        The first step of this kind of sum in which the party takes no part.
     message
-        The statement, a `Withdrawal` as bytes.
+        The `Withdrawal`, as a message.
     """
 
     step: int
@@ -79,15 +82,15 @@ class _SpentStatement(NamedTuple):
 
 
 class SumRouting:
-    """The routing of a run whose parties add up sums: which attempt is open, and for whom it waits.
+    """The part of a router for runs of secure sums: which attempt is open, and who is asked what.
 
-    A `Router` makes it, and calls it for each question and answer. It sees masked parts and totals,
-    has no secrets, and keeps nothing on disk: a new router asks the parties for what it needs.
+    It sees masked parts and totals, and has no secrets.
+    `dpmesh.deploy.router_rows.RowRouting` has the same methods for rows.
 
     Parameters
     ----------
     router
-        The router that asks the parties for their parts.
+        The router, as its base class.
     """
 
     def __init__(self, router: Attendance) -> None:
@@ -96,101 +99,101 @@ class SumRouting:
         self._schedule = router.schedule
         self.handlers: dict[bytes, Callable[[int, bytes], None]] = {
             MASKED_PARTS: self._take_parts,
-            TAG_SECRET: self._take_dealt,
-            RELAYED_SECRET: self._take_relayed,
+            TAG_SECRET: self._take_tag_secret,
+            RELAYED_SECRET: self._take_relayed_secret,
             SEAL: self._take_seal,
-            WITHDRAWAL: self._take_spent,
+            WITHDRAWAL: self._take_withdrawal,
         }
         self.ended: dict[int, bytes] = {}
-        """What each party signed at the end."""
-        self._deals: dict[int, list[bytes]] = {}
-        """The secret for tags of each dealer, sealed for each party."""
+        """The seal of each party, as a message, by party."""
+        self._sealed_secrets: dict[int, list[bytes]] = {}
+        """By dealer: its tag secret, sealed for each party."""
         self._dealer = 0
-        """The party whose secret the tags of the open attempt are made of, in a sum for all."""
+        """Dealer of the tag secret of the open attempt, in a sum for all."""
         self._cohort: set[int] = set()
         """Parties that take part in the open attempt."""
         self._stride = 1
-        """Number by which the next attempt exceeds this one: `STRIDE` after some restarts."""
+        """Step between the numbers of attempts: 1, or `STRIDE` after some restarts."""
         self._parts: dict[int, list[MaskedPart]] = {}
         """The parts of each party in the open attempt, one for each sum that it adds to."""
         self._refused: set[int] = set()
-        """Parties that take no part in the open attempt."""
-        self._paused: dict[int, float] = {}
-        """Time at which a party is asked again, if its last answer was of no use."""
-        self._pauses: dict[int, float] = {}
-        """Seconds of the next such pause of each party, in the open attempt."""
-        self._pause = PAUSE
-        """Seconds of the next pause of all parties, after a total that no party accepts."""
+        """Parties that refused to take part in the open attempt, or sent a wrong part."""
+        self._ask_again_at: dict[int, float] = {}
+        """Time at which a party whose last answer was of no use is asked again, by party."""
+        self._pause_of_party: dict[int, float] = {}
+        """Seconds of the next such pause in the open attempt, by party."""
+        self._pause_of_all = PAUSE
+        """Seconds of the next pause of all parties, after a total that no party accepted."""
         self._suspect: int | None = None
-        """The party without which a total is added up again, as one of its parts was wrong."""
+        """The party that is left out of the doubted step, to see if its part was wrong."""
         self._suspects: set[int] = set()
-        """Parties that added to all totals of the doubted step that no party accepted."""
-        self._suspected_at = 0
-        """The doubted step: that of the last total that no party accepted."""
-        self._doubting: set[int] = set()
-        """Parties that refuse the last total."""
+        """Parties that took part in all attempts at the doubted step with a wrong total."""
+        self._doubted_step = 0
+        """The step of the last total that no party accepted."""
+        self._refusing_total: set[int] = set()
+        """Parties that refused the last total."""
         self._attempts_cost: Counter[int] = Counter()
-        """Number of attempts that the others were charged in vain, by the party at fault."""
-        self._repeated: Counter[int] = Counter()
-        """Number of attempts beside the first of each step that this router has begun, by kind."""
-        self._spent: defaultdict[int, dict[int, _SpentStatement]] = defaultdict(dict)
-        """By kind of sum: the statements of parties without attempts, by party."""
+        """By party: number of failed attempts that others were charged for by its fault."""
+        self._extra_attempts: Counter[int] = Counter()
+        """By kind of sum: number of repeated attempts that this router has begun."""
+        self._withdrawals: defaultdict[int, dict[int, _StoredWithdrawal]] = defaultdict(dict)
+        """By kind of sum: the withdrawals, by party."""
         self._for_all = router.contract.has_one_model
         """True for one sum for all parties; False for one for each party over its neighbours."""
         self._totals: dict[int, list[Total]] = {}
         """The totals of each step: one for all, or one for each party."""
-        self._recalled_from: dict[int, int] = {}
-        """The party that had stored a step's total, by step."""
-        self._dealers: set[int] = set()
-        """Parties whose secrets the tags of these totals are made of."""
-        self._deals_nothing: set[int] = set()
-        """Parties that have erased their secrets, as their run is over. Of sums over neighbours the
-        others have what these dealt before."""
-        self._relays_nothing: set[tuple[int, int]] = set()
-        """Pairs of a party and a dealer whose secret this party does not have."""
-        self._furthest = -1
-        """The last step that was open."""
+        self._source_of_total: dict[int, int] = {}
+        """By step: the party that sent a stored total to this router after its restart."""
+        self._dealers_of_totals: set[int] = set()
+        """Dealers of the tag secrets of these totals."""
+        self._cannot_deal: set[int] = set()
+        """Parties that have erased their secrets, as their run is over. In sums over neighbours,
+        others have the tag secrets that these dealt before."""
+        self._cannot_relay: set[tuple[int, int]] = set()
+        """Pairs of a party, and a dealer whose tag secret this party does not have."""
+        self._last_opened_step = -1
+        """The latest step that was open so far."""
         self._first_step = 0
         """The step that was open when this router started."""
-        self._lagging: set[int] = set()
-        """Parties that had not reached that step."""
+        self._laggards: set[int] = set()
+        """Parties that may lack totals of earlier steps, after a restart of this router."""
         self._distrusted: set[int] = set()
-        """Parties that had stored totals which others refuse."""
+        """Parties that sent stored totals which other parties refused."""
         self._transcripts = [router.contract.hash] * router.contract.nodes
-        """The transcript of each party; of sums over neighbours alone."""
-        self._transcripts_before = self._transcripts
-        """What they were before the last totals."""
+        """In sums over neighbours: the transcript of each party."""
+        self._previous_transcripts = self._transcripts
+        """The same before the last totals."""
 
     @property
-    def _ends(self) -> bool:
-        """True once all rounds are over."""
+    def _is_closing(self) -> bool:
+        """True if the open position is a closing position: parties sign the end of the run."""
         return self._router.open_position is not None and self._schedule.is_closing(
             self._router.open_position
         )
 
     @property
     def awaited(self) -> set[int]:
-        """Parties that the open position waits for."""
+        """Parties that the open position waits for: dealers first, then the cohort."""
         router = self._router
         position = router.open_position
         assert position is not None
-        if self._ends:
+        if self._is_closing:
             return {*router.all_parties - router.in_time[position] - router.absent}
-        lacking = self.lacking
+        lacking = self.missing_dealers
         if lacking:
             return lacking - router.absent
         return self._cohort - self._parts.keys() - self._refused - router.absent - router.withdrawn
 
     @property
-    def lacking(self) -> set[int]:
-        """Dealers of the open attempt whose secret for tags has not arrived yet."""
-        if self._ends:
+    def missing_dealers(self) -> set[int]:
+        """Dealers of the open attempt whose tag secret has not arrived yet."""
+        if self._is_closing:
             return set()
         dealers = {self._dealer} if self._for_all else {*self._router.all_parties}
-        return dealers - self._deals.keys() - self._deals_nothing
+        return dealers - self._sealed_secrets.keys() - self._cannot_deal
 
     def start(self) -> None:
-        """Open the first position, or the last attempt that any party has begun."""
+        """Open the first position; after a restart, the last attempt that any party has begun."""
         router = self._router
         reached = [
             step for party, step in router.reported_progress.items() if party not in router.absent
@@ -203,12 +206,12 @@ class SumRouting:
         early = [step for step in reached if self._schedule.is_early(step.position)]
         last = max(early or reached, key=lambda step: step.position)
         self._first_step = last.position.round
-        self._lagging = {*router.all_parties}
+        self._laggards = {*router.all_parties}
         if early:
             for message in withdrawals_by_party(
                 unpack(last.header), last.position.round, self._contract
             ).values():
-                self._keep_word(message)
+                self._store_withdrawal(message)
         if self._schedule.is_closing(last.position):
             self.open(
                 self._schedule.closing_position(last.position.round)
@@ -216,8 +219,14 @@ class SumRouting:
         else:
             self.open(last.position, Header.read(last.header, self._contract))
 
-    def check_reached(self, reached: StepProgress) -> None:
-        """Fail unless a party can have reached the position that it states."""
+    def check_progress(self, reached: StepProgress) -> None:
+        """Fail unless a party can have made the progress that it states.
+
+        Raises
+        ------
+        ValueError
+            If the position is none of the run, or the header does not fit it.
+        """
         position = reached.position
         if position > self._schedule.end or position.round < 0:
             fail("message", "a position of the contract's run", position)
@@ -234,28 +243,36 @@ class SumRouting:
             fail("message", "the header of an attempt", "none")
 
     def open(self, position: Position, header: Header | None = None) -> None:
-        """Open a position for the cohort of a header, or for the parties of `_next_cohort`."""
+        """Open a position, and begin its deadline.
+
+        Parameters
+        ----------
+        position
+            The position.
+        header
+            A header whose cohort and dealer the attempt has; by default a new cohort.
+        """
         router = self._router
         router.in_time.clear()
-        router.open_at(position, again=position.round <= self._furthest)
-        self._furthest = max(self._furthest, position.round)
-        self._pauses.clear()
-        self._parts, self._refused, self._doubting = {}, set(), set()
-        router.withdrawn = set() if self._ends else {*self._words_at(position.round)}
+        router.open_at(position, again=position.round <= self._last_opened_step)
+        self._last_opened_step = max(self._last_opened_step, position.round)
+        self._pause_of_party.clear()
+        self._parts, self._refused, self._refusing_total = {}, set(), set()
+        router.withdrawn = set() if self._is_closing else {*self._withdrawals_at(position.round)}
         if header is None:
             self._cohort = self._next_cohort()
-            if not self._deals:
+            if not self._sealed_secrets:
                 self._dealer = min(self._cohort)
         else:
             self._cohort = {*header.cohort}
             self._dealer = header.dealer
-        self.settle()
+        self.advance()
 
     def _next_cohort(self) -> set[int]:
-        """Return the parties that are there, without those that have cost attempts of others.
+        """Return the parties that take part in the next attempt.
 
-        Of these as many take part as a quorum needs, those first that have cost the fewest, and
-        last a suspect, without whom a total is to be added up.
+        These are the present parties that have cost the others no attempt. If they are fewer than a
+        quorum, others join them, in the order of `_order_of_fault`.
         """
         there = self._router.all_parties - self._router.absent - self._router.withdrawn
         cohort = {party for party in there if self._attempts_cost[party] == 0}
@@ -267,89 +284,94 @@ class SumRouting:
         return cohort
 
     def _order_of_fault(self, party: int) -> tuple[bool, int, int]:
-        """Return the place of a party at fault: by the attempts it cost, and a suspect last."""
+        """Return the sort key of parties at fault: by the attempts they cost, the suspect last."""
         return party == self._suspect, self._attempts_cost[party], party
 
-    def settle(self) -> None:
-        """Open the next position if the open one is over, or another attempt if it cannot end."""
+    def advance(self) -> None:
+        """Go on as far as the answers so far allow.
+
+        The next position is opened if the open one is over, and another attempt if it is stuck.
+        """
         router = self._router
         if router.open_position is None or self._schedule.is_last(router.open_position):
             return
-        if self._ends:
+        if self._is_closing:
             if not self.awaited:
                 self.open(Position(router.open_position.round, router.open_position.exchange + 1))
             return
-        if router.withdrawn and not router.is_quorum(self._may_add_again):
+        if router.withdrawn and not router.is_quorum(self._may_take_part):
             self._end_early()
             return
-        if (step := self._lost_step()) is not None:
-            self._go_back_to(step)
+        lost_step = self._lost_step()
+        if lost_step is not None:
+            self._repeat_from(lost_step)
             return
-        if self._cannot_end():
-            self._try_again()
+        if self._is_stuck():
+            self._begin_attempt()
             return
         if self.awaited:
             return
         complete: list[list[MaskedPart]] = []
-        if not self.lacking:
+        if not self.missing_dealers:
             complete = self._complete_sums()
         if complete:
             self._take_totals(complete)
             self.open(Position(router.open_position.round + 1))
-        elif self._has_reserve(router.open_position.round) or self.lacking:
-            self._try_again()
+        elif self._has_reserve(router.open_position.round) or self.missing_dealers:
+            self._begin_attempt()
         else:
-            self._ask_those_apart_again()
+            self._ask_minority_again()
 
     def _has_reserve(self, step: int) -> bool:
-        """Return True if attempts reserved for a step's kind of sum are left.
+        """Return True if reserved attempts are left for a step's kind of sum.
 
-        Without any, another attempt would cost the others the last round. So the party whose part
-        is wrong is asked for it again, and named: it has stored the part, and is charged nothing.
+        Without a reserve, another attempt would cost the run its last round. The party whose part
+        is wrong is then named, and asked for the part again: it has stored it, and is charged
+        nothing.
         """
         kind = self._kind_at(step)
-        return self._contract.planned.reserve_by_kind[kind] > self._repeated[kind]
+        return self._contract.planned.reserve_by_kind[kind] > self._extra_attempts[kind]
 
-    def _ask_those_apart_again(self) -> None:
-        """Ask the parties with another agreement than most again, or all if there is no majority.
+    def _ask_minority_again(self) -> None:
+        """Ask the parties again whose agreement differs from most; all if there is no majority.
 
-        If all are asked again, none holds up the others, and each has another deadline.
+        If all are asked again, none of them is at fault, and the deadline begins again.
         """
-        apart = self._apart()
-        if not apart:
+        minority = self._minority()
+        if not minority:
             self._router.restart_deadline()
-        for party in apart or self._disagreeing():
+        for party in minority or self._disagreeing():
             del self._parts[party]
             self._ask_again_later(party, FITS_NO_OTHER)
 
     def _ask_again_later(self, party: int, fault: str) -> None:
-        """Ask a party for the same part again, later each time, and log once what it did."""
-        if party not in self._pauses:
+        """Ask a party for the same answer again, after a pause that doubles; log its fault once."""
+        if party not in self._pause_of_party:
             _log.warning("%s %s; it is asked again", self._contract.parties[party].name, fault)
-        pause = self._pauses.get(party, PAUSE)
-        self._pauses[party] = min(2 * pause, self._longest_pause)
-        self._paused[party] = self._router.now() + pause
+        pause = self._pause_of_party.get(party, PAUSE)
+        self._pause_of_party[party] = min(2 * pause, self._longest_pause)
+        self._ask_again_at[party] = self._router.now() + pause
 
     @property
     def _longest_pause(self) -> float:
-        """Most seconds before parties are asked again: they have as many to answer in time."""
+        """Longest pause in seconds: half a deadline, so that the other half is left to answer."""
         return self._contract.terms.deadline / 2
 
-    def _cannot_end(self) -> bool:
-        """Return True if the open attempt waits for the part or the word of a party that is out.
+    def _is_stuck(self) -> bool:
+        """Return True if the open attempt waits for a part or a report of an absent party.
 
-        A party that started needs the words of its whole cohort.
+        A party that started needs the rollback reports of its whole cohort.
         """
-        out = self._cohort & (self._router.absent | self._router.withdrawn)
-        if not self._for_all or not out:
+        absent = self._cohort & (self._router.absent | self._router.withdrawn)
+        if not self._for_all or not absent:
             return False
-        if out - self._parts.keys():
+        if absent - self._parts.keys():
             return True
         started = (self._cohort - self._parts.keys()) & self._router.unconfirmed.keys()
-        return any(out - self._router.reporters(party) for party in started)
+        return any(absent - self._router.reporters(party) for party in started)
 
-    def _try_again(self) -> None:
-        """Begin another attempt, if a quorum is there."""
+    def _begin_attempt(self) -> None:
+        """Begin another attempt at the open step, if a quorum is present."""
         position = self._router.open_position
         if position is not None and self._router.has_quorum:
             self._count_costs()
@@ -357,9 +379,9 @@ class SumRouting:
             self.open(Position(position.round, position.exchange + self._stride))
 
     def _lost_step(self) -> int | None:
-        """Return the first step whose total only parties that are out have kept; None if none is.
+        """Return the first step whose total only absent parties have stored; None if there is none.
 
-        A party may take a total, and be lost together with the router that made it.
+        A party may have accepted a total, and be lost together with the router that made it.
         """
         router = self._router
         position = router.open_position
@@ -372,11 +394,11 @@ class SumRouting:
         unknown = {*range(reached, position.round)} - self._totals.keys()
         return min(unknown, default=None)
 
-    def _go_back_to(self, step: int) -> None:
-        """Add up a step again among those who are there.
+    def _repeat_from(self, step: int) -> None:
+        """Begin a step again among the present parties, and drop all later totals.
 
-        Parties that took its lost total have another transcript from then on. They count as having
-        cost an attempt, so that later attempts do without them as long as a quorum is there.
+        Absent parties that accepted its lost total have another transcript from then on. They count
+        as at fault, so that later attempts leave them out, as long as a quorum remains.
         """
         router = self._router
         there = router.all_parties - router.absent
@@ -399,32 +421,41 @@ class SumRouting:
         return self._contract.planned.kind_at(step)
 
     @property
-    def _may_add_again(self) -> set[int]:
-        """Parties that have attempts left, the late ones among them."""
+    def _may_take_part(self) -> set[int]:
+        """Parties that may take part in another attempt, late ones included."""
         return {*self._router.all_parties - self._router.gone.keys() - self._router.withdrawn}
 
     def give_up(self) -> bool:
-        """End the run early if too few parties have attempts left, not counting those late now.
+        """End the run early, if withdrawn and absent parties leave less than a quorum.
+
+        The router calls it when the deadline has passed.
 
         Returns
         -------
-        True if the run has ended.
+        True if the early end has begun.
         """
         router = self._router
-        if self._ends or not router.withdrawn:
+        if self._is_closing or not router.withdrawn:
             return False
         if router.is_quorum(router.all_parties - router.absent - router.withdrawn - self.awaited):
             return False
         return self._end_early()
 
     def _end_early(self) -> bool:
-        """Have all parties sign the totals so far; or end the run without, if they would not."""
+        """Have all parties sign the totals so far, if enough of them have withdrawn.
+
+        Else, if withdrawals leave no quorum for ever, the run fails.
+
+        Returns
+        -------
+        True if the early end has begun.
+        """
         router = self._router
         position = router.open_position
         assert position is not None
-        spent = self._words_at(position.round)
+        spent = self._withdrawals_at(position.round)
         if len(spent) < withdrawals_needed(self._contract):
-            if not router.is_quorum(self._may_add_again):
+            if not router.is_quorum(self._may_take_part):
                 router.gone |= dict.fromkeys(spent, "over budget")
             return False
         rounds = self._contract.planned.rounds_before(position.round)
@@ -434,49 +465,54 @@ class SumRouting:
         self.open(self._schedule.closing_position(position.round))
         return True
 
-    def _take_spent(self, _: int, answer: bytes) -> None:
-        """Go on without a party that has spent its attempts at sums like the open one."""
+    def _take_withdrawal(self, _: int, answer: bytes) -> None:
+        """Take a withdrawal, and go on without its party at sums of that kind."""
         router = self._router
-        if router.open_position is None or self._ends or not self._for_all:
+        if router.open_position is None or self._is_closing or not self._for_all:
             return
-        party = self._keep_word(answer)
-        if party in self._words_at(router.open_position.round):
+        party = self._store_withdrawal(answer)
+        if party in self._withdrawals_at(router.open_position.round):
             router.withdrawn.add(party)
-            self.settle()
+            self.advance()
 
-    def _keep_word(self, message: bytes) -> int:
-        """Keep the word of a party that has spent its attempts, and return its number.
+    def _store_withdrawal(self, message: bytes) -> int:
+        """Store a verified withdrawal, and return the number of its party.
 
-        The one of the first step is kept: it justifies an early end there and at later steps. If
-        the router goes back to an earlier step, the party is asked again, and says so of that one.
+        Of several withdrawals from one kind of sum, the one with the first step is stored: it
+        justifies an early end at this step and at later ones.
         """
-        word = Withdrawal.read(message, self._contract)
-        words = self._spent[self._kind_at(word.step)]
-        kept = words.get(word.party)
-        if kept is None or word.step < kept.step:
-            words[word.party] = _SpentStatement(word.step, message)
-        return word.party
+        withdrawal = Withdrawal.read(message, self._contract)
+        withdrawals = self._withdrawals[self._kind_at(withdrawal.step)]
+        stored = withdrawals.get(withdrawal.party)
+        if stored is None or withdrawal.step < stored.step:
+            withdrawals[withdrawal.party] = _StoredWithdrawal(withdrawal.step, message)
+        return withdrawal.party
 
-    def _words_at(self, step: int) -> dict[int, bytes]:
-        """Return the words after which a run may end early before a step, by party."""
-        words = self._spent[self._kind_at(step)]
-        return {party: word.message for party, word in words.items() if word.step <= step}
+    def _withdrawals_at(self, step: int) -> dict[int, bytes]:
+        """Return the withdrawals that hold at a step, as messages, by party."""
+        withdrawals = self._withdrawals[self._kind_at(step)]
+        return {
+            party: withdrawal.message
+            for party, withdrawal in withdrawals.items()
+            if withdrawal.step <= step
+        }
 
     def _warn_of_an_early_end(self, step: int) -> None:
-        """Say at once, and once, that the attempts left are fewer than the rounds left.
+        """Count another attempt at a step; log once that the run will end early for lack of them.
 
         Parameters
         ----------
         step
-            The one of which another attempt begins.
+            The step at which another attempt begins.
         """
-        router, contract = self._router, self._contract
+        router = self._router
+        contract = self._contract
         if not self._for_all:
             return
         kind = self._kind_at(step)
         reserve = contract.planned.reserve_by_kind[kind]
-        self._repeated[kind] += 1
-        if self._repeated[kind] != reserve + 1:
+        self._extra_attempts[kind] += 1
+        if self._extra_attempts[kind] != reserve + 1:
             return
         costly = {party for party, cost in self._attempts_cost.items() if cost > 0}
         names = ", ".join(router.names(costly)) or "a router that was restarted"
@@ -485,18 +521,19 @@ class SumRouting:
         _log.error(text, contract.terms.rounds, names, reserve)
 
     def _count_costs(self) -> None:
-        """Note which parties have cost the others an attempt that they were charged for.
+        """Note the parties through whose fault the open attempt failed, if others were charged.
 
-        These are the parties that are out or refuse, and those with another agreement than most.
+        These are the parties that are absent or refuse, and those whose agreement differs from the
+        majority's.
         """
         failing = self._cohort & (self._router.absent | self._refused)
         if not self._for_all or not self._parts.keys() - failing:
             return
-        for party in failing | self._apart():
+        for party in failing | self._minority():
             self._attempts_cost[party] += 1
 
-    def _apart(self) -> set[int]:
-        """Return the parties whose agreement differs from that of the majority, if there is one."""
+    def _minority(self) -> set[int]:
+        """Return the parties whose agreement differs from most, if there is a majority."""
         minority: set[int] = set()
         for agreement_of_party in self._agreements().values():
             ((common, count),) = Counter(agreement_of_party.values()).most_common(1)
@@ -507,7 +544,7 @@ class SumRouting:
         return minority
 
     def _disagreeing(self) -> set[int]:
-        """Return the parties that add to a sum for which not all have the same agreement."""
+        """Return the parties of each sum for which parties have different agreements."""
         disagreeing: set[int] = set()
         for agreement_of_party in self._agreements().values():
             if len({*agreement_of_party.values()}) > 1:
@@ -515,7 +552,7 @@ class SumRouting:
         return disagreeing
 
     def _agreements(self) -> dict[Header, dict[int, bytes]]:
-        """Return the agreement of each party that has sent a part, by the header of the sum."""
+        """Return the agreements in the parts of the open attempt, by header and party."""
         agreements: dict[Header, dict[int, bytes]] = {}
         for party, parts in self._parts.items():
             for part in parts:
@@ -523,7 +560,10 @@ class SumRouting:
         return agreements
 
     def _complete_sums(self) -> list[list[MaskedPart]]:
-        """Return the parts of each sum, by dealer; nothing until all parts of all sums arrived."""
+        """Return the parts of each sum, in the order of dealers; nothing until all are complete.
+
+        A sum is complete once its whole cohort has sent parts with the same agreement.
+        """
         groups: dict[tuple[Header, bytes], dict[int, MaskedPart]] = {}
         for party, parts in sorted(self._parts.items()):
             for part in parts:
@@ -539,34 +579,36 @@ class SumRouting:
         return []
 
     def _take_totals(self, groups: list[list[MaskedPart]]) -> None:
-        """Add up the parts of each sum of the open step."""
+        """Add up the complete sums of the open step, and store their totals."""
         position = self._router.open_position
         assert position is not None
         totals = [Total(parts[0].header, *add_parts(parts, self._contract)) for parts in groups]
         self._totals[position.round] = totals
-        self._end_suspicion(position.round)
-        self._recalled_from.pop(position.round, None)
-        self._dealers |= {total.header.dealer for total in totals}
+        self._name_suspect(position.round)
+        self._source_of_total.pop(position.round, None)
+        self._dealers_of_totals |= {total.header.dealer for total in totals}
         if self._for_all:
-            self._dealer = totals[0].header.dealer  # another one, if this router was started anew
+            self._dealer = totals[
+                0
+            ].header.dealer  # that of a header, after a restart of this router
             return
-        self._transcripts_before = self._transcripts
+        self._previous_transcripts = self._transcripts
         self._transcripts = [*self._transcripts]
         for receiver, (total, parts) in enumerate(zip(totals, groups, strict=True)):
-            so_far = self._transcripts[receiver], parts[0].agreement, total.packed
-            self._transcripts[receiver] = digest(*so_far)
+            transcript = self._transcripts[receiver]
+            self._transcripts[receiver] = digest(transcript, parts[0].agreement, total.packed)
 
-    def _end_suspicion(self, step: int) -> None:
-        """Name the party without which a total opened, once a later step is added up."""
-        if step <= self._suspected_at:
+    def _name_suspect(self, step: int) -> None:
+        """Log the suspect, once a step after the doubted one is added up: its part was wrong."""
+        if step <= self._doubted_step:
             return
-        self._pause = PAUSE
+        self._pause_of_all = PAUSE
         self._suspects.clear()
         if self._suspect is None:
             return
-        (total,) = self._totals[self._suspected_at]
+        (total,) = self._totals[self._doubted_step]
         if self._suspect in total.header.cohort:
-            self._acquit()  # no quorum was there without it
+            self._clear_suspect()  # it took part, as no quorum was present without it
             return
         (name,) = self._router.names({self._suspect})
         text = "the total without %s opens: its part was wrong, or another's was wrong once"
@@ -577,17 +619,17 @@ class SumRouting:
         """Return the position that a party is to answer next, if any."""
         position = self._router.open_position
         assert position is not None
-        if self._router.now() < self._paused.get(party, 0.0):
+        if self._router.now() < self._ask_again_at.get(party, 0.0):
             return None
         is_asked = party in self.awaited or (
-            self._ends and party not in self._router.in_time[position]
+            self._is_closing and party not in self._router.in_time[position]
         )
-        if is_asked and not self._missed(party):
+        if is_asked and not self._lacking_steps(party):
             return position
         return None
 
     def _progress_of(self, party: int) -> Position:
-        """Return the position that a party has reached, as far as this router knows."""
+        """Return the last known position of a party; the first position if none is known."""
         before = self._router.last_answered[party]
         if before is not None:
             return before
@@ -600,11 +642,14 @@ class SumRouting:
         return self._progress_of(party).round
 
     def _has_ended(self, party: int) -> bool:
-        """Return True if a party has signed the end, and so erased its secrets."""
+        """Return True if a party has signed the end of the run, and so erased its secrets."""
         return self._schedule.is_closing(self._progress_of(party))
 
-    def _missed(self, party: int) -> list[int]:
-        """Return the steps whose totals a party needs, and which this router cannot give it yet."""
+    def _lacking_steps(self, party: int) -> list[int]:
+        """Return the steps whose totals a party lacks, and which this router cannot send it yet.
+
+        The router lacks the total, or the party lacks the dealer's tag secret.
+        """
         position = self._router.open_position
         assert position is not None
         missed = []
@@ -619,86 +664,93 @@ class SumRouting:
         return missed
 
     def _can_open(self, party: int, dealer: int) -> bool:
-        """Return True if a party has, or can receive, the secret for tags of a dealer.
+        """Return True if a party has a dealer's tag secret, or this router can send it.
 
-        It has the one of the attempt that it answered before this router started.
+        A party has the secret of the attempt that it answered before this router started.
         """
-        if dealer in self._deals or dealer == party:
+        if dealer in self._sealed_secrets or dealer == party:
             return True
         reached = self._router.reported_progress.get(party)
         if reached is None or not reached.header:
             return False
         return Header.read(reached.header, self._contract).dealer == dealer
 
-    def question_between(self, party: int) -> bytes | None:
-        """Return the question for a dealer's secret, or for totals that other parties lack."""
-        if self._deals_wanted(party):
+    def question_before_step(self, party: int) -> bytes | None:
+        """Return the question for a tag secret, or for totals that others lack, if one is due.
+
+        A party is asked for these before it is asked for its next step.
+        """
+        if self._must_deal(party):
             signatures = self._router.signatures.items()
             signed = (message for number, message in signatures if number != party)
             return pack(TAG_SECRET_QUESTION, self._contract.hash, *signed)
-        dealer = self._relay_wanted(party)
+        dealer = self._dealer_to_relay(party)
         if dealer is not None:
             return pack(RELAY_QUESTION, self._contract.hash, *int_fields(dealer))
-        since = self._recalls_wanted(party)
+        since = self._first_total_to_fetch(party)
         if since is not None:
             return totals_question(self._contract, since)
         return None
 
-    def _deals_wanted(self, party: int) -> bool:
-        """Return True if a party is to deal its secret for tags."""
-        if party in self.lacking:
+    def _must_deal(self, party: int) -> bool:
+        """Return True if a party is to deal its tag secret."""
+        if party in self.missing_dealers:
             return True
         if self._has_ended(party):
             return False
-        return self._for_all and party in self._dealers and party not in self._deals
+        return (
+            self._for_all and party in self._dealers_of_totals and party not in self._sealed_secrets
+        )
 
-    def _relay_wanted(self, party: int) -> int | None:
-        """Return the lost dealer whose secret for tags a party is to pass on; None without one.
+    def _dealer_to_relay(self, party: int) -> int | None:
+        """Return the lost dealer whose tag secret a party is to seal for others; None without one.
 
-        Parties that missed totals need it. Those who have taken them have it until they end.
+        Parties that missed totals need the secret. Parties that accepted these totals have it,
+        until they sign the end.
         """
         router = self._router
         if not self._for_all or self._has_ended(party):
             return None
-        for dealer in sorted(self._dealers - self._deals.keys()):
-            if dealer in router.absent and (party, dealer) not in self._relays_nothing:
+        for dealer in sorted(self._dealers_of_totals - self._sealed_secrets.keys()):
+            if dealer in router.absent and (party, dealer) not in self._cannot_relay:
                 return dealer
         return None
 
-    def _recalls_wanted(self, party: int) -> int | None:
-        """Return the first step whose total a party is to send to the router; None without one."""
-        self._lagging = {
+    def _first_total_to_fetch(self, party: int) -> int | None:
+        """Return the first step whose total a party is to send to this router; None without one."""
+        self._laggards = {
             laggard
-            for laggard in self._lagging
+            for laggard in self._laggards
             if self._first_lacking_step(laggard) < self._first_step
         }
         if party in self._distrusted:
             return None
         unknown = {
             step
-            for laggard in self._lagging - self._router.absent
-            for step in self._missed(laggard)
+            for laggard in self._laggards - self._router.absent
+            for step in self._lacking_steps(laggard)
             if step not in self._totals
         }
         available = {step for step in unknown if step < self._first_lacking_step(party)}
         return min(available, default=None)
 
-    def holding_up(self, party: int) -> set[int]:
-        """Return the parties that hold up another one, which lacks their secrets or totals."""
-        missed = self._missed(party)
+    def blocking(self, party: int) -> set[int]:
+        """Return the parties that hold up another one, as they have totals or secrets it lacks."""
+        missed = self._lacking_steps(party)
         if not missed:
             return set()
         there = self._router.all_parties - self._router.absent - {party}
         dealers = {self._totals[step][0].header.dealer for step in missed if step in self._totals}
-        keepers = {
-            keeper
-            for keeper in there
-            if self._recalls_wanted(keeper) is not None or self._relay_wanted(keeper) is not None
+        asked = {
+            other
+            for other in there
+            if self._first_total_to_fetch(other) is not None
+            or self._dealer_to_relay(other) is not None
         }
-        return (dealers & there) | keepers
+        return (dealers & there) | asked
 
-    def recall(self, party: int, totals: tuple[bytes, ...]) -> None:
-        """Store totals that a party had accepted before this router started."""
+    def take_stored_totals(self, party: int, totals: tuple[bytes, ...]) -> None:
+        """Store totals that a party accepted before this router started."""
         for message in totals:
             total = Total.read(message, self._contract)
             step = total.header.position.round
@@ -708,25 +760,29 @@ class SumRouting:
                 and step < self._first_lacking_step(party)
             ):
                 self._totals[step] = [replace(total, header=total.header.common)]
-                self._dealers.add(total.header.dealer)
-                self._recalled_from[step] = party
-        self.settle()
+                self._dealers_of_totals.add(total.header.dealer)
+                self._source_of_total[step] = party
+        self.advance()
 
-    def askers(self, party: int) -> set[int]:
-        """Return the parties whose start this one must confirm: all that have started."""
+    def parties_to_confirm(self, party: int) -> set[int]:
+        """Return the parties whose start this one must report on: all that have started."""
         return {*self._router.unconfirmed}
 
     def confirmers(self, party: int) -> Confirmers:
-        """Return the parties that must confirm a start: the rest of the cohort that is there."""
+        """Return the parties that must report on a start: the present others of the cohort."""
         others = self._cohort - self._router.absent - {party}
         return Confirmers(others, len(others))
 
     def is_cut_off(self, party: int) -> bool:
-        """Return False: a cohort is of the parties left, so some can always confirm a start."""
+        """Return False: a cohort has present parties alone, so the others can confirm a start."""
         return False
 
-    def attached(self, party: int) -> tuple[bytes, ...]:
-        """Return the messages with a party's question: signatures, lacking totals, headers."""
+    def attachments(self, party: int) -> tuple[bytes, ...]:
+        """Return the messages attached to a party's question: its inputs of the open position.
+
+        These are signatures (with its first question), the totals that it lacks, and headers with
+        rollback reports; at a closing position withdrawals and seals.
+        """
         router = self._router
         contract = self._contract
         position = router.open_position
@@ -737,25 +793,25 @@ class SumRouting:
         totals = []
         for step in range(self._first_lacking_step(party), position.round):
             total = self._totals[step][0 if self._for_all else party]
-            sealed = replace(total, header=self._sealed(total.header, party))
+            sealed = replace(total, header=self._with_tag_secret(total.header, party))
             totals.append(sealed.as_bytes(contract))
-        if self._ends:
-            return (*signed, *totals, *self._reasons(position), *self.ended.values())
+        if self._is_closing:
+            return (*signed, *totals, *self._withdrawals_for_end(position), *self.ended.values())
         headers = [
-            self._sealed(header, party).as_bytes(contract)
+            self._with_tag_secret(header, party).as_bytes(contract)
             for header in self._headers(position, party)
         ]
         return (*signed, *router.reports_for(party, self._cohort), *totals, *headers)
 
-    def _reasons(self, position: Position) -> list[bytes]:
-        """Return the words after which a run ends early; none at the end of a whole run."""
+    def _withdrawals_for_end(self, position: Position) -> list[bytes]:
+        """Return the withdrawals that justify an early end; none at the end of a whole run."""
         if not self._schedule.is_early(position):
             return []
-        words = self._words_at(position.round)
-        return [*words.values()][: withdrawals_needed(self._contract)]
+        withdrawals = self._withdrawals_at(position.round)
+        return [*withdrawals.values()][: withdrawals_needed(self._contract)]
 
     def _headers(self, position: Position, party: int) -> list[Header]:
-        """Return the header of each sum that a party is to add to."""
+        """Return the header of each sum that a party adds to at a position."""
         if self._for_all:
             return [Header(position, tuple(sorted(self._cohort)), self._dealer)]
         receivers = self._contract.planned.sum_at(0).receivers
@@ -765,14 +821,14 @@ class SumRouting:
             if party in senders
         ]
 
-    def _sealed(self, header: Header, party: int) -> Header:
-        """Return a header with its dealer's secret, sealed for a party that may lack it."""
-        if header.dealer not in self._deals:
-            return header  # the party has this secret
-        return replace(header, sealed_tag_secret=self._deals[header.dealer][party])
+    def _with_tag_secret(self, header: Header, party: int) -> Header:
+        """Return a header with the tag secret, sealed for a party, if the router has it."""
+        if header.dealer not in self._sealed_secrets:
+            return header  # the party has the secret
+        return replace(header, sealed_tag_secret=self._sealed_secrets[header.dealer][party])
 
     def _take_parts(self, party: int, answer: bytes) -> None:
-        """Take a party's parts of the open attempt, and leave out the party if they are wrong."""
+        """Take a party's parts of the open attempt; leave out the party if they are malformed."""
         position = self._router.open_position
         _, *messages = unpack(answer)
         try:
@@ -791,93 +847,104 @@ class SumRouting:
             fail("parts", "one for each header that the party is asked to answer", "others")
         self._router.note_answer(party, position)
         self._parts[party] = parts
-        self.settle()
+        self.advance()
 
     def _are_asked_for(self, parts: list[MaskedPart], position: Position, party: int) -> bool:
-        """Return True if parts are of the headers that a party is asked to answer, one of each.
+        """Return True if there is one part for each header that a party is asked to answer.
 
-        A part with another cohort or dealer fits no other part: its total would never be whole, or
-        would be of this party alone.
+        A part with another cohort or dealer fits no other part.
         """
-        headers = {  # parts name no transcript
+        headers = {  # parts state no transcript
             replace(header.common, transcript=b"") for header in self._headers(position, party)
         }
         return len(parts) == len(headers) and {part.header for part in parts} == headers
 
     def _leave_out(self, party: int) -> None:
-        """Go on without a party whose parts of the attempt are wrong, or ask for them again."""
-        if self._router.open_position is None or self.next_position(party) is None or self._ends:
+        """Go on without a party whose parts are wrong; ask for them again without a reserve."""
+        if (
+            self._router.open_position is None
+            or self.next_position(party) is None
+            or self._is_closing
+        ):
             return
         if not self._has_reserve(self._router.open_position.round):
             self._ask_again_later(party, FITS_NO_OTHER)
             return
         self._refused.add(party)
-        self.settle()
+        self.advance()
 
-    def _take_dealt(self, party: int, answer: bytes) -> None:
-        """Take a dealer's secret for tags, sealed for each party."""
+    def _take_tag_secret(self, party: int, answer: bytes) -> None:
+        """Take a dealer's tag secret, sealed for each party."""
         _, _, number, *sealed = unpack(answer)
         if read_ints(number) == (party,) and len(sealed) == self._contract.nodes:
-            self._deals[party] = sealed
-            self.settle()
+            self._sealed_secrets[party] = sealed
+            self.advance()
 
-    def _take_relayed(self, party: int, answer: bytes) -> None:
-        """Take the secret of a lost dealer, which a party has sealed for the others."""
+    def _take_relayed_secret(self, party: int, answer: bytes) -> None:
+        """Take the tag secret of a lost dealer, sealed by another party for each party."""
         _, _, number, *sealed = unpack(answer)
         (dealer,) = read_ints(number)
-        if self._relay_wanted(party) == dealer and len(sealed) == self._contract.nodes:
-            self._deals[dealer] = sealed
-            self.settle()
+        if self._dealer_to_relay(party) == dealer and len(sealed) == self._contract.nodes:
+            self._sealed_secrets[dealer] = sealed
+            self.advance()
 
     def _take_seal(self, party: int, answer: bytes) -> None:
-        """Take a party's signature of its totals at the end."""
+        """Take a party's seal at the end of the run."""
         seal = Seal.read(answer, self._contract)
         position = self._router.open_position
-        if position is not None and self._ends and seal[:2] == (position, party):
+        if position is not None and self._is_closing and seal[:2] == (position, party):
             self.ended[party] = answer
             self._router.note_answer(party, position)
             self._router.in_time[position].add(party)
-            self.settle()
+            self.advance()
 
-    def refused(self, party: int, reason: str) -> None:
-        """Go on after a refusal: of a total, of an attempt, of a secret, or of the end."""
-        if reason == "not dealt" and party in self.lacking and not self._for_all:
-            self._deals_nothing.add(party)
-        elif reason == "not dealt" and (dealer := self._relay_wanted(party)) is not None:
-            self._relays_nothing.add((party, dealer))
+    def take_refusal(self, party: int, reason: str) -> None:
+        """Go on after a party refused a tag secret, a total, an attempt, or the end of the run."""
+        if reason == "not dealt" and party in self.missing_dealers and not self._for_all:
+            self._cannot_deal.add(party)
+        elif reason == "not dealt" and (dealer := self._dealer_to_relay(party)) is not None:
+            self._cannot_relay.add((party, dealer))
         elif reason == "bad total":
-            self._refuses_total(party)
+            self._take_refusal_of_total(party)
         elif reason in TAKES_NO_PART or reason.startswith("not signed by"):
             self._router.last_answered[party] = None  # it may need older totals, or signatures
             position = self._router.open_position
             if position is None:
                 return
-            if self._ends:
+            if self._is_closing:
                 self._ask_again_later(party, "does not sign the end of the run")
             elif self._has_reserve(position.round):
                 self._refused.add(party)
             else:
                 self._ask_again_later(party, "takes no part in the open sum")
 
-    def _refuses_total(self, party: int) -> None:
-        """Ask another party for totals that one had kept; else add up the last step again."""
-        doubtful = {step for step in self._recalled_from if step >= self._first_lacking_step(party)}
+    def _take_refusal_of_total(self, party: int) -> None:
+        """Go on after a party refused a total.
+
+        If the total came from another party after a restart, it is fetched from a further one. Else
+        the last step is added up again: once all parties refuse its total, in a sum for all.
+        """
+        doubtful = {
+            step for step in self._source_of_total if step >= self._first_lacking_step(party)
+        }
         if doubtful:
-            self._distrusted |= {self._recalled_from[step] for step in doubtful}
+            self._distrusted |= {self._source_of_total[step] for step in doubtful}
             for step in doubtful:
-                del self._totals[step], self._recalled_from[step]
+                del self._totals[step], self._source_of_total[step]
             return
         position = self._router.open_position
         if position is None or position.round - 1 not in self._totals:
             return
         if position.round - 1 < self._first_lacking_step(party):
             return  # its question had the total of a step that is open again by now
-        self._doubting.add(party)
-        is_refused_by_all = self._doubting >= self._cohort - self._router.absent - self._refused
+        self._refusing_total.add(party)
+        is_refused_by_all = (
+            self._refusing_total >= self._cohort - self._router.absent - self._refused
+        )
         if self._for_all and not is_refused_by_all:
             return
         step = position.round - 1
-        self._acquit()
+        self._clear_suspect()
         suspect = self._next_suspect(step)
         if suspect is None:
             self._ask_for_parts_again(step)
@@ -885,20 +952,20 @@ class SumRouting:
             self._add_up_without(suspect, step)
 
     def _next_suspect(self, step: int) -> int | None:
-        """Return whose part of a total is to be left out next; None if nobody's may be.
+        """Return the party to leave out of the next attempt at a step; None if none may be.
 
-        The search may spend the attempts of later rounds, too, as the wrong part would spoil these.
+        The search may also use the attempts of later rounds, as the wrong part would spoil these.
         """
         planned = self._contract.planned
         kind = self._kind_at(step)
         reserve = planned.reserve_by_kind[kind]
-        attempts_left = reserve + planned.later_sums[step] - self._repeated[kind]
+        attempts_left = reserve + planned.later_sums[step] - self._extra_attempts[kind]
         ends_with_a_model = planned.rounds_before(step) > 0
         if reserve == 0 or (attempts_left <= 0 and not ends_with_a_model):
             return None
         router = self._router
         there = router.all_parties - router.absent
-        may_add = there - self._words_at(step).keys()
+        may_add = there - self._withdrawals_at(step).keys()
         (doubted,) = self._totals[step]
         cohort = {*doubted.header.cohort}
         self._suspects = (self._suspects & cohort) or cohort
@@ -908,34 +975,38 @@ class SumRouting:
         return suspect
 
     def _add_up_without(self, suspect: int, step: int) -> None:
-        """Begin another attempt at a step whose total nobody takes, without one more party.
+        """Begin another attempt at a step whose total no party accepts, without a new suspect.
 
-        If the total without a party is wrong, too, that party is not the one whose part was wrong.
+        If the total without a suspect has a wrong tag, too, another party's part was wrong.
         """
         (doubted,) = self._totals.pop(step)
         self._suspect = suspect
-        self._suspected_at = step
+        self._doubted_step = step
         self._attempts_cost[suspect] += 1
         self._warn_of_an_early_end(step)
         self.open(Position(step, doubted.header.position.exchange + self._stride))
 
-    def _acquit(self) -> None:
-        """Take back what the suspect has cost: no total without it has opened."""
+    def _clear_suspect(self) -> None:
+        """Clear the suspect, and take back its fault: no total without it has opened."""
         if self._suspect is not None:
             self._attempts_cost[self._suspect] -= 1
             self._suspect = None
 
     def _ask_for_parts_again(self, step: int) -> None:
-        """Ask all parties for the same parts again: one was wrong, and no attempt may be spent."""
+        """Ask all parties for the same parts again, after a pause: one of the parts was wrong."""
         totals = self._totals.pop(step)
-        self._suspected_at = step
-        self._transcripts = self._transcripts_before
+        self._doubted_step = step
+        self._transcripts = self._previous_transcripts
         adds = [{*total.header.cohort} for total in totals]
-        suspects = set.intersection(*(adds[0 if self._for_all else n] for n in self._doubting))
-        names = " or ".join(self._router.names(suspects - self._doubting or suspects))
-        self._pause = min(2 * self._pause, self._longest_pause)
+        suspects = set.intersection(
+            *(adds[0 if self._for_all else n] for n in self._refusing_total)
+        )
+        names = " or ".join(self._router.names(suspects - self._refusing_total or suspects))
+        self._pause_of_all = min(2 * self._pause_of_all, self._longest_pause)
         text = "a part of round %d is wrong, of %s; asking for it again in %g seconds"
         rounds = self._contract.planned.rounds_before(step)
-        _log.warning(text, rounds, names or "a neighbor", self._pause)
-        self._paused = dict.fromkeys(self._router.all_parties, self._router.now() + self._pause)
+        _log.warning(text, rounds, names or "a neighbor", self._pause_of_all)
+        self._ask_again_at = dict.fromkeys(
+            self._router.all_parties, self._router.now() + self._pause_of_all
+        )
         self.open(totals[0].header.position, totals[0].header if self._for_all else None)
