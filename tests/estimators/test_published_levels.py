@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpmesh_papers.studies.verdict_level import POPULATIONS, SETTINGS, line
+from dpmesh_papers.studies.verdict_level import POPULATIONS, SETTINGS, measure
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -56,6 +56,6 @@ def test_arms_that_do_not_differ_are_said_to_differ_at_most_at_the_level() -> No
 
 def test_a_few_evaluations_have_the_level() -> None:
     """More than 3 of 12 at 5% happen once in 450 times."""
-    row = line(SETTINGS[0], 12, seed=7)
+    row = measure(SETTINGS[0], 12, seed=7)
     assert max(row[name] for name in POPULATIONS) <= 3 / 12
     assert row["better"] <= 3 / 12

@@ -1,11 +1,12 @@
-"""Central DP-SGD here and by jax-privacy: the same noise, the same accuracy?
+"""Compare central DP-SGD of dpmesh with jax-privacy's, as an outside check.
 
-    python -m dpmesh_papers.studies.central_outside [seeds]    # needs jax-privacy
+    python -m dpmesh_papers.studies.central_outside [SEEDS]
 
-Digits, softmax regression, Poisson batches, one record added or removed. Either library samples,
-clips, draws noise and asks an accountant of its own for as much as the epsilon needs; jax-privacy's
-is that of dp-accounting, by privacy loss distributions. Rates, steps and rounds were fixed before
-any run. Results go to ``docs/results/central-outside.csv``, and as the page's table beside it.
+Softmax regression on digits, Poisson batches, neighbouring data sets differ by one record added or
+removed. Each library samples, clips and draws noise by itself, and finds the noise multiplier by
+its own accountant (jax-privacy's is dp-accounting's, by privacy loss distributions). Sampling rate,
+learning rate and rounds were fixed before any run. Needs jax-privacy. Results go to
+``docs/results/central-outside.csv``, and as text to ``central-outside.txt``.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from dpmesh_papers.studies.results import markdown_table, write_rows
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
-RATE = 0.1
+SAMPLING_RATE = 0.1
 ROUNDS = 150
 CLIPPING_NORM = 0.5
 STEP_SIZE = 4.0
 CLASSES = 10
 
 
-def halves(seed: int) -> tuple[Dataset, Dataset]:
+def split(seed: int) -> tuple[Dataset, Dataset]:
     """Return training records (three quarters) and test records, of norm 1, with a constant."""
     dataset = digits()
     x = np.c_[np.asarray(dataset.features), np.ones(dataset.records)]
@@ -51,7 +52,7 @@ def ours(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tuple[floa
     algorithm = dm.FederatedLearning.for_budget(
         dm.ClientUpdates(
             clients=train.records,
-            sampling_rate=RATE,
+            sampling_rate=SAMPLING_RATE,
             sampling="poisson",
             clipping_norm=STEP_SIZE * CLIPPING_NORM,
             steps=1,
@@ -76,18 +77,18 @@ def ours(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tuple[floa
 
 
 def loss(w: Any, x: Any, y: Any) -> Any:
-    """Cross-entropy of a record."""
+    """Return the cross-entropy of a record."""
     return optax.softmax_cross_entropy_with_integer_labels(x @ w, y)
 
 
-CLIPPED = jax.jit(
+SUM_OF_CLIPPED_GRADIENTS = jax.jit(
     clipped_grad(loss, l2_clip_norm=CLIPPING_NORM, batch_argnums=(1, 2), keep_batch_dim=False)
 )
 
 
 def jax_privacy(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tuple[float, float]:
     """Return noise multiplier and accuracy of jax-privacy, calibrated by its own accountant."""
-    batch = round(RATE * train.records)
+    batch = round(SAMPLING_RATE * train.records)
     z = accounting.calibrate_noise_multiplier(
         target_epsilon=epsilon,
         accountant=accounting.DpsgdTrainingAccountant(accounting.PldAccountantConfig()),
@@ -103,31 +104,34 @@ def jax_privacy(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tup
     x, y = jnp.asarray(train.features), jnp.asarray(train.labels)
     w = jnp.zeros((x.shape[1], CLASSES), x.dtype)
     state = privatizer.init(w)
-    most = 3 * batch  # rows of each call; rows of zeros have no gradient
-    for chosen in CyclicPoissonSampling(sampling_prob=RATE, iterations=ROUNDS).batch_iterator(
-        train.records, rng=seed
-    ):
-        rows = jnp.zeros((most, x.shape[1]), x.dtype).at[: len(chosen)].set(x[chosen])
-        labels = jnp.zeros(most, y.dtype).at[: len(chosen)].set(y[chosen])
-        noisy, state = privatizer.update(CLIPPED(w, rows, labels), state)
+    padded = 3 * batch  # one shape for all batches; rows of zeros have gradients of zeros
+    sampling = CyclicPoissonSampling(sampling_prob=SAMPLING_RATE, iterations=ROUNDS)
+    for sampled in sampling.batch_iterator(train.records, rng=seed):
+        rows = jnp.zeros((padded, x.shape[1]), x.dtype).at[: len(sampled)].set(x[sampled])
+        labels = jnp.zeros(padded, y.dtype).at[: len(sampled)].set(y[sampled])
+        noisy, state = privatizer.update(SUM_OF_CLIPPED_GRADIENTS(w, rows, labels), state)
         w = w - STEP_SIZE / batch * noisy
-    guesses = np.asarray(jnp.asarray(test.features) @ w).argmax(axis=1)
-    return float(z), float((guesses == test.labels).mean())
+    predictions = np.asarray(jnp.asarray(test.features) @ w).argmax(axis=1)
+    return float(z), float((predictions == test.labels).mean())
 
 
 def main(seeds: int = 10) -> None:
-    """Keep noise multipliers and accuracies."""
+    """Measure, print and write noise multipliers and accuracies of both libraries."""
     rows = []
-    for epsilon, way in product(EPSILONS, (ours, jax_privacy)):
-        results = [way(*halves(seed), epsilon, seed) for seed in range(seeds)]
-        row = {"epsilon": epsilon, "library": way.__name__, "noise_multiplier": results[0][0]}
+    for epsilon, train_and_test in product(EPSILONS, (ours, jax_privacy)):
+        results = [train_and_test(*split(seed), epsilon, seed) for seed in range(seeds)]
+        row = {
+            "epsilon": epsilon,
+            "library": train_and_test.__name__,
+            "noise_multiplier": results[0][0],  # the same for all seeds
+        }
         rows.append(row | over_seeds([100 * accuracy for _, accuracy in results]))
         print(rows[-1], flush=True)
     write_rows("central-outside", rows, as_text(rows))
 
 
 def as_text(rows: list[Row]) -> str:
-    """Return the page's table."""
+    """Return the page's table: a line per epsilon, dpmesh / jax-privacy."""
     lines = []
     for epsilon in EPSILONS:
         rows_of_epsilon = pick(rows, epsilon=epsilon)
@@ -136,8 +140,10 @@ def as_text(rows: list[Row]) -> str:
             f"{row['accuracy']:.1f} ± {row['spread']:.1f}" for row in rows_of_epsilon
         )
         lines.append([f"{epsilon:g}", noises, rates])
-    ways = "here / jax-privacy"
-    return markdown_table(["epsilon", f"noise multiplier, {ways}", f"accuracy (%), {ways}"], lines)
+    libraries = "here / jax-privacy"
+    return markdown_table(
+        ["epsilon", f"noise multiplier, {libraries}", f"accuracy (%), {libraries}"], lines
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""MNIST by scattering features of an estimator.
+"""Measure accuracy on MNIST with the estimator's scattering features.
 
-    python -m dpmesh_papers.studies.scattering [divisions]
+    python -m dpmesh_papers.studies.scattering [DIVISIONS]
 
-All 60,000 training images at ten sites, epsilon 1 under a secure sum, 1 site may collude; accuracy
-on the 10,000 test images. Each division draws the sites and the noise anew; images are encoded
-once. Set DPMESH_DATA. Results go to ``docs/results/scattering.csv``.
+All 60,000 training images at ten sites, epsilon 1 by secure aggregation in which 1 site may
+collude; accuracy on the 10,000 test images. Each division draws the partition among sites and the
+noise anew; images are encoded once. Set DPMESH_DATA. Results go to ``docs/results/scattering.csv``.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ SITES = 10
 
 
 def main(divisions: int = 5) -> None:
-    """Print and write the accuracy of each division, in percent."""
+    """Measure, print and write the test accuracy of each division, in percent."""
     train, test = dm.data.mnist("train"), dm.data.mnist("test")
     classifier = dm.sklearn.PrivateClassifier(
         1.0, ranges=(0, 1), classes=range(10), features="scattering", random_state=0
     )
     sites = np.arange(train.records) % SITES
     encoded = classifier._encoded_problem(np.asarray(train.features), train.labels, sites)
-    x = encoded.columns.encode([*np.asarray(test.features).T]).features
-    scattered = replace(encoded.problem, test=dm.Dataset(x, test.labels))
+    test_columns = [*np.asarray(test.features).T]
+    test_features = encoded.columns.encode(test_columns).features
+    scattered = replace(encoded.problem, test=dm.Dataset(test_features, test.labels))
     rows: list[dict[str, Any]] = []
     for seed in range(divisions):
         order = np.random.default_rng(seed).permutation(train.records)
         problem = replace(scattered, partition=tuple(order.reshape(SITES, -1)))
-        chosen = classifier._choose_settings(Sizes.of(problem))
+        settings = classifier._choose_settings(Sizes.of(problem))
         start = time.process_time()
         run = dm.simulate(
-            chosen.algorithm,
+            settings.algorithm,
             problem,
-            rounds=chosen.rounds,
+            rounds=settings.rounds,
             key=dm.Key.seeded(seed),
             delta=classifier.delta,
             metrics=dm.Metrics([], progress=False),
         )
         accuracy = 100 * float(problem.accuracy(run.released).mean())
         seconds = round(time.process_time() - start, 1)
-        rows.append({"seed": seed, "rounds": chosen.rounds, "accuracy": round(accuracy, 2)})
+        rows.append({"seed": seed, "rounds": settings.rounds, "accuracy": round(accuracy, 2)})
         print(
             rows[-1],
             f"{seconds} processor seconds",

@@ -1,11 +1,16 @@
-"""Level of verdicts: ``python -m dpmesh_papers.studies.verdict_level 1000``.
+"""Measure how often verdicts claim a difference where there is none.
 
-The number is that of evaluations of each setting. An evaluation draws a table, splits it ten times
-into training and test records, and compares two arms by `dpmesh.run.verdict.Verdict`. In the
-exchangeable settings both arms are the same learner, least squares with noise in the weights, with
-keys of their own: every word for a difference is then a false one. In the setting of noise the
-labels say nothing, and one arm learns from all records with noise, the other from single sites
-without. Results go to ``docs/results/verdict-level.*``, a table of ``docs/verdicts.md``.
+    python -m dpmesh_papers.studies.verdict_level RUNS
+
+A `dpmesh.run.verdict.Verdict` compares a federation with models of single sites on several
+populations of test records. Each of the RUNS evaluations of a setting draws a table and splits it
+ten times into training and test records. The two compared models are its *arms*.
+
+In the exchangeable settings both arms are the same learner (least squares with noise in the
+weights), with two independent noises. Each claimed difference is then a false one, and its share is
+the level of the test. In the setting "labels of noise" labels are independent of the columns; one
+arm learns from all records with noise, the other from the records of each site without. From 1,000
+runs on, results go to ``docs/results/verdict-level.*``, a table of ``docs/verdicts.md``.
 """
 
 from __future__ import annotations
@@ -26,8 +31,12 @@ from dpmesh_papers.studies.results import markdown_table, write_rows
 Numbers = np.ndarray
 
 SPLITS = 10
-SHARE = 0.25
+TEST_SHARE = 0.25
+FEWEST_RUNS_KEPT = 1_000
+"""Least runs with which results are written."""
 COLUMNS = 4
+MAJORITY_LOG_ODDS = 0.8
+"""Log-odds of a label where all columns are 0, so that one class is rarer."""
 POPULATIONS = ("all sites' records", "own records", "worst site", "rarest class")
 
 
@@ -67,51 +76,54 @@ SETTINGS = (
 )
 
 
-def weights(x: Numbers, y: Numbers, noise: float, draw: np.random.Generator) -> Numbers:
-    """Return the weights of least squares, with noise of this standard deviation."""
+def fit(x: Numbers, y: Numbers, noise: float, generator: np.random.Generator) -> Numbers:
+    """Return ridge regression weights for labels -1 and 1, plus noise of this deviation."""
     ridge = np.eye(x.shape[1])
     fitted = np.linalg.solve(x.T @ x + ridge, x.T @ (2.0 * y - 1))
-    return np.asarray(fitted + noise * draw.standard_normal(len(fitted)))
+    return np.asarray(fitted + noise * generator.standard_normal(len(fitted)))
 
 
-def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
-    """Return the verdict about two arms on one table."""
+def evaluate(setting: Setting, generator: np.random.Generator) -> Verdict:
+    """Draw a table, fit both arms on each split, and return the verdict on their accuracies."""
     records = setting.records
     sites = setting.sites
-    columns = draw.uniform(-1, 1, (records, COLUMNS))
+    columns = generator.uniform(-1, 1, (records, COLUMNS))
     x = np.concatenate([np.ones((records, 1)), columns], axis=1)
-    log_odds = 0.8 + setting.signal * (columns[:, 0] - columns[:, 1])
-    y = draw.random(records) < 1 / (1 + np.exp(-log_odds))
-    owners = draw.integers(sites, size=records)
-    split_draw = np.random.RandomState(int(draw.integers(2**31)))
+    log_odds = MAJORITY_LOG_ODDS + setting.signal * (columns[:, 0] - columns[:, 1])
+    y = generator.random(records) < 1 / (1 + np.exp(-log_odds))
+    owners = generator.integers(sites, size=records)
+    split_generator = np.random.RandomState(int(generator.integers(2**31)))
     measured = []
     baselines = []
     populations = []
     for _ in range(SPLITS):
-        test = draw_test_records(owners, SHARE, split_draw, classes=y)
+        test = draw_test_records(owners, TEST_SHARE, split_generator, classes=y)
         train = ~test
-        federation = weights(x[train], y[train], setting.noise, draw)
+        federation = fit(x[train], y[train], setting.noise, generator)
         if setting.is_exchangeable:
-            second_key = weights(x[train], y[train], setting.noise, draw)
-            single_sites = [second_key] * sites
+            second_arm = fit(x[train], y[train], setting.noise, generator)
+            single_sites = [second_arm] * sites
         else:
             single_sites = []
             for site in range(sites):
-                of_site = train & (owners == site)
-                single_sites.append(weights(x[of_site], y[of_site], 0.0, draw))
+                on_site = train & (owners == site)
+                single_sites.append(fit(x[on_site], y[on_site], 0.0, generator))
         correct = (x[test] @ federation > 0) == y[test]
-        correct_alone = [(x[test] @ model > 0) == y[test] for model in single_sites]
+        correct_of_single_sites = [(x[test] @ model > 0) == y[test] for model in single_sites]
         own_records = [owners[test] == site for site in range(sites)]
-        rare = y[test] == (y[train].mean() < 0.5)
+        rarer_label = y[train].mean() < 0.5
+        rare = y[test] == rarer_label
         measured.append({"accuracy": float(correct.mean())})
         baselines.append(
             Baselines(
                 metric="accuracy",
                 majority_class=float(max(y[test].mean(), 1 - y[test].mean())),
-                single_sites=np.array([is_correct.mean() for is_correct in correct_alone]),
+                single_sites=np.array(
+                    [is_correct.mean() for is_correct in correct_of_single_sites]
+                ),
                 centralized=float(correct.mean()),
                 tested=int(test.sum()),
-                held_out=SHARE,
+                held_out=TEST_SHARE,
             )
         )
         populations.append(
@@ -120,7 +132,9 @@ def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
                 single_sites=np.array(
                     [
                         is_correct[is_own].mean()
-                        for is_correct, is_own in zip(correct_alone, own_records, strict=True)
+                        for is_correct, is_own in zip(
+                            correct_of_single_sites, own_records, strict=True
+                        )
                     ]
                 ),
                 tested=np.array([int(is_own.sum()) for is_own in own_records]),
@@ -128,7 +142,7 @@ def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
                     name="rare",
                     federation=float(correct[rare].mean()),
                     single_site=float(
-                        np.mean([is_correct[rare].mean() for is_correct in correct_alone])
+                        np.mean([is_correct[rare].mean() for is_correct in correct_of_single_sites])
                     ),
                     tested=int(rare.sum()),
                 ),
@@ -139,23 +153,23 @@ def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
     )
 
 
-def line(setting: Setting, runs: int, seed: int) -> Row:
-    """Return how often a verdict calls each population different, and its headline better."""
-    draw = np.random.default_rng(seed)
-    differs: Counter[str] = Counter()
-    judged: Counter[str] = Counter()
+def measure(setting: Setting, runs: int, seed: int) -> Row:
+    """Return the shares of verdicts with a difference, by population, and of "better"."""
+    generator = np.random.default_rng(seed)
+    differences: Counter[str] = Counter()
+    judged_count: Counter[str] = Counter()
     better = 0
     for _ in range(runs):
-        verdict = evaluation(setting, draw)
+        verdict = evaluate(setting, generator)
         better += verdict.claim == "better"
         gains = (verdict.gain, verdict.own_gain, verdict.worst_site, verdict.rarest_class)
         for name, gain in zip(POPULATIONS, gains, strict=True):
             if gain is not None:
-                judged[name] += 1
-                differs[name] += gain.sign != 0
+                judged_count[name] += 1
+                differences[name] += gain.sign != 0
     row: Row = {"setting": setting.name, "exchangeable": setting.is_exchangeable, "runs": runs}
     for name in POPULATIONS:
-        row[name] = round(differs[name] / max(judged[name], 1), 4)
+        row[name] = round(differences[name] / max(judged_count[name], 1), 4)
     row["better"] = round(better / runs, 4)
     return row
 
@@ -176,12 +190,12 @@ def page(rows: list[Row]) -> str:
 
 
 def main(runs: int) -> None:
-    """Print the lines; write them from 1,000 evaluations on."""
+    """Measure and print each setting; write the rows from 1,000 evaluations on."""
     rows: list[Row] = []
     for seed, setting in enumerate(SETTINGS):
-        rows.append(line(setting, runs, seed))
+        rows.append(measure(setting, runs, seed))
         print(*rows[-1].values(), sep="\t", flush=True)
-    if runs >= 1_000:
+    if runs >= FEWEST_RUNS_KEPT:
         write_rows("verdict-level", rows, page(rows))
 
 
