@@ -476,7 +476,10 @@ def test_a_party_whose_numbers_are_wrong_leaves_a_sealed_model_when_the_search_s
     assert honest[0].rounds >= start
 
 
-@pytest.mark.parametrize(("start", "reserve"), [(0, 1), (0, 4), (2, 1), (2, 4)])
+@pytest.mark.parametrize(
+    ("start", "reserve"),
+    [(2, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, 1), (0, 4), (2, 4)))],
+)
 @pytest.mark.parametrize("algorithm", ["sums", "first stage", "neighbour sums"])
 def test_two_parties_whose_numbers_are_always_wrong_end_a_run_early_or_pause_it(
     algorithm: str, start: int, reserve: int, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -355,6 +355,7 @@ def test_epsilons_are_compared_with_noise_of_their_own_and_the_kept_one_is_fitte
         dm.sklearn.evaluate(model, X, y, sites, epsilons=(1, 2), keep=3)
 
 
+@pytest.mark.slow
 def test_all_epsilons_share_their_splits_and_none_shares_its_noise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
