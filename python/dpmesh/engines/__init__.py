@@ -1,7 +1,7 @@
-"""Ranks of one owner that run the same algorithms on many machines, in place of one process.
+"""Engines that run an algorithm on several machines of one owner, in place of one process.
 
-Parties that do not trust each other have `dpmesh.deploy`. `mpi` is imported when it is first used,
-since it needs its extra.
+The machines trust each other. Parties that do not trust each other use `dpmesh.deploy`. `mpi` is
+imported when it is first used, since it needs the extra ``mpi``.
 """
 
 from importlib import import_module

@@ -1,4 +1,8 @@
-"""The assignment of nodes to processes, and the rows that must travel between them in a round."""
+"""Assignment of nodes to processes (MPI ranks), and the rows that these exchange in a round.
+
+A *row* is the message of one node. For a given rank, *local* nodes are the nodes of the rank, and
+*foreign* nodes are nodes of other ranks that send to them.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +21,22 @@ Nodes = npt.NDArray[np.int64]
 
 
 def blocks(weights: sparse.csr_array, ranks: int) -> list[Nodes]:
-    """Assign the nodes of a graph to ranks, nearly equally many to each, so that few rows travel.
+    """Assign the nodes of a graph to ranks: nearly equal numbers, and few rows between ranks.
 
-    This is the best of some partitions: runs of the reverse Cuthill-McKee order, in which
-    neighbours lie close together, and, if `pymetis` is installed, those of METIS.
+    Of several partitions, the one with the fewest rows that any rank receives is returned. One
+    partition divides the reverse Cuthill-McKee order of the nodes, in which neighbours are close
+    together. If `pymetis` is installed, partitions by METIS are tried, too.
 
     Parameters
     ----------
     weights
-        Shape (nodes, nodes): a mixing matrix; its positive entries are the links.
+        Mixing matrix, shape (nodes, nodes), whose positive entries are the links.
     ranks
-        At least 1 and at most the number of nodes.
+        Number of ranks, from 1 to the number of nodes.
 
     Returns
     -------
-    The nodes of each rank, ascending.
+    Indices of the nodes of each rank, ascending.
 
     Raises
     ------
@@ -55,12 +60,12 @@ def blocks(weights: sparse.csr_array, ranks: int) -> list[Nodes]:
 
 
 def _largest_boundary(weights: sparse.csr_array, parts: list[Nodes]) -> int:
-    """Return the largest number of rows that a part receives from outside."""
+    """Return the largest number of foreign rows that a part receives."""
     return max(len(_foreign(weights, part)) for part in parts)
 
 
 def _metis_partitions(links: sparse.csr_matrix, ranks: int) -> list[list[Nodes]]:
-    """Partition by METIS: by multilevel bisection, and into all parts at once."""
+    """Return two partitions by METIS: by recursive bisection, and into all parts at once."""
     import pymetis
 
     graph = pymetis.CSRAdjacency(links.indptr, links.indices)
@@ -83,18 +88,18 @@ def _is_even(parts: list[Nodes], nodes: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Boundary:
-    """The rows that one rank sends, receives and sums in a round with a given mixing matrix.
+    """Rows that one rank sends, receives and mixes in a round with a given mixing matrix.
 
     Parameters
     ----------
     weights
-        Shape (local, local + foreign): the rank's rows of the matrix, over its own nodes and then
-        the foreign ones that send to these. Each row keeps the order of its entries, and with it
-        the rounding of its sum.
+        The local nodes' rows of the mixing matrix, shape (local, local + foreign), with columns for
+        the local nodes and then for the foreign nodes. Entries keep their order within a row, so
+        that sums are rounded as in one process.
     send
-        For each rank, the rows of this rank that it needs.
+        Local rows that each rank needs, one array of row numbers for each rank.
     receive
-        For each rank, the number of rows from it. They arrive rank by rank, nodes ascending.
+        Number of rows from each rank. They arrive rank by rank, with ascending nodes.
     """
 
     weights: sparse.csr_array
@@ -103,7 +108,7 @@ class Boundary:
 
 
 def boundary(weights: sparse.csr_array, parts: list[Nodes], rank: int) -> Boundary:
-    """Return the boundary of a rank; every rank computes its own from the public matrix."""
+    """Return the boundary of a rank, from the public mixing matrix and the parts of all ranks."""
     nodes = weights.shape[0]
     owner = np.empty(nodes, dtype=np.int64)
     for number, part in enumerate(parts):
@@ -129,5 +134,5 @@ def boundary(weights: sparse.csr_array, parts: list[Nodes], rank: int) -> Bounda
 
 
 def _foreign(weights: sparse.csr_array, part: Nodes) -> Nodes:
-    """Return the nodes outside a part that send to nodes in it, ascending."""
+    """Return the nodes outside of a part that send to nodes in it, ascending."""
     return np.setdiff1d(weights[part].indices, part).astype(np.int64)

@@ -1,6 +1,6 @@
-"""MPI ranks, each with some of the nodes.
+"""Engine that runs an algorithm on MPI ranks (processes), each of which has some of the nodes.
 
-Needs the extra ``mpi``. All ranks make the same call:
+It needs the extra ``mpi``. All ranks make the same call:
 
     engine = MpiEngine(topology)
     run = dm.simulate(algorithm, problem, topology, rounds=100, key=key, engine=engine)
@@ -43,21 +43,23 @@ with needed_by("the engine 'mpi'"):
 T = TypeVar("T")
 
 _BITS = 2**32 - 1
+"""Mask of the low 32 bits, which ranks compare."""
 
 
 class RankFailed(RuntimeError):  # noqa: N818
-    """A run on ranks ended because one of them failed; the text states which, and what is saved."""
+    """Error of a run on ranks, one of which failed; the message states which, and what is saved."""
 
 
 class RankTraffic(NamedTuple):
-    """Length of one rank's messages to other ranks.
+    """Traffic of one rank to other ranks.
 
     Attributes
     ----------
     bytes
-        Bytes as sent.
+        Number of bytes that were sent.
     least
-        Bytes of the nodes' messages if each went once to every rank that needs it.
+        Number of bytes that the nodes' messages need, if each is sent once to each rank that needs
+        it.
     """
 
     bytes: int
@@ -65,32 +67,32 @@ class RankTraffic(NamedTuple):
 
 
 class _FailedElsewhere(Exception):  # noqa: N818
-    """Another rank has failed."""
+    """Error on a rank after another rank has failed."""
 
 
 class MpiEngine:
-    """The ranks of an MPI communicator, each with a nearly equal share of the nodes.
+    """Engine of an MPI communicator, which assigns nearly equally many nodes to each rank.
 
-    For gossip the nodes are assigned by the network of round 0, so that few rows travel between
-    ranks. A run has the same bits as one process with the same key, whatever the number of ranks,
-    and a checkpoint can be resumed on any number of them.
+    For gossip the nodes are assigned by the network of round 0, so that ranks exchange few rows. A
+    run has the same bits as in one process with the same key, for any number of ranks, and a
+    checkpoint can be resumed on any number of ranks.
 
-    A rank whose round fails stops the others. All go back to the last complete round, rank 0 saves
-    it if there is a checkpoint, and every rank raises `RankFailed`. Ctrl-C and SIGTERM, to any
-    rank, end the run after the round and save as well. A rank that is killed takes its nodes' state
-    with it: the launcher ends the others, and the last checkpoint remains.
+    If a round fails on one rank, it stops on all. All ranks return to the last complete round, rank
+    0 saves it if there is a checkpoint, and every rank raises `RankFailed`. Ctrl-C or SIGTERM to
+    any rank ends the run after the round, and saves it as well. If a rank is killed, the state of
+    its nodes is lost: the launcher ends the other ranks, and the last checkpoint remains.
 
-    All ranks are trusted: each is given the whole problem, and rank 0 gets all nodes' own
-    parameters, without noise, to measure, save and return them. So sites whose sums are added up
-    need no masks here, and a rank's part of a sum has only its own sites' shares of noise.
+    All ranks are trusted. Each rank has the whole problem, and rank 0 receives the un-noised
+    parameters of all nodes, to evaluate, save and return them. Secure aggregation therefore uses no
+    masks here, and the partial sum of a rank has the noise shares of its sites only.
 
     Parameters
     ----------
     topology
-        The whole network, the same on every rank; if messages travel with a token or are added up,
-        the number of nodes.
+        The whole network, equal on all ranks. For algorithms with a token or with sums over all
+        nodes, the number of nodes.
     communicator
-        By default all ranks.
+        MPI communicator; by default all ranks.
 
     Raises
     ------
@@ -110,12 +112,13 @@ class MpiEngine:
         integer("ranks", ranks, at_least=1, below=nodes + 1)
         self.communicator: MPI.Comm = communicator
         self.parts: list[Nodes] = _assign_nodes(topology, communicator)
-        """The nodes of each rank, ascending."""
+        """Indices of the nodes of each rank, ascending."""
         self.bytes_sent = 0
-        """Bytes to other ranks in the rounds of the last run, as in `RankTraffic`."""
+        """Number of bytes sent to other ranks in the last run: `RankTraffic.bytes`."""
         self.bytes_least = 0
-        """Bytes that had to be sent in the rounds of the last run, as in `RankTraffic`."""
+        """Number of bytes that the messages of the last run need: `RankTraffic.least`."""
         self._ended = False
+        """True if all ranks know that the run failed: no rank waits for signs."""
 
     @property
     def processes(self) -> int:
@@ -129,11 +132,13 @@ class MpiEngine:
 
     @property
     def nodes(self) -> Nodes:
-        """The nodes of this rank, ascending."""
+        """Indices of the nodes of this rank, ascending."""
         return self.parts[self.communicator.rank]
 
     def share(self, whole: Share, topology: Topology | None) -> Share:
-        """Return this rank's part of a run.
+        """Return this rank's share of a run: its nodes, their records, and its carrier.
+
+        A *carrier* is the object that sends and receives messages.
 
         Raises
         ------
@@ -177,20 +182,20 @@ class MpiEngine:
 
     @contextmanager
     def guard(self, keep: Callable[[], str | None]) -> Iterator[None]:
-        """Fail on all ranks if the block fails on one; the error names the rank and what is saved.
+        """Raise an error on all ranks if the block fails on one rank.
 
         Parameters
         ----------
         keep
-            Called on all ranks after a failure. It returns a description of what was saved, or
-            None.
+            Function that is called on all ranks after a failure, and saves the run. It returns a
+            description of the saved state, or None.
 
         Raises
         ------
         OverBudget
-            If this rank's budget or another's has no room for a release.
+            If the budget of this or of another rank has no room for a release.
         RankFailed
-            If the block fails on a rank.
+            If the block fails on a rank. The message names the rank and the saved state.
         """
         try:
             yield
@@ -205,21 +210,23 @@ class MpiEngine:
             raise RankFailed(self._failure_report(error, keep)) from error
 
     def agree(self, signs: Sign = Sign.NONE, same: int = 0) -> Sign:
-        """Return the signs of all ranks.
+        """Exchange signs, such as a request to stop, and return the signs of all ranks together.
+
+        All ranks must call it.
 
         Parameters
         ----------
         signs
-            This rank's signs.
+            Signs of this rank.
         same
-            A number that all ranks must have, such as a checksum of their releases.
+            Number that must be equal on all ranks, such as a checksum of releases.
 
         Raises
         ------
         OverBudget
             If another rank's budget has no room for a release.
         ValueError
-            If the ranks differ in `same`.
+            If `same` differs between ranks.
         """
         agreement = self._reduce(signs, same)
         self._ended = bool(agreement.signs & (Sign.FAILED | Sign.OVER_BUDGET))
@@ -231,28 +238,34 @@ class MpiEngine:
             fail("releases", "the same on all ranks, as they are public", "others on some")
         return agreement.signs
 
-    def everyone(self, mine: T) -> list[T]:
-        """Return the value of each rank, the root's first."""
-        return self.communicator.allgather(mine)
+    def everyone(self, value: T) -> list[T]:
+        """Return the values of all ranks, in the order of the ranks; all ranks must call it."""
+        return self.communicator.allgather(value)
 
-    def rows(self, mine: Any) -> Any:
-        """Return the rows of all nodes on rank 0, and None elsewhere.
+    def rows(self, rows: Any) -> Any:
+        """Return the rows of all nodes on rank 0, in the order of the nodes; None on other ranks.
 
-        If not every node has a row, they come rank by rank.
+        If some nodes have no row, the rows are in the order of the ranks. All ranks must call it.
+
+        Parameters
+        ----------
+        rows
+            Rows of this rank's nodes.
         """
-        gathered = self.communicator.gather(mine)
+        gathered = self.communicator.gather(rows)
         if gathered is None:
             return None
-        rows = np.concatenate(gathered)
+        all_rows = np.concatenate(gathered)
         order = np.concatenate(self.parts)
-        if len(rows) != len(order):
-            return rows
-        return rows[np.argsort(order)]
+        if len(all_rows) != len(order):
+            return all_rows
+        return all_rows[np.argsort(order)]
 
     def _shared_key(self, key: Key) -> Key:
-        """Return a key that all ranks have, for starts, turns and samples, but not for noise.
+        """Return a key that all ranks share, for initial models, turns and samples.
 
-        If the ranks' keys differ it is made from rank 0's, and as secret: ranks trust each other.
+        If the ranks' keys differ, it is derived from rank 0's key. All ranks then know the secret:
+        they trust each other.
         """
         words = np.empty(8, np.uint32)
         key.stream(Purpose.SHARED).words(0, words)
@@ -266,9 +279,9 @@ class MpiEngine:
         return Key.seeded(int.from_bytes(shared_secret, "little"), key.cipher)
 
     def _reduce(self, signs: Sign, same: int = 0) -> _Agreement:
-        """Combine the signs and the bits of `same` of all ranks.
+        """Combine the signs and the bits of `same` of all ranks, by a bitwise OR.
 
-        A rank that failed has nothing to compare: then no bits are returned.
+        After a failure there is nothing to compare: no bits are returned.
         """
         local_words = np.array([signs, same & _BITS, ~same & _BITS], np.int64)
         words = np.empty(3, np.int64)
@@ -279,13 +292,16 @@ class MpiEngine:
         return _Agreement(all_signs, set_bits=int(words[1]), unset_bits=int(words[2]))
 
     def _inform(self, sign: Sign) -> None:
-        """Pass the sign on when the others `agree` next, unless all know it."""
+        """Send a sign to the ranks that `agree` next, unless all ranks know that the run failed."""
         if not self._ended:
             self._reduce(sign)
             self._ended = True
 
     def _failure_report(self, error: Exception | None, keep: Callable[[], str | None]) -> str:
-        """Return the failures of all ranks and what is saved; all ranks must call it."""
+        """Return a text with the failures of all ranks and the saved state.
+
+        All ranks must call it.
+        """
         local_failure = None
         if error is not None:
             local_failure = f"{type(error).__name__}: {error}"
@@ -307,14 +323,15 @@ class MpiEngine:
 
 
 class _Agreement(NamedTuple):
-    """The signs of all ranks, and the bits of a number that all ranks should have.
+    """Signs of all ranks together, and the bits of a number that should be equal on all ranks.
 
     Attributes
     ----------
     signs
-        Signs that some rank has.
+        Signs that at least one rank has.
     set_bits, unset_bits
-        Bits that are set, or not set, on some rank; they overlap if the numbers differ.
+        Bits of the number that are 1, or 0, on at least one rank. They overlap if the numbers
+        differ.
     """
 
     signs: Sign
@@ -323,7 +340,7 @@ class _Agreement(NamedTuple):
 
 
 def _assign_nodes(topology: Topology | int, communicator: MPI.Comm) -> list[Nodes]:
-    """Return the nodes of each rank: by the network of round 0, or in equal runs of a number."""
+    """Return the nodes of each rank, by the network of round 0 or in consecutive runs."""
     ranks = communicator.size
     if isinstance(topology, int):
         return np.array_split(np.arange(topology), ranks)
@@ -335,7 +352,7 @@ def _assign_nodes(topology: Topology | int, communicator: MPI.Comm) -> list[Node
 
 
 class MpiGossip(Instant):
-    """The carrier of one rank: its nodes' messages go to neighbours on whichever rank.
+    """Carrier of gossip on one rank: it exchanges the rows that cross ranks, and mixes.
 
     Parameters
     ----------
@@ -357,9 +374,10 @@ class MpiGossip(Instant):
         self._matrix = lru_cache(maxsize=1)(topology.matrix)
 
     def carry(self, round: int, packet: Packet) -> Released:
-        """Return the mixed messages of this rank's nodes, shape (local nodes, dim).
+        """Carry the messages of a round, and return the rows that this rank's nodes receive.
 
-        Unmixed messages are returned as those of all nodes, shape (nodes, dim).
+        These are mixed rows, shape (local nodes, dim), or the rows of all nodes for an unmixed
+        message, shape (nodes, dim).
         """
         self._ranks.agree()
         messages = packet.rows
@@ -380,7 +398,10 @@ class MpiGossip(Instant):
         return Released(kernels.mix(across.weights, rows))
 
     def traffic(self, round: int, sent: carriers.SentInRound) -> Traffic:
-        """Return the traffic of this rank's nodes over links in this round, to whichever rank."""
+        """Return the traffic of this rank's nodes over the links of the network in a round.
+
+        It includes links to nodes on the same rank.
+        """
         listeners = self._matrix(round).listeners[self._ranks.nodes]
         messages = int(listeners.sum()) * sent.times
         bits = int(np.sum(listeners * sent.bits))
@@ -403,7 +424,7 @@ class MpiGossip(Instant):
         MPI.Request.Waitall(requests)
 
     def _exchange_packed(self, across: Boundary, packed: Compressed, foreign: Floats) -> None:
-        """Send these rows as their nodes pack them, and unpack into `foreign`."""
+        """Send the rows that other ranks need in packed form, and unpack received rows."""
         requests = []
         for rank, local_rows in enumerate(across.send):
             if len(local_rows):
@@ -431,7 +452,7 @@ class MpiGossip(Instant):
 
 
 class MpiToken(Broadcast):
-    """The carrier of a token: the release of its holder goes to all ranks.
+    """Carrier of algorithms with a token: the release of the sender goes to all ranks.
 
     Parameters
     ----------
@@ -447,7 +468,7 @@ class MpiToken(Broadcast):
             self._owner[part] = rank
 
     def carry(self, round: int, packet: Packet) -> Released | None:
-        """Return the sender's release on all ranks; None if there is none."""
+        """Carry the sender's released rows to all ranks; return them, or None without rows."""
         self._ranks.agree()
         communicator = self._ranks.communicator
         owner = int(self._owner[packet.sender])
@@ -460,10 +481,11 @@ class MpiToken(Broadcast):
 
 
 class MpiSums(Broadcast):
-    """The carrier of sums: each rank adds up its own nodes' integers, and all ranks add up these.
+    """Carrier of secure aggregation on ranks: it adds up the integers of all nodes, without masks.
 
-    Every rank gets the sums that its nodes learn. The masks of deployed parties are left out, as in
-    one process: ranks trust each other, and masks change no bit of a sum.
+    Each rank adds up its nodes' integers, and all ranks add up these partial sums. Deployed parties
+    mask their integers. Ranks do not, since they trust each other, and masks change no bit of a
+    sum.
 
     Parameters
     ----------
@@ -475,9 +497,9 @@ class MpiSums(Broadcast):
         self._ranks = ranks
 
     def carry(self, round: int, packet: Packet) -> Integers:
-        """Return the totals of the one sum of all nodes, or those of this rank's own nodes.
+        """Carry the integers of a round, and return their totals modulo ``2**64``.
 
-        They are integers modulo ``2**64``.
+        The result is one total over all nodes, or a total for each node of this rank.
 
         Raises
         ------
@@ -491,7 +513,7 @@ class MpiSums(Broadcast):
         totals = np.empty_like(partial_sums)
         if self._ranks.processes > 1:
             self._ranks.count(partial_sums.nbytes, partial_sums.nbytes)
-        # unsigned words wrap around by definition
+        # Unsigned integers wrap around by definition.
         self._ranks.communicator.Allreduce(
             partial_sums.view(np.uint64), totals.view(np.uint64), op=MPI.SUM
         )
@@ -500,14 +522,14 @@ class MpiSums(Broadcast):
         return totals[self._ranks.nodes]
 
     def traffic(self, round: int, sent: carriers.SentInRound) -> Traffic:
-        """Return the traffic of all nodes on rank 0 and none elsewhere: ranks add up."""
+        """Return the traffic of all nodes on rank 0, and 0 on other ranks, since ranks add up."""
         if self._ranks.is_root:
             return super().traffic(round, sent)
         return Traffic(0, 0)
 
 
 def why_not(algorithm: AnyAlgorithm) -> str | None:
-    """Return the reason for which an algorithm does not run on ranks; None if it does."""
+    """Return the reason why an algorithm does not run on ranks; None if it does."""
     releases = algorithm.release_of(0)
     if not isinstance(releases, tuple):
         releases = (releases,)

@@ -1,13 +1,22 @@
-"""Certificates by coupling: bounds on the privacy loss against an adversary who sees some messages.
+"""Bounds on the privacy loss against an adversary who sees only some of the messages (network DP).
 
-Messages are ``m_t^j = x_t^j + n_t^j`` with independent Gaussian noise. A record of the target moves
-its state of round t by at most `fresh`; states react to states and messages by known Lipschitz
-constants. For any shifts ``r_t^j >= 0`` that are 0 where the observer sees the message,
+The *observer* is a set of nodes that collude: they pool all messages that they receive and send.
+The *target* is the node whose record is protected, and the *view* is what the observer sees.
+
+Node j sends ``m_t^j = x_t^j + n_t^j`` in round t, with independent Gaussian noise n of standard
+deviation ``noise_t^j``. A record of the target moves its state x of round t by at most ``fresh_t``.
+States react to earlier states and messages with known Lipschitz constants: `own` for the node's
+state, and B, the mixing weights times a gain, for messages.
+
+The proof couples the noise of two runs on neighbouring datasets. A *shift* ``r_t^j >= 0`` is the
+part of a message's difference that the coupling leaves in the message; it must be 0 if the observer
+sees the message. For any shifts, the states differ by at most
 
     z_(t+1)^i = own_t z_t^i + sum_(tau, j) B_(t, tau)[i, j] r_tau^j + fresh_(t+1)^i [i = target]
 
 and the view is mu-Gaussian-DP with ``mu^2 = sum (max(0, z_t^j - r_t^j) / noise_t^j)^2``. The solver
-looks for the shifts of the least mu; whatever it returns is a valid bound (docs/privacy/views.md).
+searches for the shifts with the smallest mu. Any shifts that it returns give a valid bound, a
+*certificate* (proof: ``docs/privacy/views.md``).
 """
 
 from __future__ import annotations
@@ -25,23 +34,32 @@ from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer, number
 
 Observer = tuple[int, ...]
-"""Nodes that pool all that they receive, send and hold."""
+"""Nodes that collude: they pool all messages that they receive and send, and their states."""
 
 MOST_ITERATIONS = 20_000
-"""Most iterations of the solver for one pair of observer and target."""
+"""Largest number of iterations of the solver for one pair of observer and target."""
 
 _CHEAP_AT_ONCE = 1 << 26
-"""Entries of cheap bounds between two checks for Ctrl-C: some tenths of a second."""
+"""Rounds times nodes times pairs between two checks for Ctrl-C: some tenths of a second."""
 
 _SOLVED_AT_ONCE = 64
-"""Most pairs that are solved between two checks for Ctrl-C."""
+"""Largest number of pairs that are solved between two checks for Ctrl-C."""
 
 
 class Mixing(NamedTuple):
-    """Messages of round `sent` enter the states of round ``mixed + 1`` with weights `matrix`.
+    """Effect of the messages of one round on the states of a later round.
 
-    `matrix` has shape (nodes, nodes), dense or sparse, and nonnegative entries; `gain` multiplies
-    them. Matrices that are the same object are stored once.
+    Attributes
+    ----------
+    mixed
+        Round in which the messages are mixed: they enter the states of round ``mixed + 1``.
+    sent
+        Round in which the messages were made, at most `mixed`.
+    matrix
+        Nonnegative weights, shape (nodes, nodes), dense or sparse. The same object may occur in
+        several mixings; it is stored once.
+    gain
+        Factor on the weights, such as a Lipschitz constant of the step.
     """
 
     mixed: int
@@ -51,18 +69,18 @@ class Mixing(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    """A proved bound on mu, and a lower bound on any that the same proof can give.
+    """Proved bound on mu for one observer and target.
 
     Attributes
     ----------
     mu
-        The view is mu-Gaussian-DP.
+        The observer's view is mu-Gaussian-DP for a record of the target.
     mu_at_least
-        No choice of shifts proves less than this.
+        Lower bound on the mu that any shifts prove: the bound `mu` cannot be improved below it.
     observer
-        The nodes that pool their views; empty for readers of published messages alone.
+        Nodes that collude; empty for an adversary who sees published messages only.
     target
-        The node whose record is protected.
+        Node whose record is protected.
     """
 
     mu: float
@@ -72,7 +90,17 @@ class Certificate(NamedTuple):
 
 
 class Received(NamedTuple):
-    """The message of `sender`, made in `round`, reached `receiver` without being mixed."""
+    """Message that a node received without mixing.
+
+    Attributes
+    ----------
+    round
+        Round in which the message was made.
+    receiver
+        Node that received it.
+    sender
+        Node that sent it.
+    """
 
     round: int
     receiver: int
@@ -91,52 +119,55 @@ def view_system(
     received: Sequence[Received] = (),
     mean_of_last: bool = False,
 ) -> ViewSystem:
-    """Return the public numbers of a run, checked, ready to be solved.
+    """Return the checked public numbers of a run, for `solve_pair`, `solve_pairs` and others.
 
     Parameters
     ----------
     mixings
-        The messages that enter the states. Those of the last round are never used.
+        Effects of messages on later states. Messages of the last round have no effect.
     noise
-        Standard deviation of the noise of each message, shape (rounds,) or (rounds, nodes):
-        positive from the first round on in which a record moves a state.
+        Standard deviation of the noise of each message, shape (rounds,) or (rounds, nodes). It must
+        be positive from the first round on in which a record moves a state.
     fresh
-        Largest movement, in L2 norm, of a node's state of round t by a record of that node: shape
-        (rounds,) for all nodes alike, or (rounds, nodes).
+        Largest L2 distance by which a record moves its node's state of round t directly: shape
+        (rounds,), equal for all nodes, or (rounds, nodes).
     nodes
         Number of nodes.
     own
-        Share of its own state's difference that a node keeps from round t to t + 1: a number, or
-        shape (rounds,).
+        Lipschitz constant of a node's state of round t + 1 in its state of round t, given all
+        messages: a number, or shape (rounds,).
     rounding
-        Step of a grid that states and noise are rounded to, times sqrt(dim); 0 for none.
+        Spacing of the grid that states and noise are rounded to, times sqrt(dim); 0 for no grid.
     published
-        Shape (rounds, nodes): true where a message is published; None for none.
+        True for published messages, shape (rounds, nodes); None if no message is published.
     received
-        Messages that arrive at nodes without being mixed.
+        Messages that nodes receive without mixing.
     mean_of_last
-        If true, a trusted party publishes the mean of the last round's messages.
+        True if a trusted party publishes the mean of the last round's messages.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, a number is negative or not finite, messages are mixed before they are
+        If a shape is wrong, a number is negative or not finite, messages are mixed before they are
         made, or noise is missing.
     """
     nodes = integer("nodes", nodes, at_least=1, below=2**32)
     movement = _by_node("fresh", fresh, nodes)
     rounds = len(movement)
-    numbers: dict[int, int] = {}
+    index_of_matrix: dict[int, int] = {}  # by the identity of the object
     matrices: list[sparse.csr_array] = []
+    mixing_table: list[tuple[int, int, int]] = []
+    gains: list[float] = []
     for mixing in mixings:
-        if id(mixing.matrix) not in numbers:
-            numbers[id(mixing.matrix)] = len(matrices)
+        identity = id(mixing.matrix)
+        if identity not in index_of_matrix:
+            index_of_matrix[identity] = len(matrices)
             matrices.append(_csr_rows(mixing.matrix, nodes))
+        mixing_table.append((mixing.mixed, mixing.sent, index_of_matrix[identity]))
+        gains.append(number("gain", mixing.gain))
     if not matrices:
         matrices.append(sparse.csr_array((nodes, nodes)))
     stacked = sparse.vstack(matrices, format="csr")
-    mixing_table = [(mixing.mixed, mixing.sent, numbers[id(mixing.matrix)]) for mixing in mixings]
-    gains = [number("gain", mixing.gain) for mixing in mixings]
     if published is None:
         is_published = np.zeros((0, nodes), dtype=bool)
     else:
@@ -168,7 +199,20 @@ def solve_pair(
     gap: float = 1e-3,
     iterations: int = MOST_ITERATIONS,
 ) -> Certificate:
-    """Return the least mu of a target's records against one observer, up to a relative `gap`.
+    """Return the smallest provable mu of a target's records against one observer.
+
+    Parameters
+    ----------
+    system
+        Public numbers of the run.
+    observer
+        Nodes that collude.
+    target
+        Node whose records are protected, not part of the observer.
+    gap
+        Relative difference of `mu` and `mu_at_least` at which the search ends.
+    iterations
+        Largest number of iterations; the bound is then valid with a larger gap.
 
     Raises
     ------
@@ -184,7 +228,10 @@ def solve_pair(
 
 
 def all_pairs(observers: Sequence[Observer], nodes: int) -> Indices:
-    """Return each number of an observer with each target outside it, shape (pairs, 2)."""
+    """Return all pairs of an observer and a target outside of it, shape (pairs, 2).
+
+    A pair is the index of an observer in `observers`, and the target's node.
+    """
     is_outside = np.ones((len(observers), nodes), dtype=bool)
     for row, members in zip(is_outside, observers, strict=True):
         row[list(members)] = False
@@ -194,9 +241,22 @@ def all_pairs(observers: Sequence[Observer], nodes: int) -> Indices:
 def cheap_bounds(
     system: ViewSystem, observers: Sequence[Observer], pairs: Indices, entries: int
 ) -> Numbers:
-    """Return a bound for each pair without a search: 1.3 to 2 times the least one.
+    """Return a bound on mu for each pair without a search: 1.3 to 2 times the smallest bound.
 
-    `entries` is rounds times nodes, from which the work between two checks for Ctrl-C follows.
+    Parameters
+    ----------
+    system
+        Public numbers of the run.
+    observers
+        Possible observers.
+    pairs
+        Pairs of an observer's index and a target, shape (pairs, 2).
+    entries
+        Number of rounds times nodes, which sets the work between two checks for Ctrl-C.
+
+    Returns
+    -------
+    Shape (pairs,).
     """
     lists = [list(members) for members in observers]
     bounds = [system.cheap(lists, chunk.reshape(-1)) for chunk in _chunks(pairs, entries)]
@@ -214,7 +274,11 @@ def solve_pairs(
     at_most: float = 0.0,
     iterations: int = MOST_ITERATIONS,
 ) -> tuple[Numbers, Numbers]:
-    """Return upper and lower bounds of each pair; a search ends once it is below `at_most`."""
+    """Return the bounds `mu` and `mu_at_least` of each pair, both of shape (pairs,).
+
+    A search ends as soon as its mu is below `at_most`. Other parameters are as in `solve_pair` and
+    `cheap_bounds`.
+    """
     lists = [list(members) for members in observers]
     uppers = np.empty(len(pairs))
     lowers = np.empty(len(pairs))
@@ -237,26 +301,26 @@ def worst_pair(
 ) -> Certificate | None:
     """Return the certificate of the observer and target with the largest mu.
 
-    Pairs are solved in the order of their cheap bounds, until the next one is below the largest
-    result so far. No pair exceeds the mu of an adversary who sees all messages, so the search ends
-    at one that reaches it. On a static network any two neighbours do.
+    Pairs are solved in descending order of their cheap bounds, until the next bound is below the
+    largest mu so far. No pair exceeds the mu of an adversary who sees all messages, so that the
+    search also ends at a pair that reaches it. On a static network any two neighbours reach it.
 
     Parameters
     ----------
     system
-        The public numbers of the run.
+        Public numbers of the run.
     observers
-        The possible observers.
+        Possible observers.
     pairs
-        Shape (pairs, 2): the number of an observer, and a target outside it.
+        Pairs of an observer's index and a target outside of it, shape (pairs, 2).
     entries
-        Rounds times nodes, the work of one cheap bound.
+        Number of rounds times nodes, the work of one cheap bound.
     gap
         Relative gap of the solver.
     bounds
-        Upper bound of each pair's mu, shape (pairs,); None computes the cheap ones.
+        Upper bound on each pair's mu, shape (pairs,); None to compute `cheap_bounds`.
     at_least
-        Pairs of no larger mu than this are passed over.
+        Pairs with a mu of at most this number are ignored.
 
     Returns
     -------
@@ -333,6 +397,7 @@ def _by_node(name: str, values: npt.ArrayLike, nodes: int) -> Numbers:
 
 
 def _csr_rows(matrix: npt.ArrayLike | sparse.sparray, nodes: int) -> sparse.csr_array:
+    """Return a mixing matrix in CSR form, after a check of its shape."""
     rows = sparse.csr_array(matrix, dtype=np.float64)
     if rows.shape != (nodes, nodes):
         fail("matrix", f"shape {(nodes, nodes)}", f"shape {rows.shape}")
