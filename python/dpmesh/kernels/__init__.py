@@ -1,18 +1,17 @@
 """Numerical kernels in Rust, called with numpy arrays: noise, clipping, gradients, mixing, packing.
 
-All kernels run in several threads without the interpreter lock, and follow the same rules:
+All kernels run on several threads without Python's interpreter lock, and follow the same rules:
 
 - Arrays of float32 and float64 are not copied if they are C-contiguous.
-- ``out=`` receives the result; passing the input itself works in place. Without it a new array is
-  made.
+- The result is written into ``out``, or into a new array if ``out`` is None. Where the
+  documentation allows it, ``out`` may be the input itself, for a computation in place. Any other
+  ``out`` that shares memory with an argument is refused.
 - Results do not depend on the number of threads (`set_threads`).
-- An ``out=`` that shares memory with another argument is refused, however the two were made.
-- Python threads may call them at once, with and without an interpreter lock. An ``out=`` that
-  another call uses is refused; while a call uses arrays, others must not change their values, shape
-  or type.
-- A `ValueError` names the argument, the accepted values and the actual one. Kernels that would turn
-  NaN or infinity into a plausible number (clipping, quantization) refuse it; linear ones pass it
-  on, as numpy does.
+- Several Python threads may call kernels at once. An ``out`` that another call uses is refused. No
+  thread may change the values, shape or type of an array while a call uses it.
+- A `ValueError` names the argument, the accepted values and the actual value. Kernels that would
+  turn NaN or infinity into a plausible number (clipping, quantization) raise it for such values.
+  Linear kernels return NaN and infinity, as numpy does.
 """
 
 from dpmesh.kernels.draws import batch_ends, bernoulli, integers, sample, shuffle, uniform

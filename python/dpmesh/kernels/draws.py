@@ -1,7 +1,7 @@
-"""Uniform and Bernoulli draws, samples and orders from keyed streams, node by node.
+"""Uniform and Bernoulli draws, samples without replacement and shuffles from keyed streams.
 
-Element ``j`` of a row is a function of (key, purpose, round, node, ``j``) alone. A draw takes 64
-bits of the stream, and its probabilities are exact to 2**-63.
+A draw has one row for each node. Element ``j`` of a row depends only on (key, purpose, round, node,
+``j``). It uses 64 bits of the stream, and its probabilities are exact up to 2**-63.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ def uniform(
     nodes: npt.ArrayLike | None = None,
     out: FloatArray | None = None,
 ) -> FloatArray:
-    """Draw numbers from [0, 1): multiples of 2**-24 (float32) or 2**-53 (float64).
+    """Draw uniform numbers from [0, 1): multiples of 2**-24 (float32) or 2**-53 (float64).
 
     Parameters
     ----------
     shape
-        dim, (dim,) or (rows, dim).
+        Shape of the result: dim, (dim,) or (rows, dim).
     stream
-        Source of the randomness; see `dpmesh.keys`.
+        Source of the random numbers; see `dpmesh.keys`.
     dtype
-        float32 or float64, if there is no `out`.
+        Type of the result if there is no `out`: float32 or float64.
     nodes
-        The node of each row, distinct integers from 0 to 2**32 - 1; 0, 1, .. by default.
+        Node of each row, which selects its part of `stream`: distinct integers from 0 to 2**32 - 1;
+        0, 1, .. by default.
     out
-        Where to put the result: an array of such a type and of this shape.
+        Array of float32 or float64 with this shape that receives the result.
 
     Returns
     -------
@@ -79,9 +80,9 @@ def bernoulli(
     nodes: npt.ArrayLike | None = None,
     out: Flags | None = None,
 ) -> Flags:
-    """Draw booleans that are true with probability `p`, a number in [0, 1].
+    """Draw booleans that are True with probability `p`, a number in [0, 1].
 
-    Everything else is as in `uniform`.
+    The other parameters are as in `uniform`; `out` is an array of bool.
 
     Examples
     --------
@@ -102,15 +103,15 @@ def sample(
 ) -> Indices:
     """Sample `size` integers below each row's count, uniformly without replacement.
 
-    They are the places of the `size` smallest of the `count` numbers that `uniform` draws for the
-    row.
+    For each row `uniform` draws as many numbers as its count; the sample is the set of indices of
+    the `size` smallest numbers.
 
     Parameters
     ----------
     counts
-        Shape (rows,), integers of at least `size`: each row draws from 0, .., count - 1.
+        Count of each row, shape (rows,), at least `size`: the row draws from 0, .., count - 1.
     size
-        At least 1.
+        Number of integers in each sample, at least 1.
     stream, nodes
         As in `uniform`.
 
@@ -153,15 +154,15 @@ def integers(
     Parameters
     ----------
     counts
-        Shape (rows,), integers: number of draws of each row.
+        Number of draws of each row, shape (rows,).
     below
-        From 1 to 2**53.
+        Number of possible integers, from 1 to 2**53.
     stream, nodes
         As in `uniform`.
 
     Returns
     -------
-    Shape (sum of counts,): the rows' numbers, end to end.
+    Concatenated integers of all rows, shape (sum of counts,).
 
     Raises
     ------
@@ -189,9 +190,9 @@ def integers(
 
 
 def _bits_of_rows(lengths: Indices, stream: Stream, nodes: npt.NDArray[np.uint32]) -> Indices:
-    """Return the first `lengths` places of 53 bits of each row, end to end.
+    """Return the first `lengths` 53-bit random integers of each row, concatenated.
 
-    Rows whose lengths round up to the same power of 2 are drawn at a time.
+    Rows whose lengths round up to the same power of 2 are drawn together.
     """
     starts = np.cumsum(lengths) - lengths
     bits_of_rows = np.empty(int(lengths.sum()), np.int64)
@@ -210,7 +211,10 @@ def _bits_of_rows(lengths: Indices, stream: Stream, nodes: npt.NDArray[np.uint32
 def _redraw(
     bits: Indices, lengths: Indices, stream: Stream, nodes: npt.NDArray[np.uint32], *, limit: int
 ) -> None:
-    """Replace bits of at least `limit`, in place; one in about ``2**53 / below`` is redrawn."""
+    """Replace integers of at least `limit` in place, by rejection sampling: see `integers`.
+
+    About one in ``2**53 / below`` integers is redrawn.
+    """
     too_large = np.flatnonzero(bits >= limit)
     if too_large.size == 0:
         return
@@ -225,7 +229,7 @@ def _redraw(
 
 
 def _bits(dim: int, stream: Stream, nodes: npt.NDArray[np.uint32]) -> Indices:
-    """Return 53 bits of each of `dim` places of some rows, those of `uniform`."""
+    """Return 53-bit random integers, shape (nodes, dim): 2**53 times the numbers of `uniform`."""
     uniforms = uniform((len(nodes), dim), stream, nodes=nodes)
     return (uniforms * 2.0**53).astype(np.int64)
 
@@ -243,14 +247,14 @@ def shuffle(
     rows
         ``(indptr, values)``, integers: row ``i`` is ``values[indptr[i]:indptr[i + 1]]``.
     lengths
-        Shape (rows,): number of values of each row, 0 if it is empty; the last pass may be
-        partial.
+        Number of values to return for each row, shape (rows,), 0 for an empty row. The last pass
+        may be partial.
     stream, nodes
         As in `uniform`.
 
     Returns
     -------
-    Shape (sum of lengths,): the values of the rows, end to end.
+    Concatenated values of all rows, shape (sum of lengths,).
 
     Raises
     ------
@@ -271,15 +275,16 @@ def batch_ends(sizes: npt.ArrayLike, batches: npt.ArrayLike, batch_size: int) ->
     Parameters
     ----------
     sizes
-        Shape (rows,), integers: number of values of a pass over each row.
+        Number of values in a pass over each row, shape (rows,).
     batches
-        Shape (rows,): number of batches of each row, 0 if it is empty.
+        Number of batches of each row, shape (rows,), 0 for an empty row.
     batch_size
-        At least 1. The last batch of a pass is shorter if this does not divide its length.
+        Number of values in a batch, at least 1. The last batch of a pass is shorter if this does
+        not divide the length of the pass.
 
     Returns
     -------
-    Shape (sum of batches + 1,).
+    Boundaries e, shape (sum of batches + 1,): batch k has the values ``e[k]`` to ``e[k + 1] - 1``.
 
     Raises
     ------
@@ -310,24 +315,26 @@ def local_walks(
     local_epochs: int | None,
     local_steps: int | None,
 ) -> Walks:
-    """Return the batches of every client in the order of its local steps.
+    """Return the mini-batches of every client, in the order of its local steps.
 
-    Every pass over a client's records is in a new random order, cut into batches of `batch_size`;
-    the last batch of a pass is shorter if `batch_size` does not divide their number.
+    Each pass over a client's records has a new random order, and is divided into batches of
+    `batch_size`. The last batch of a pass is shorter if `batch_size` does not divide the number of
+    records.
 
     Parameters
     ----------
     records
-        The records of each client.
+        Records of each client, as ``(indptr, indices)``.
     clients
-        Their indices: a client's order depends on its own index, not on the other participants.
+        Indices of the clients, shape (clients,). The order of a client's records depends on its
+        index, and not on the other clients.
     stream
-        Randomness of the order, for this round.
+        Source of the random orders of this round.
     batch_size
-        At least 1.
+        Number of records in a batch, at least 1.
     local_epochs, local_steps
-        Exactly one of them: passes of each client, or batches of each client that has records, over
-        as many passes as that takes.
+        Exactly one of them: number of passes of each client, or number of batches of each client
+        with records, over as many passes as needed.
     """
     indptr = records[0]
     sizes = indptr[1:] - indptr[:-1]
@@ -347,7 +354,10 @@ def local_walks(
 
 
 def without_replacement(records: Ragged, size: int, stream: Stream) -> Ragged:
-    """Draw `size` different records of each node uniformly; each must have that many."""
+    """Sample `size` records of each node uniformly without replacement, as ``(indptr, indices)``.
+
+    Each node must have at least `size` records.
+    """
     indptr, indices = records
     starts = indptr[:-1]
     places = sample(indptr[1:] - starts, size, stream)

@@ -23,7 +23,7 @@ def cosines(angles: npt.ArrayLike, *, out: Floats | None = None) -> Floats:
         Angles in radians, of at least one axis and one element; taken as float64. NaN and infinity
         become NaN.
     out
-        Where to put the result: an array like `angles`, or `angles` itself to work in place.
+        Array like `angles` that receives the result; it may be `angles` itself.
 
     Returns
     -------

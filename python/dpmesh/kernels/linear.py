@@ -18,12 +18,12 @@ With the score ``z = <w, x>`` of a record and its label ``y`` the losses are
                                                            k of the label is 1, else -1
 ================  =======================================  =========================================
 
-Given `classes`, all but softmax, multilabel and poisson are trained one-vs-all: one model for each
-class, with target +1 for the records of its class and -1 for the others; the models' losses add up.
-The parameters of a node are then the rows of its models, one after the other.
+With `classes`, losses other than softmax, multilabel and poisson are trained one-vs-all: one model
+for each class, with target +1 for the records of its class and -1 for the others. The models'
+losses add up. The parameters of a node are the concatenated parameters of its models.
 
-The objective of node ``i`` on its batch is the sum of its records' losses, divided by the length of
-the batch or by `divide_by`, plus ``regularization / 2 |w|^2``.
+The objective of a node on its batch is the sum of its records' losses, divided by the length of the
+batch or by `divide_by`, plus ``regularization / 2 |w|^2`` for the node's parameters w.
 """
 
 from __future__ import annotations
@@ -145,16 +145,16 @@ class LinearModel:
         regularization
             Factor of ``|w|^2 / 2``, which is added after the division.
         clipping_norm
-            Largest norm of the gradient of one record's loss, over all the models of a node
-            together (their joint norm), at least 1e-30: what one record can contribute, before the
-            division.
+            Largest norm of the gradient of one record's loss, at least 1e-30; longer gradients are
+            clipped before the division. The norm is over all models of a node together. None for no
+            clipping.
         norm
             ``"l2"`` or ``"l1"``: the norm that `clipping_norm` bounds.
         divide_by
             Divisor of the sum over the batch, such as a public expected size; None for the length
             of the batch (a node without records then has the gradient of its regularizer).
         out
-            Where to put the result: an array like `params`.
+            Array like `params` that receives the result.
 
         Returns
         -------
@@ -183,7 +183,7 @@ class LinearModel:
         Parameters
         ----------
         params
-            Shape (nodes, outputs * dim), of either type.
+            Parameters of each node, shape (nodes, outputs * dim), float32 or float64.
         batches
             See the class.
         clipping_norm, norm
@@ -215,8 +215,8 @@ class LinearModel:
     ) -> FloatArray:
         """Take one gradient step at each node: ``params - step_size * gradient(params, ...)``.
 
-        In place (``out=params``) and without regularization, a step on sparse records takes time in
-        proportion to their stored values: it touches no other parameters.
+        In place (``out=params``) and without regularization, the time of a step on sparse records
+        is proportional to their number of stored values: other parameters are not read.
 
         Parameters
         ----------
@@ -230,7 +230,7 @@ class LinearModel:
             If given, parameters are projected onto the ball of this radius around 0 after the step,
             as `clip_rows` does.
         out
-            Where to put the result: an array like `params`, or `params` itself to work in place.
+            Array like `params` that receives the result; it may be `params` itself.
 
         Returns
         -------
@@ -239,8 +239,8 @@ class LinearModel:
         Raises
         ------
         ValueError
-            As by all methods, and if parameters to be projected are NaN or infinite after the step;
-            `out` is then undefined.
+            As by all methods. Also if parameters to be projected are NaN or infinite after the
+            step; the content of `out` is then undefined.
         """
         return self._native.step(
             params if is_float_array(params) else floats("params", params),
@@ -267,23 +267,23 @@ class LinearModel:
         """Train each node from a common model by local gradient steps, and return the updates.
 
         Each node takes one projected gradient step on each batch of its sequence in `walks`. The
-        model ``w`` stays within a ball around the common model ``w0``::
+        model ``w`` stays within an L2 ball around the common model ``w0``::
 
             w <- w0 + clip(w - step_size * gradient(w) - w0, radius)
 
-        with the gradient of its objective as in `gradient`, and the clip in L2.
+        Here the gradient is the one of the node's objective on the batch, as in `gradient`.
 
         Parameters
         ----------
         start
             The common model ``w0``, shape (1, outputs * dim).
         walks
-            The batches of each node in the order of its steps; nodes may take none, batches be
-            empty.
+            Batches of each node, in the order of its steps. A node may have no steps, and a batch
+            may be empty.
         step_size
             Learning rate of all steps, at least 0.
         radius
-            L2 distance from `start` that no model exceeds, at least 1e-30.
+            Largest L2 distance of a model from `start`, at least 1e-30.
         regularization
             As in `gradient`.
         form
@@ -318,14 +318,18 @@ class LinearModel:
         regularization: float = 0.0,
         divide_by: float | None = None,
     ) -> Numbers:
-        """Compute the objective of each node on its batch, at the node's parameters: (nodes,).
+        """Compute the objective of each node on its batch, at the node's parameters.
 
         Parameters
         ----------
         params, batches
             See the class.
         regularization, divide_by
-            As in `gradient`; ``divide_by=1`` gives the sum over the batch.
+            As in `gradient`. With ``divide_by=1`` the result is the sum over the batch.
+
+        Returns
+        -------
+        Shape (nodes,).
         """
         return self._losses(params, batches, regularization, divide_by, of_classes=False)
 
@@ -344,7 +348,7 @@ class LinearModel:
         Parameters
         ----------
         params, batches
-            See the class; of any loss but ``"softmax"``, which has one model only.
+            See the class. The loss must not be ``"softmax"``, which has a single model.
         regularization, divide_by
             As in `losses`.
 
@@ -384,7 +388,7 @@ class LinearModel:
 
         Returns
         -------
-        Shape (nodes, batch_size), or that of ``indices`` for batches of different lengths.
+        Shape (nodes, batch_size), or the shape of ``indices`` for batches of different lengths.
         """
         return self._native.record_losses(floats("params", params), batch_parts(batches))
 
@@ -426,12 +430,12 @@ class LinearModel:
 def _unpickled(
     features: Features, labels: Any, loss: Loss, classes: int | None, weights: Any
 ) -> LinearModel:
-    """Return a pickled model; its native part is built again."""
+    """Return a model from its pickled parts; the object of the extension module is made anew."""
     return LinearModel(features, labels, loss, classes=classes, weights=weights)
 
 
 def _checked_weights(values: npt.ArrayLike, records: int) -> Numbers:
-    """Return the weights of all records; fail unless they are numbers from 0 to 1."""
+    """Return the weights of all records as float64, after a check that they are in [0, 1]."""
     weights = np.ascontiguousarray(floats("weights", values, ndim=1), np.float64)
     if weights.shape != (records,) or not ((weights >= 0) & (weights <= 1)).all():
         fail("weights", f"{records} numbers from 0 to 1, one for each record", weights)
@@ -455,7 +459,7 @@ def linear_scores(params: npt.ArrayLike, features: Features) -> FloatArray:
     Raises
     ------
     ValueError
-        If a shape or type does not fit.
+        If an argument has a wrong type or shape.
 
     Examples
     --------
@@ -467,8 +471,11 @@ def linear_scores(params: npt.ArrayLike, features: Features) -> FloatArray:
     """
     params = floats("params", params, ndim=2)
     arrays, records = feature_parts(features)
-    values = arrays[2] if isinstance(arrays, tuple) else arrays  # of a CSR matrix, or a dense one
-    dtype = values.dtype
+    if isinstance(arrays, tuple):
+        _, _, entries, _ = arrays  # of a CSR matrix
+        dtype = entries.dtype
+    else:
+        dtype = arrays.dtype
     if dtype != params.dtype:
         fail("features", f"{params.dtype}, the type of params", dtype)
     if params.shape[1] != np.shape(features)[1]:

@@ -1,4 +1,4 @@
-"""Checks and conversions of linear models' records, labels and batches."""
+"""Checks and conversions of linear models' records, labels and batches, for the kernels."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ Loss = Literal[
     "logistic", "hinge", "squared", "absolute", "huber", "poisson", "softmax", "multilabel"
 ]
 LOSSES: tuple[Loss, ...] = get_args(Loss)
+"""All losses, which `dpmesh.kernels.linear` defines."""
 REGRESSION: tuple[Loss, ...] = ("squared", "absolute", "huber", "poisson")
 """Losses of one model with real targets."""
 KINKED: tuple[Loss, ...] = ("hinge", "absolute")
-"""Losses that are convex, but not smooth."""
+"""Losses with a kink: convex, but not smooth."""
 MOST_LABELS = 63
 """Largest number of labels of a record's set of labels, which is one integer."""
 
@@ -43,7 +44,7 @@ _FeatureParts: TypeAlias = FloatArray | tuple[npt.NDArray[Any], npt.NDArray[Any]
 
 
 def check_loss(loss: Loss, classes: int | None) -> None:
-    """Fail unless the loss exists and goes with this number of classes, or with None."""
+    """Raise a ValueError unless the loss exists and supports this number of classes, or None."""
     one_of("loss", loss, LOSSES)
     if classes is None:
         if loss in ("softmax", "multilabel"):
@@ -71,7 +72,7 @@ def feature_parts(features: Any) -> tuple[_FeatureParts, int]:
 
 
 def label_array(labels: npt.ArrayLike, records: int, classes: int | None) -> npt.NDArray[Any]:
-    """Return labels in the form of the extension module: real numbers, or classes as integers."""
+    """Return labels in the form of the extension module: float64, or int64 for `classes`."""
     array = unmasked("labels", labels)
     if classes is None:
         dtype: npt.DTypeLike = np.float64
@@ -96,7 +97,7 @@ def as_sets(labels: npt.NDArray[Any]) -> Indices:
 
 
 def members(sets: npt.NDArray[Any], labels: int) -> Flags:
-    """Return the membership of each label in each set: truth values, shape (records, labels)."""
+    """Return True for each label in each record's set, shape (records, labels): see `as_sets`."""
     bits = sets[:, np.newaxis] >> np.arange(labels) & 1
     is_member: Flags = bits == 1
     return is_member

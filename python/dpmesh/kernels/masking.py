@@ -1,19 +1,21 @@
-"""Masks modulo a power of 2 that cancel in the sum over all sites, and the format of messages.
+"""Masks for secure aggregation, which cancel in the sum over all sites, and tags of sums.
 
-Two sites that share a secret draw the same words from it: one adds them, the other subtracts them.
-To any other party a masked vector is a sequence of uniform integers below ``2**bits``, unless the
-vectors of *all* sites of a cohort are added up.
+Two sites that share a secret expand it to the same pseudorandom *mask*. One site adds the mask to
+its vector modulo ``2**bits``, and the other subtracts it. To any other party a masked vector looks
+like uniform integers below ``2**bits``. Only the sum of the masked vectors of *all* sites has no
+masks.
 
-The words of a secret are the key stream of AES-256 in counter mode under it, with the nonce
-(`MASK_PURPOSE`, 0, 0) of `dpmesh.keys`: 32 bits each for up to 32 bits, otherwise 64,
-little-endian, of which the lowest `bits` count. A secret serves a single sum. A message has `bits`
-bits for each number, from the lowest bit of the first byte upwards, padded with zeros.
+The mask of a secret is the key stream of AES-256 in counter mode under the secret, with the nonce
+(`MASK_PURPOSE`, 0, 0) of `dpmesh.keys`. It has one little-endian word for each number: 32 bits for
+`bits` up to 32, else 64 bits, of which the lowest `bits` are used. Use a secret for one sum only. A
+message has `bits` bits for each number, from the lowest bit of the first byte upwards, padded with
+zeros.
 
-A tag shows those who share a secret whether a total is the sum of the parties' vectors. A secret
-stream gives random weights r_0, .., r_d modulo the prime 2^61 - 1. The tag of integers v is ``r_0 +
-sum_j r_j v_j``. The tags of m parties add up to ``m r_0 + sum_j r_j s_j`` of their sum s; whoever
-does not know the weights finds that value for another total with a probability of about 2^-61 (a
-universal hash, Carter and Wegman, 1981).
+A *tag* lets parties that share a secret verify that a total is the sum of their vectors. A stream
+of the secret gives random weights r_0, .., r_d modulo the prime 2^61 - 1. The tag of a vector v of
+integers is ``r_0 + sum_j r_j v_j``. The tags of m parties add up to ``m r_0 + sum_j r_j s_j`` for
+their sum s. A party that does not know the weights finds this value for another total with a
+probability of about 2^-61 (universal hashing, Carter and Wegman, 1981).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from dpmesh.keys import Stream
 
 MASK_PURPOSE = 0x4D41534B
-"""The purpose of the streams of masks."""
+"""Purpose of the streams of masks: see `dpmesh.keys.Purpose`."""
 
 
 def mask_and_pack(
@@ -42,17 +44,21 @@ def mask_and_pack(
     """Mask a vector for secure aggregation: add pseudorandom masks modulo ``2**bits``, and pack.
 
     Two sites expand a shared secret to the same mask. One site adds the mask, and the other site
-    subtracts it, so that the masks cancel in the sum of all messages, see `unpack_sum`. Use a
+    subtracts it, so that the masks cancel in the sum of all messages: see `unpack_sum`. Use a
     secret for one sum only.
 
     Parameters
     ----------
     values
-        Shape (dim,), integers.
+        Vector of integers, shape (dim,).
     bits
-        From 1 to 64.
+        Number of bits of each masked integer, from 1 to 64.
     add, subtract
-        Shared secrets, 32 bytes each, whose masks are added or subtracted.
+        Shared secrets whose masks are added or subtracted, 32 bytes each.
+
+    Returns
+    -------
+    The message: the masked integers, packed.
 
     Raises
     ------
@@ -75,19 +81,22 @@ def mask_and_pack(
 
 
 def unpack_sum(messages: Sequence[bytes], dim: int, bits: int) -> Indices:
-    """Add up masked messages for secure aggregation: the sum of the vectors modulo ``2**bits``.
+    """Add up masked messages for secure aggregation: return the sum of vectors modulo ``2**bits``.
 
-    The elements of the result are in [-2**(bits - 1), 2**(bits - 1)). The masks cancel if all
-    messages of a sum are present.
+    The masks cancel only if the messages of all sites are present.
 
     Parameters
     ----------
     messages
-        The message of `mask_and_pack` from each site.
+        Message of each site, from `mask_and_pack`.
     dim
         Length of each vector.
     bits
-        From 1 to 64.
+        Number of bits of each masked integer, from 1 to 64.
+
+    Returns
+    -------
+    Shape (dim,), int64, with numbers in [-2**(bits - 1), 2**(bits - 1)).
 
     Raises
     ------
@@ -117,16 +126,18 @@ def _secret(secret: bytes) -> bytes:
 
 
 def _bits(bits: int) -> int:
+    """Return a number of bits, after a check that it is from 1 to 64."""
     return integer("bits", bits, at_least=1, below=65)
 
 
 PRIME = 2**61 - 1
+"""Modulus of tags, a Mersenne prime."""
 LARGEST = 2**60
-"""Integers of a tagged vector stay below it."""
+"""Bound on the absolute value of a tagged vector's integers, which stay below it."""
 
 Words = npt.NDArray[np.uint64]
 
-# Words of numpy, made once, as each takes longer than a shift of a short vector.
+# Constants as numpy scalars: to make one takes longer than to shift a short vector.
 _SHIFT_1 = np.uint64(1)
 _SHIFT_30 = np.uint64(30)
 _SHIFT_31 = np.uint64(31)
@@ -183,7 +194,7 @@ def tag(values: npt.ArrayLike, stream: Stream, parties: int = 1) -> int:
 
 
 def _random_weights(stream: Stream, count: int) -> Words:
-    """Return numbers modulo the prime, uniform up to 2^-61."""
+    """Return `count` random weights modulo the prime, uniform up to about 2^-61."""
     words = np.empty(2 * count, np.uint32)
     stream.words(0, words)
     weights: Words = words.view(np.uint64) % _MODULUS
@@ -191,9 +202,9 @@ def _random_weights(stream: Stream, count: int) -> Words:
 
 
 def _product(a: Words, b: Words) -> Words:
-    """Return products modulo the prime, up to a multiple of it, below 2^61 + 4.
+    """Return numbers below 2^61 + 4 that equal the products a b modulo the prime.
 
-    Each factor below 2^61 is split into a high part of 30 and a low part of 31 bits.
+    Each factor, below 2^61, is split into a high part of 30 and a low part of 31 bits.
     """
     a_high = a >> _SHIFT_31
     a_low = a & _LOW_31_BITS
@@ -207,13 +218,13 @@ def _product(a: Words, b: Words) -> Words:
 
 
 def _folded(x: Words) -> Words:
-    """Return the same numbers modulo the prime, as 2^61 is 1, below 2^61 + 7."""
+    """Return numbers below 2^61 + 7 that equal x modulo the prime, where 2^61 is 1."""
     folded: Words = (x & _MODULUS) + (x >> _SHIFT_61)
     return folded
 
 
 def _exact_sum(x: Words) -> int:
-    """Return the sum as a Python integer: that of the high and the low halves of the words."""
+    """Return the exact sum as a Python integer, from the sums of high and low halves of words."""
     high_sum = (x >> _SHIFT_32).sum(dtype=np.uint64)
     low_sum = (x & _LOW_32_BITS).sum(dtype=np.uint64)
     return (int(high_sum) << 32) + int(low_sum)

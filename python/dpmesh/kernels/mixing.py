@@ -31,7 +31,7 @@ def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> Floa
     x
         Shape (nodes, ...), float32 or float64: one vector for each node.
     out
-        Where to put the result: an array of the type of `x` that does not overlap it.
+        Array of the type of `x` that receives the result and does not overlap `x`.
 
     Returns
     -------
@@ -57,10 +57,10 @@ def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> Floa
 
 
 class Mixing:
-    """A matrix for many calls of `mix`, checked and converted once.
+    """Mixing matrix for many calls of `mix`, which is checked and converted once.
 
-    Where all rows are the same, as with equal weights over a complete graph, they are summed once:
-    n d operations in place of n^2 d, to the same bits.
+    If all rows are equal, as with equal weights on a complete graph of n nodes, their sum is
+    computed once: with n d operations in place of n^2 d, and the same bits.
 
     Parameters
     ----------
@@ -72,6 +72,7 @@ class Mixing:
         self.matrix = matrix
         self._compressed: _CompressedRows | None = None
         self._copies = 0
+        """Number of rows if all are equal, of which only the first is kept; else 0."""
 
     def mix(self, x: FloatArray) -> FloatArray:
         """Return weighted sums of rows, as `mix` does."""
@@ -86,7 +87,7 @@ class Mixing:
         return mixed
 
     def _convert(self, x: FloatArray) -> _CompressedRows:
-        """Convert the matrix to the type of `x`; of equal rows keep one and their number."""
+        """Convert the matrix to the type of `x`; of equal rows keep one, and their number."""
         rows = _compressed_rows(self.matrix, x)
         self._copies = _equal_rows(rows)
         if self._copies:
@@ -98,7 +99,7 @@ class Mixing:
 
 
 def _equal_rows(rows: _CompressedRows) -> int:
-    """Return the number of rows if there are several and all are the same; otherwise 0."""
+    """Return the number of rows if there are at least 2 and all are equal; otherwise 0."""
     indptr, indices, weights = rows
     count = len(indptr) - 1
     width = int(indptr[1])
@@ -114,7 +115,7 @@ def _equal_rows(rows: _CompressedRows) -> int:
 
 
 def _compressed_rows(matrix: Any, x: FloatArray) -> _CompressedRows:
-    """Return the parts of `matrix` in CSR, in the type of `x`, of shape (nodes, ...)."""
+    """Return a matrix in CSR form with the type of `x`, after a check of its shape and type."""
     is_dense = not is_sparse(matrix)
     if is_dense:
         type_name = type(matrix).__name__

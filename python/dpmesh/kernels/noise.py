@@ -1,27 +1,27 @@
-"""Gaussian and Laplace noise from cryptographic streams, one row for each node.
+"""Gaussian and Laplace noise from cryptographic streams, with one row for each node.
 
-Element ``j`` of a row is a function of (key, purpose, round, node, ``j``), the distribution and the
-type, so that results do not depend on threads, on the other rows or on the order of the calls. The
-same stream gives the same noise each time, so draw from a stream only once.
+Element ``j`` of a row depends only on (key, purpose, round, node, ``j``), the distribution and the
+type. Results therefore do not depend on threads, on other rows or on the order of the calls. A
+stream gives the same noise each time: draw from a stream only once.
 
 Guarantee
 ---------
-A sample is a deterministic function of random bits, which without the key cannot be distinguished
-from truly random ones; 64 of them (63 for Laplace) determine its magnitude. It has the stated
-distribution up to floating-point rounding, with tails up to 9.4 standard deviations (Gaussian) and
-43 scales (Laplace), beyond which the mass is about 2**-64. A rounded floating-point sum is *not*
-exactly differentially private: which numbers can occur depends on the value beneath the noise
-(Mironov, CCS 2012). Where that matters, use noise on the integers (`discrete_gaussian`,
-`discrete_laplace`, or the `grid` of a mechanism).
+A sample is a deterministic function of pseudorandom bits, which nobody can distinguish from random
+bits without the key, under standard cryptographic assumptions. 64 of these bits (63 for Laplace)
+determine its magnitude. It has the stated distribution up to floating-point rounding, with tails up
+to 9.4 standard deviations (Gaussian) or 43 scales (Laplace); the probability beyond is about
+2**-64. A rounded floating-point sum is *not* exactly differentially private, since the set of
+possible results depends on the value before noise (Mironov, CCS 2012). If this matters, use noise
+on the integers: `discrete_gaussian`, `discrete_laplace`, or the `grid` of a mechanism.
 
-Adding discrete noise to integers (counts, codes of a quantizer) is exact, so it has none of the
-leaks of floating-point noise. Its distribution is within 2**-73 of the exact one in total
-variation: floating point decides a sample only where it is certain; elsewhere random bits are
-compared with constants that are right to 101 bits. For ``n`` samples of a mechanism that is
-(epsilon, delta)-private with exact noise, add ``(1 + exp(epsilon)) * n * 2**-73`` to delta.
+Adding discrete noise to integers (counts, codes of a quantizer) is exact, and has no such leak. Its
+distribution is within 2**-73 of the exact one in total variation. A sample is decided in floating
+point only if rounding cannot change it; otherwise random bits are compared with constants that are
+exact to 101 bits. For ``n`` samples of a mechanism that is (epsilon, delta)-DP with exact noise,
+add ``(1 + exp(epsilon)) * n * 2**-73`` to delta.
 
-Correlated noise, over rounds and between partners, is summed in one fixed order, so that a
-row has the same bits for any number of threads and whichever other rows a process holds.
+Correlated noise, over rounds or between partners, is summed in a fixed order, so that a row has the
+same bits for any number of threads and any other rows in the process.
 """
 
 from __future__ import annotations
@@ -57,19 +57,20 @@ def add_noise(
         ``"gaussian"``, or ``"laplace"``: density exp(-abs(z) / scale) / (2 scale), of standard
         deviation ``sqrt(2) * scale``.
     x
-        Shape (dim,) or (rows, dim), float32 or float64.
+        Values, shape (dim,) or (rows, dim), float32 or float64.
     scale
-        The standard deviation of Gaussian noise, or the scale of Laplace noise; finite and at least
-        0 (0 means no noise): a number, or one for each row.
+        Standard deviation of Gaussian noise, or scale of Laplace noise: a number, or one for each
+        row, finite and at least 0. 0 adds no noise.
     stream
-        Source of the randomness; see `dpmesh.keys`.
+        Source of the random numbers; see `dpmesh.keys`.
     nodes
-        The node of each row, distinct integers from 0 to 2**32 - 1; 0, 1, .. by default.
+        Node of each row, which selects its part of `stream`: distinct integers from 0 to 2**32 - 1;
+        0, 1, .. by default.
     out
-        Where to put the result: an array like `x`, or `x` itself to work in place.
+        Array like `x` that receives the result; it may be `x` itself.
     longest
-        Largest L2 norm (Laplace: L1 norm) of a noisy row; None for no limit. A longer noisy row is
-        an error, which depends on the noisy row alone, and so is post-processing.
+        Largest L2 norm (Laplace: L1 norm) of a noisy row; None for no limit. The error for a longer
+        row depends on the noisy row only: it is post-processing.
 
     Returns
     -------
@@ -78,9 +79,9 @@ def add_noise(
     Raises
     ------
     ValueError
-        If an argument does not fit, a `scale` is negative, not finite, or rounds to 0 or infinity
-        in the type of `x`, a noisy element is NaN or infinite, or a noisy row is longer than
-        `longest`; `out` is then undefined.
+        If an argument has a wrong type or shape; if a `scale` is negative, not finite, or rounds to
+        0 or infinity in the type of `x`; or if a noisy element is NaN or infinite, or a noisy row
+        is longer than `longest`. The content of `out` is then undefined.
 
     Examples
     --------
@@ -113,13 +114,13 @@ def gaussian(
     Parameters
     ----------
     shape
-        dim, (dim,) or (rows, dim).
+        Shape of the result: dim, (dim,) or (rows, dim).
     scale, stream, nodes
         As in `add_noise`.
     dtype
-        float32 or float64, if there is no `out`.
+        Type of the result if there is no `out`: float32 or float64.
     out
-        Where to put the result: an array of such a type and of this shape.
+        Array of float32 or float64 with this shape that receives the result.
 
     Returns
     -------
@@ -149,7 +150,9 @@ def laplace(
     nodes: npt.ArrayLike | None = None,
     out: FloatArray | None = None,
 ) -> FloatArray:
-    """Draw the Laplace noise that `add_noise` would add; everything else is as in `gaussian`.
+    """Draw the Laplace noise that `add_noise` would add to an array of this shape and type.
+
+    The parameters are as in `gaussian`.
 
     Examples
     --------
@@ -184,23 +187,25 @@ def discrete_laplace(
     nodes: npt.ArrayLike | None = None,
     out: Indices | None = None,
 ) -> Indices:
-    """Draw integers with P(k) proportional to ``exp(-abs(k) / scale)``.
+    """Draw discrete Laplace noise: P(k) is proportional to ``exp(-abs(k) / scale)``.
 
-    Added to an integer query of L1 sensitivity ``s`` (add or remove one), it gives epsilon =
-    ``s / scale`` (the two-sided geometric mechanism; Ghosh, Roughgarden and Sundararajan, 2009).
+    A query with integer results of L1 sensitivity ``s``, plus this noise, is epsilon-DP with
+    epsilon = ``s / scale``, under the neighbouring relation of the sensitivity (two-sided geometric
+    mechanism; Ghosh, Roughgarden and Sundararajan, 2009).
 
     Parameters
     ----------
     shape
-        dim, (dim,) or (rows, dim).
+        Shape of the result: dim, (dim,) or (rows, dim).
     scale
-        From 0 (no noise) to 2**25.
+        Scale of the noise, from 0 (no noise) to 2**25.
     stream
-        Source of the randomness; see `dpmesh.keys`.
+        Source of the random numbers; see `dpmesh.keys`.
     nodes
-        The node of each row, distinct integers from 0 to 2**32 - 1; 0, 1, .. by default.
+        Node of each row, which selects its part of `stream`: distinct integers from 0 to 2**32 - 1;
+        0, 1, .. by default.
     out
-        Where to put the result: an array of this shape and int64.
+        Array of int64 with this shape that receives the result.
 
     Returns
     -------
@@ -229,11 +234,12 @@ def discrete_gaussian(
     nodes: npt.ArrayLike | None = None,
     out: Indices | None = None,
 ) -> Indices:
-    """Draw integers with P(k) proportional to ``exp(-k**2 / (2 scale**2))``.
+    """Draw discrete Gaussian noise: P(k) is proportional to ``exp(-k**2 / (2 scale**2))``.
 
-    Added to an integer query of L2 sensitivity ``s``, it gives ``s**2 / (2 scale**2)``
-    concentrated differential privacy (Canonne, Kamath and Steinke, NeurIPS 2020). Its standard
-    deviation is at most `scale`. Everything else is as in `discrete_laplace`.
+    A query with integer results of L2 sensitivity ``s``, plus this noise, is rho-zCDP
+    (zero-concentrated DP) with rho = ``s**2 / (2 scale**2)``, under the neighbouring relation of
+    the sensitivity (Canonne, Kamath and Steinke, NeurIPS 2020). The standard deviation of the noise
+    is at most `scale`. The parameters are as in `discrete_laplace`.
 
     Examples
     --------
@@ -278,13 +284,13 @@ def correlated_gaussian(
     Parameters
     ----------
     shape
-        dim, (dim,) or (rows, dim).
+        Shape of the result: dim, (dim,) or (rows, dim).
     scale
-        Standard deviation of the fresh noise: a number at least 0, or one for each row.
+        Standard deviation of the fresh noise, at least 0: a number, or one for each row.
     earlier
-        Arrays of this shape and of the result's type, such as the noise of earlier rounds.
+        Arrays with the shape and type of the result, such as the noise of earlier rounds.
     weights
-        A finite factor for each of them.
+        Finite factor of each of these arrays.
     stream, dtype, nodes, out
         As in `gaussian`.
 
@@ -295,7 +301,7 @@ def correlated_gaussian(
     Raises
     ------
     ValueError
-        If an argument does not fit, or a sum is not finite.
+        If an argument has a wrong type or shape, or is out of its range, or if a sum is not finite.
 
     Examples
     --------
@@ -334,7 +340,7 @@ def add_pair_gaussian(
     x
         Shape (rows, dim), float32 or float64, writeable; it is changed.
     pairs
-        Number of each pair, which selects its part of `stream`: distinct integers below 2**32.
+        Index of each pair, which selects its part of `stream`: distinct integers below 2**32.
     ends
         Shape (pairs, 2): the row that adds the noise and the row that subtracts it; -1 for an end
         that is not in `x`.
@@ -345,7 +351,7 @@ def add_pair_gaussian(
 
     Returns
     -------
-    `x`. Each pair is drawn once.
+    The array `x`.
 
     Raises
     ------

@@ -91,7 +91,7 @@ def clip_rows(
     norm
         ``"l2"`` or ``"l1"``.
     out
-        Where to put the result: an array like `x`, or `x` itself to work in place.
+        Array like `x` that receives the result; it may be `x` itself.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def weighted_sum(*terms: tuple[float, npt.ArrayLike], out: FloatArray | None = N
     terms
         One or more pairs of a weight and an array: all of one shape and type, float32 or float64.
     out
-        Where to put the result: an array like the terms that overlaps none of them.
+        Array like the terms that receives the result and overlaps none of them.
 
     Returns
     -------

@@ -1,25 +1,25 @@
-"""Unbiased probabilistic quantization: numbers become integer codes, multiples of a step.
+"""Unbiased stochastic quantization: numbers are rounded to multiples of a step, as integer codes.
 
-For ``t = x / step``, in float64, the code is ``floor(t) + 1`` with probability ``t - floor(t)`` and
-``floor(t)`` otherwise: the mean of ``code * step`` is `x`, its variance at most ``step**2 / 4``
-(Aysal, Coates, Rabbat: Distributed average consensus with dithered quantization, IEEE Trans. Signal
-Processing 2008). A coin has 24 random bits for float32 and 53 for float64; the probability of
-rounding up is ``t - floor(t)``, itself rounded up to that many bits.
+Let ``t = x / step`` in float64. The code is ``floor(t) + 1`` with probability ``t - floor(t)``, and
+``floor(t)`` otherwise. The mean of ``code * step`` is then `x`, and its variance at most
+``step**2 / 4`` (Aysal, Coates, Rabbat: Distributed average consensus with dithered quantization,
+IEEE Trans. Signal Processing 2008). The random number has 24 bits for float32 and 53 for float64;
+the probability ``t - floor(t)`` is rounded up to as many bits.
 
 Guarantee
 ---------
-Codes of values that already have a mechanism's noise are a function of its release and of
-independent coins, and so at least as private.
+Quantization of a noisy release is post-processing: codes are a function of the release and of
+independent random numbers, and have the privacy guarantee of the release.
 
 Format of packed codes
 ----------------------
-The symbol of a code ``c`` is ``2 c`` for ``c >= 0`` and ``-2 c - 1`` for ``c < 0`` (zigzag). In a
-message of `bits` bits per code, those from ``-(2**(bits - 1) - 1)`` to ``2**(bits - 1) - 1`` appear
-as their symbols; the symbol ``2**bits - 1`` marks any other code as escaped. The symbols follow
-each other from the lowest bit of the first byte upwards, padded with zeros to a whole byte. Then
-come the escaped codes in their order, 8 bytes each, lowest byte first.
+The symbol of a code ``c`` is ``2 c`` for ``c >= 0`` and ``-2 c - 1`` for ``c < 0`` (zigzag). A
+message has `bits` bits for each code. Codes from ``-(2**(bits - 1) - 1)`` to ``2**(bits - 1) - 1``
+are written as their symbols. For any other code the symbol ``2**bits - 1`` (*escape*) is written.
+Symbols are packed from the lowest bit of the first byte upwards, and padded with zeros to a whole
+byte. The escaped codes follow in their order, with 8 bytes each, lowest byte first.
 
-No code is ever clipped: one that does not fit costs 8 bytes more.
+No code is clipped: a code that needs more bits takes 8 further bytes.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ def quantize(
     Parameters
     ----------
     x
-        Shape (dim,) or (rows, dim), float32 or float64, finite.
+        Values, shape (dim,) or (rows, dim), float32 or float64, finite.
     step
-        Distance of neighbouring levels, between 1e-150 and 1e150, in units of `x`.
+        Distance of neighbouring multiples, between 1e-150 and 1e150, in the unit of `x`.
     stream
-        Source of the coins, see `dpmesh.keys`: a stream from which nothing else is drawn.
+        Source of the random numbers, see `dpmesh.keys`: a stream that is used for nothing else.
     dtype
         Type of the codes, if there is no `out`: int8, int16, int32, or int64, which holds codes
         below 2**51.
     nodes
         The node of each row, distinct integers from 0 to 2**32 - 1; 0, 1, .. by default.
     out
-        Where to put the codes: an array of such a type and of the shape of `x`.
+        Array of such a type with the shape of `x` that receives the codes.
 
     Returns
     -------
@@ -84,8 +84,8 @@ def quantize(
     Raises
     ------
     ValueError
-        If a value is not finite or its code does not fit `dtype` (the first such row and value are
-        named), or an argument does not fit.
+        If a value is not finite, or its code is out of the range of `dtype` (the error names the
+        first such row and value), or an argument is invalid.
 
     Examples
     --------
@@ -108,18 +108,18 @@ def dequantize(
     dtype: npt.DTypeLike = np.float64,
     out: FloatArray | None = None,
 ) -> FloatArray:
-    """Return the numbers ``codes * step`` that codes stand for.
+    """Return the numbers ``codes * step`` of quantized values.
 
     Parameters
     ----------
     codes
         Any shape, int8, int16, int32 or int64.
     step
-        Distance of neighbouring levels that `quantize` was called with.
+        Step with which `quantize` was called.
     dtype
         float32 or float64, if there is no `out`; the product is rounded to it once.
     out
-        Where to put the result: an array of such a type and of the shape of `codes`.
+        Array of such a type with the shape of `codes` that receives the result.
 
     Returns
     -------
@@ -215,13 +215,13 @@ def packed_sizes(codes: CodeArray, bits: int, most: int | None = None) -> Indice
     codes
         Shape (..., dim), int8, int16, int32 or int64.
     bits
-        From 1 to 32.
+        Number of bits for each code, from 1 to 32.
     most
-        If given, lengths are those of `bits`, `bits` + 1, .., `most` bits.
+        If not None, lengths are returned for each number of bits from `bits` to `most`.
 
     Returns
     -------
-    Shape (...), int64; with `most` an axis before it for the numbers of bits.
+    Lengths in bytes, shape (...), int64. With `most`, shape (most - bits + 1, ...).
 
     Raises
     ------
@@ -259,7 +259,7 @@ def pack(codes: CodeArray, bits: int) -> Packed:
     codes
         Any shape, int8, int16, int32 or int64.
     bits
-        From 1 to 32; with `bits_needed` bits no code is escaped.
+        Number of bits for each code, from 1 to 32. With `bits_needed` bits no code is escaped.
 
     Raises
     ------
@@ -306,4 +306,5 @@ def unpack(packed: Packed) -> CodeArray:
 
 
 def _bits(bits: int) -> int:
+    """Return a number of bits, after a check that it is from 1 to 32."""
     return integer("bits", bits, at_least=1, below=33)

@@ -1,4 +1,4 @@
-"""Laplacian smoothing: a smooth vector from a noisy one, at no privacy cost."""
+"""Laplacian smoothing of noisy vectors, and its spectrum. Smoothing is post-processing."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ def smooth(
 
     Here ``A = I + smoothing * L**power``, and L is the Laplacian matrix of a cycle graph.
 
-    The rows of A are the circular shifts of ``(1 + 2s, -s, 0, .., 0, -s)`` for the first power. The
-    result minimizes ``|u - x|^2 + s |D u|^2``, D the differences of neighbours: noise averages out,
-    the mean of each block stays. It is post-processing of `x`: applied to a private release, it
-    costs no privacy.
+    For a power of 1 the rows of A are the circular shifts of ``(1 + 2s, -s, 0, .., 0, -s)``, with
+    ``s = smoothing``. The result then minimizes ``|u - x|^2 + s |D u|^2``, where D u are the
+    differences of neighbouring elements. Noise averages out, and the mean of each block stays. It
+    is post-processing of `x`, and adds nothing to epsilon.
 
     Parameters
     ----------
     x
-        Shape (..., dim), float32 or float64: one vector for each node. NaN and infinity spread
-        within their block, at least as far as the smoothing reaches.
+        Vectors, shape (..., dim), float32 or float64. NaN and infinity spread within their block,
+        at least as far as the smoothing reaches.
     smoothing
-        The factor s, the papers' sigma: finite, at least 0. 0 changes nothing.
+        Factor s, the papers' sigma: finite, at least 0. With 0 the result is `x`.
     power
-        Power of the Laplacian, at least 1: higher ones preserve low frequencies and damp high ones
-        more.
+        Power of the Laplacian, at least 1. Higher powers preserve low frequencies and damp high
+        frequencies more.
     blocks
-        Lengths of the blocks that a row consists of (a network's layers), each a cycle of its own.
-        The whole row by default. On a cycle of one element L is 0; of two, its first row is
-        (2, -2).
+        Lengths of the consecutive blocks of a row, such as the layers of a neural network. Each
+        block is a separate cycle. By default the whole row is one block. For a block of one element
+        L is 0; for two elements its first row is (2, -2).
     method
-        ``"recursion"`` (power 1 only, and its default): exact, a few operations for each element
-        whatever the length and the smoothing; float32 is computed in float32 up to
-        ``smoothing = 100``, in float64 beyond. ``"fft"``: by real Fourier transforms in float64;
-        the last bits depend on the kind of processor.
+        ``"recursion"``, the default for a power of 1 and available for it only: exact, with a few
+        operations for each element. float32 is computed in float32 up to ``smoothing = 100``, and
+        in float64 beyond. ``"fft"``: by real Fourier transforms in float64, whose low-order bits
+        depend on the kind of processor.
     out
-        Where to put the result: an array like `x`, or `x` itself to work in place.
+        Array like `x` that receives the result; it may be `x` itself.
 
     Returns
     -------
@@ -143,7 +143,7 @@ def effective_dimensions(dim: int, smoothing: float, *, power: int = 1) -> Effec
 
     Returns
     -------
-    The two sums, both `dim` for ``smoothing = 0`` and 1 in the limit of large `smoothing`.
+    The two sums. Both are `dim` for ``smoothing = 0``, and approach 1 for large `smoothing`.
 
     Raises
     ------

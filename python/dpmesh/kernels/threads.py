@@ -1,4 +1,4 @@
-"""One setting for the number of threads of all kernels; results do not depend on it."""
+"""Number of threads of all kernels. Results do not depend on it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from dpmesh._validate import fail, integer
 
 
 def set_threads(count: int) -> None:
-    """Let kernels use `count` threads from now on.
+    """Set the number of threads of all kernels.
 
-    The default is all cores, or the environment variable ``DPMESH_NUM_THREADS``, which must hold an
-    integer of at least 1 as well, or nothing.
+    By default kernels use all cores, or as many threads as the environment variable
+    ``DPMESH_NUM_THREADS`` states.
+
+    Parameters
+    ----------
+    count
+        Number of threads, at least 1.
 
     Raises
     ------
@@ -35,7 +40,7 @@ def get_threads() -> int:
 
 
 def _check_environment() -> None:
-    """Refuse a number of threads that the kernels cannot parse."""
+    """Raise a ValueError if ``DPMESH_NUM_THREADS`` is invalid; it may be empty."""
     text = os.environ.get("DPMESH_NUM_THREADS", "")
     if not text:
         return

@@ -9,8 +9,8 @@ States react to earlier states and messages with known Lipschitz constants: `own
 state, and B, the mixing weights times a gain, for messages.
 
 The proof couples the noise of two runs on neighbouring datasets. A *shift* ``r_t^j >= 0`` is the
-part of a message's difference that the coupling leaves in the message; it must be 0 if the observer
-sees the message. For any shifts, the states differ by at most
+largest difference of message (t, j) that the coupling leaves; it must be 0 if the observer sees the
+message. For any shifts, the states differ by at most
 
     z_(t+1)^i = own_t z_t^i + sum_(tau, j) B_(t, tau)[i, j] r_tau^j + fresh_(t+1)^i [i = target]
 
