@@ -1,4 +1,8 @@
-"""Checks and conversions of arrays for the kernels, without a copy where they already fit."""
+"""Checks and conversions of arrays for the kernels.
+
+An array that already has the type and layout that kernels need is returned without a copy. The
+first parameter `argument` names the array in errors, which are `ValueError`.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +22,16 @@ from dpmesh._validate import fail, integer
 
 _CSR = (sparse.csr_array, sparse.csr_matrix)
 _LARGE = 2**17
-"""Size of an array, in bytes, from which it begins at a line of the cache."""
+"""Size in bytes from which a new array is aligned to a cache line."""
 
 _LINE = 64
-"""Length of a line of the cache, in bytes."""
+"""Length of a cache line in bytes."""
 
 _TYPES = {
     kind: {size: np.dtype(f"{kind}{size}") for size in sizes}
     for kind, sizes in (("f", (4, 8)), ("i", (1, 2, 4, 8)))
 }
+"""Types that kernels support, by numpy's letter of the family and by size in bytes."""
 _CODES = frozenset(_TYPES["i"].values())
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
@@ -80,39 +85,42 @@ def read_only(array: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
 
 
 def readable(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return the array as kernels read it: of this type, C-contiguous and aligned."""
+    """Return the array with this type, C-contiguous and aligned, as kernels read it."""
     flags = array.flags
     if flags.c_contiguous and flags.aligned and array.dtype == dtype:
-        return array  # the usual case; asking numpy takes microseconds
+        return array  # the usual case, without the microseconds of `np.require`
     return np.require(array, dtype, ["C", "A"])
 
 
 def is_sparse(value: Any) -> bool:
     """Return True if `value` is a sparse matrix or array of scipy."""
-    # The usual ones are found by their class: `issparse` asks an abstract one, which takes longer.
+    # Compare the usual classes first: `issparse` checks an abstract base class, which takes longer.
     kind = type(value)
     return kind is not np.ndarray and (kind in _CSR or sparse.issparse(value))
 
 
 def compressed(argument: str, rows: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return ``indptr`` and ``indices`` of a CSR matrix in 32 bits, as kernels read them."""
-    return _short(argument, rows.indptr), _short("indices", rows.indices, rows.shape[1])
+    """Return ``indptr`` and ``indices`` of a CSR matrix as int32, as kernels read them."""
+    return _as_int32(argument, rows.indptr), _as_int32("indices", rows.indices, rows.shape[1])
 
 
-def _short(argument: str, places: npt.NDArray[Any], below: int = 2**31) -> npt.NDArray[np.int32]:
-    """Return indices in 32 bits; fail unless all are from 0 and less than `below`."""
-    if places.dtype != np.int32 and places.size and not 0 <= places.min() <= places.max() < below:
+def _as_int32(
+    argument: str, indices: npt.NDArray[Any], below: int = 2**31
+) -> npt.NDArray[np.int32]:
+    """Return indices as int32, after a check that all are at least 0 and less than `below`."""
+    may_be_outside = indices.dtype != np.int32 and indices.size > 0
+    if may_be_outside and (indices.min() < 0 or indices.max() >= below):
         expected = "fewer than 2**31 entries"
         if argument == "indices":
             expected = f"columns below {below}"
-        fail(argument, expected, places.max())
-    return readable(places, np.int32)
+        fail(argument, expected, indices.max())
+    return readable(indices, np.int32)
 
 
 def whole(argument: str, value: Any) -> None:
-    """Fail unless the arrays of a sparse matrix fit together.
+    """Raise a ValueError unless the arrays of a sparse matrix are consistent.
 
-    scipy checks their shapes alone, and reads and writes past the end at an index out of range.
+    scipy checks only their shapes. It would read and write out of bounds at an invalid index.
     """
     if hasattr(value, "check_format"):
         try:
@@ -133,7 +141,7 @@ def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> Indices:
 
 
 def ragged(argument: str, value: Any) -> tuple[Indices, Indices]:
-    """Convert to rows of different lengths: ``(indptr, indices)``, integers with one axis each."""
+    """Convert ``(indptr, indices)``, rows of different lengths, to two arrays of int64."""
     if not isinstance(value, (tuple, list)):
         fail(argument, "(indptr, indices)", type(value).__name__)
     if len(value) != 2:
@@ -146,7 +154,7 @@ def ragged(argument: str, value: Any) -> tuple[Indices, Indices]:
 
 
 def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
-    """Convert to a non-empty C-contiguous array of signed integers; copy a strided one."""
+    """Convert to a non-empty C-contiguous array of signed integers; a strided array is copied."""
     if type(value) is np.ndarray and value.dtype in _CODES and value.size and value.flags.carray:
         return value  # the usual case
     array = unmasked(argument, value)
@@ -157,9 +165,13 @@ def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
 
 
 def _result_type(kind: str, dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
-    """Return the type of `out`, or else `dtype`; fail unless kernels have it.
+    """Return the type of the result: the type of `out`, or `dtype` if `out` is no array.
 
-    `kind` is numpy's letter of the family of types: ``"f"`` or ``"i"``.
+    Raises
+    ------
+    ValueError
+        If kernels do not support the type. `kind` is numpy's letter of the supported family:
+        ``"f"`` or ``"i"``.
     """
     argument = "dtype"
     requested = dtype
@@ -178,11 +190,13 @@ def _result_type(kind: str, dtype: npt.DTypeLike, out: object = None) -> np.dtyp
 
 
 float_type = partial(_result_type, "f")
+"""Function ``float_type(dtype, out)`` that returns the type of a result of float32 or float64."""
 code_type = partial(_result_type, "i")
+"""Function ``code_type(dtype, out)`` that returns the type of a result of signed integers."""
 
 
 def shaped(argument: str, array: npt.NDArray[Any], *, ndim: int | None = None) -> None:
-    """Fail unless `array` is not empty and has `ndim` axes (any number from 1 up if None)."""
+    """Raise a ValueError unless `array` is not empty and has `ndim` axes; None for 1 or more."""
     if array.ndim == 0 or (ndim is not None and array.ndim != ndim):
         expected = "at least 1 axis"
         if ndim is not None:
@@ -193,7 +207,7 @@ def shaped(argument: str, array: npt.NDArray[Any], *, ndim: int | None = None) -
 
 
 def new(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return a new array of undefined values; a large one is aligned to a line of the cache."""
+    """Return a new array with undefined values; a large array is aligned to a cache line."""
     size = prod(shape) * np.dtype(dtype).itemsize
     try:
         if size < _LARGE:
@@ -208,7 +222,7 @@ def new(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 def filled(
     out: npt.NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:
-    """Return the array that a kernel fills: `out`, if it has this shape and type, or a new one."""
+    """Return the array that a kernel fills: `out` after a check, or a new array if it is None."""
     if out is None:
         return new(shape, dtype)
     expected = f"an array of {dtype} and shape {shape}"
@@ -222,7 +236,7 @@ def filled(
 
 
 def row_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape as (dim,) or (rows, dim); an integer stands for (dim,)."""
+    """Return a shape (dim,) or (rows, dim) after a check; an integer is the shape (dim,)."""
     if not isinstance(shape, tuple):
         shape = (shape,)
     checked = tuple([integer("shape", size, at_least=1) for size in shape])
@@ -232,7 +246,7 @@ def row_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def per_row(argument: str, value: npt.ArrayLike) -> float | Numbers:
-    """Convert a number, or one number for each row, to the type that kernels accept."""
+    """Convert a number, or one number for each row, to float or to an array of float64."""
     if isinstance(value, float):
         return value
     rows = np.atleast_1d(unmasked(argument, value))

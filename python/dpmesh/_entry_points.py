@@ -1,8 +1,9 @@
-"""Entry points of the distribution dpmesh: commands and kinds that it adds to this package.
+"""Entry points of the distribution dpmesh: commands and classes that other packages of it add.
 
-The papers' experiments are a package of their own in the same distribution. Nothing here imports
-it: its commands, and the kinds that it adds to experiment files, are found when they are asked for.
-Entry points of other distributions are not read, and contracts between parties read none.
+The package `dpmesh_papers` is in the same distribution, and `dpmesh` does not import it. Its
+commands, and the classes that it adds to experiment files, are found by their entry points when
+they are needed. Entry points of other distributions are not read. Contracts between parties use no
+entry points.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 from importlib import metadata
 
 COMMANDS = "dpmesh.commands"
-"""The group of functions that are commands."""
+"""Group of entry points that are commands."""
 
 KINDS = "dpmesh.kinds"
-"""The group of classes that experiment files can name."""
+"""Group of entry points that are classes for experiment files."""
 
 
 def loaded(group: str, name: str) -> object:
-    """Return what an entry point of the distribution names, or None if it has no such one."""
+    """Return the object of an entry point of the distribution; None if there is no such entry."""
     for entry in _entry_points(group):
         if entry.name == name:
             return entry.load()
@@ -25,12 +26,12 @@ def loaded(group: str, name: str) -> object:
 
 
 def all_loaded(group: str) -> dict[str, object]:
-    """Return all that entry points of a group name, by name."""
+    """Return the objects of all entry points of a group, by name."""
     return {entry.name: entry.load() for entry in _entry_points(group)}
 
 
 def _entry_points(group: str) -> list[metadata.EntryPoint]:
-    """Return the entry points of a group, none if the package runs without being installed."""
+    """Return the entry points of a group; none if the package is not installed."""
     try:
         distribution = metadata.distribution("dpmesh")
     except metadata.PackageNotFoundError:

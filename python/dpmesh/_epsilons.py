@@ -1,7 +1,7 @@
-"""Printing of guarantees: few digits, rounded so that they never promise more than is proved.
+"""Printing of guarantees with few digits, rounded so that they never claim more than is proved.
 
-A number within floating-point error of a shorter one is printed as the shorter one: the epsilon of
-noise that was calibrated to epsilon 1 is printed as 1, and a delta of 1e-5 as 1e-05.
+A number within floating-point error of a shorter number is printed as the shorter number. The
+epsilon of noise that was calibrated to epsilon 1 is printed as 1, and a delta of 1e-5 as 1e-05.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ ROUNDING = 1e-12
 
 
 def rounded_up(value: float, digits: int = 6) -> str:
-    """Return an upper bound, such as an epsilon or a delta, to `digits` significant digits.
+    """Return an upper bound, such as an epsilon or a delta, rounded up to significant digits.
+
+    Parameters
+    ----------
+    value
+        The bound, which may be infinite.
+    digits
+        Number of significant digits, from 1 to 17.
 
     Raises
     ------
@@ -39,18 +46,15 @@ def rounded_up(value: float, digits: int = 6) -> str:
 
 
 def rounded_down(value: float, digits: int = 6) -> str:
-    """Return a lower bound, such as an audit's, to `digits` significant digits.
+    """Return a lower bound, such as the result of an audit, rounded down to significant digits.
 
-    Raises
-    ------
-    ValueError
-        As `rounded_up`.
+    Parameters and errors are as in `rounded_up`.
     """
     return _rounded(_real(value) * (1 + ROUNDING), digits, ROUND_FLOOR)
 
 
 def as_given(value: float) -> str:
-    """Return a number as its user wrote it, such as a budget, with up to 15 digits."""
+    """Return a number that a user stated, such as a budget, with up to 15 digits."""
     return f"{float(value):.15g}"
 
 
@@ -65,14 +69,17 @@ def _real(value: float) -> float:
 
 
 def _rounded(value: float, digits: int, direction: str) -> str:
-    """Return a number to so many significant digits, rounded in a direction of `decimal`."""
+    """Return a number with this many significant digits, rounded as `decimal` rounds."""
     digits = integer("digits", digits, at_least=1, below=18)
     value = float(Context(digits, direction).create_decimal(value))
     return f"{value:.{digits}g}"
 
 
 def but_partners(coalition: int) -> str:
-    """Describe the adversary: everybody but link partners, and so many colluding nodes."""
+    """Return the words for an adversary who is not a link partner, but may include other nodes.
+
+    `coalition` is the largest number of colluding nodes.
+    """
     if coalition == 0:
         colluding = "no colluding node"
     elif coalition == 1:

@@ -1,4 +1,4 @@
-"""Packages that are imported when first needed, and the extras that install them."""
+"""Optional packages, which are imported when they are needed, and the extras that install them."""
 
 from __future__ import annotations
 
@@ -23,30 +23,36 @@ EXTRAS = {
 """Distributions that each extra installs."""
 
 _IMPORTED_AS = {"scikit-learn": "sklearn"}
+"""Import names of distributions, where they differ from the distribution's name."""
 
 EXTRA_OF = {
     _IMPORTED_AS.get(name, name): extra
     for extra, distributions in EXTRAS.items()
     for name in distributions
 }
-"""The extra that installs each package, by the name that is imported."""
+"""Name of the extra that installs a package, by the package's import name."""
 
 
 @contextmanager
 def needed_by(purpose: str) -> Iterator[None]:
-    """Report, if an import within the block fails, what needs the package and how to install it.
+    """Add the purpose and a command for installation to the error of a failed import in the block.
+
+    Parameters
+    ----------
+    purpose
+        Feature that needs the package, such as ``"a model in JAX"``.
 
     Raises
     ------
     ModuleNotFoundError
-        With the command that installs the extra.
+        If an optional package is missing.
     """
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRA_OF or isinstance(error.__cause__, ModuleNotFoundError):
-            raise  # another error, or one that says so already
+            raise  # no optional package, or the error has its command already
         name = package
         if package == "sklearn":
             name = "scikit-learn"

@@ -1,4 +1,4 @@
-"""Reading of files, perhaps compressed, and atomic writing into folders that are checked first."""
+"""Reading of files, also compressed ones, and atomic writing of files."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def read_toml(path: str | os.PathLike[str]) -> tuple[JsonObject, str]:
     Raises
     ------
     ValueError
-        If it is not TOML in UTF-8; the message names the file, and the line.
+        If the file is not TOML in UTF-8; the message names the file and the line.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     if sys.version_info >= (3, 11):
         import tomllib
@@ -81,21 +81,21 @@ def read_toml(path: str | os.PathLike[str]) -> tuple[JsonObject, str]:
 def replacing(path: str | Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Open a file that atomically replaces `path` on disk when the block ends.
 
-    Several processes may write the same file at once: each has a temporary file of its own, and one
-    of them wins. The next to finish removes temporary files that killed ones left. Missing parent
-    folders are created; a device or a pipe is written to directly.
+    Several processes may write the same file at once: each writes a separate temporary file, and
+    the last to finish replaces the file. A finishing process also removes temporary files of killed
+    processes. Missing parent folders are created. A device or a pipe is written to directly.
 
     Parameters
     ----------
     path
         Path of the file; if it is a link, its target is replaced.
     mode
-        Permissions of the new file, less the process's umask.
+        Permissions of the new file, restricted by the process's umask.
 
     Raises
     ------
     OSError
-        If it cannot be written; the error names `path`, and the old file is unchanged.
+        If the file cannot be written; the error names `path`, and the old file is unchanged.
     """
     path = Path(path)
     try:
@@ -103,10 +103,10 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
             with path.open("wb") as file:
                 yield file
         else:
-            with _beside(path.resolve(), mode) as file:
+            with _temporary_file(path.resolve(), mode) as file:
                 yield file
     except OSError as error:
-        if isinstance(error.__cause__, OSError):  # about another file, opened within the block
+        if isinstance(error.__cause__, OSError):  # an error about another file, from the block
             raise
         reassurance = ""
         if path.is_file():
@@ -116,24 +116,24 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
 
 def replace_text(path: str | Path, text: str) -> None:
-    """Replace a file's content by a text in UTF-8, as `replacing` does."""
+    """Replace a file's content by a text in UTF-8, atomically: see `replacing`."""
     with replacing(path) as file:
         file.write(text.encode())
 
 
 @contextmanager
-def _beside(path: Path, mode: int) -> Iterator[IO[bytes]]:
-    """Open a new file beside `path`, which is synced to disk and replaces it at the end."""
+def _temporary_file(path: Path, mode: int) -> Iterator[IO[bytes]]:
+    """Open a new file in the folder of `path`, which is synced and replaces `path` at the end."""
     if not path.parent.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{token_hex(4)}.new")
     try:
-        # readable, too: else numpy writes past Python's file object, and cannot say why it fails
+        # Readable, too: else numpy bypasses Python's file object, and its errors have no reason.
         with open(new, "x+b", opener=partial(os.open, mode=mode)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _put(new, path)
+        _rename(new, path)
     except BaseException:
         new.unlink(missing_ok=True)
         raise
@@ -143,8 +143,8 @@ def _beside(path: Path, mode: int) -> Iterator[IO[bytes]]:
     sync(path.parent)
 
 
-def _put(new: Path, path: Path) -> None:
-    """Rename `new` to `path`; do nothing if another writer removed it as a leftover."""
+def _rename(new: Path, path: Path) -> None:
+    """Rename `new` to `path`; do nothing if another process removed `new` as a leftover."""
     try:
         new.replace(path)
     except FileNotFoundError:
@@ -153,7 +153,7 @@ def _put(new: Path, path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the names in a folder, to disk, on systems where folders can be opened."""
+    """Flush a file or a folder's list of names to disk, on POSIX systems."""
     if os.name == "posix":
         handle = os.open(path, os.O_RDONLY)
         try:

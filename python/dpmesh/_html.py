@@ -1,4 +1,4 @@
-"""Reports as HTML for notebooks: tables of names and values."""
+"""Conversion of text reports to HTML for notebooks: lines of names and values become tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLUMNS = re.compile(" {2,}")
 
 
 class InNotebooks:
-    """Base of reports that a notebook shows as `print` does, names and values as tables."""
+    """Base class of reports, which a notebook shows as `print` does, but with HTML tables."""
 
     def _repr_html_(self) -> str:
         return as_html(str(self))
@@ -21,16 +21,25 @@ class InNotebooks:
 
 def as_html(text: str) -> str:
     """Convert a report to HTML: lines of names and values to tables, others to paragraphs."""
-    lines = [(_LINE.fullmatch(line), line) for line in text.splitlines() if line]
-    parts = []
-    for is_row, group in groupby(lines, key=lambda one: one[0] is not None):
-        if not is_row:
-            parts += [f"<p>{escape(line)}</p>" for _, line in group]
-            continue
-        cells = (match.groups() for match, _ in group if match is not None)
-        rows = (
-            f"<tr><th>{escape(name)}</th><td>{_COLUMNS.sub('</td><td>', escape(value))}</td></tr>"
-            for name, value in cells
-        )
-        parts.append(f"<table>{''.join(rows)}</table>")
-    return "".join(parts)
+    lines = [line for line in text.splitlines() if line]
+    html: list[str] = []
+    for is_row, group in groupby(lines, key=_is_name_and_value):
+        if is_row:
+            html.append(f"<table>{''.join(map(_table_row, group))}</table>")
+        else:
+            html += [f"<p>{escape(line)}</p>" for line in group]
+    return "".join(html)
+
+
+def _is_name_and_value(line: str) -> bool:
+    """Return True if a line has a name and a value."""
+    return _LINE.fullmatch(line) is not None
+
+
+def _table_row(line: str) -> str:
+    """Return the HTML row of a line with a name and a value; two spaces separate columns."""
+    match = _LINE.fullmatch(line)
+    assert match is not None
+    name, value = match.groups()
+    columns = _COLUMNS.sub("</td><td>", escape(value))
+    return f"<tr><th>{escape(name)}</th><td>{columns}</td></tr>"

@@ -13,11 +13,14 @@ from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 
 MakeNetwork = Callable[[], Any]
-"""A function that returns a module with init(key, x) and apply(params, x), or (start, scores)."""
+"""Function without arguments that returns a neural network.
+
+The network is a module with init(key, x) and apply(params, x), as in Flax or Haiku, or a pair of
+functions start(key) and scores(params, x)."""
 
 
 def named(network: str | MakeNetwork) -> MakeNetwork:
-    """Import the function that ``"module:function"`` names; return a function as it is.
+    """Return the function that ``"module:function"`` names, or a given function unchanged.
 
     Raises
     ------
@@ -50,7 +53,7 @@ def imported(module: str) -> Any:
 
 
 def name_of(network: MakeNetwork) -> str:
-    """Return ``"module:function"`` for a function, which `named` imports again."""
+    """Return the name ``"module:function"`` of a function, by which `named` imports it."""
     module = getattr(network, "__module__", "")
     name = getattr(network, "__qualname__", repr(network))
     return f"{module}:{name}"
@@ -62,14 +65,14 @@ def functions(network: MakeNetwork, shape: tuple[int, ...]) -> tuple[Any, Any]:
     Parameters
     ----------
     network
-        Returns the network.
+        Function that returns the network.
     shape
         Shape of the features of one record.
 
     Returns
     -------
-    ``start(key)`` returns the first parameters, as a tree of arrays; ``scores(params, x)`` the
-    scores of a record, shape (outputs,).
+    Functions ``start(key)``, which returns initial parameters as a tree of arrays, and
+    ``scores(params, x)``, which returns the scores of a record, shape (outputs,).
 
     Raises
     ------
@@ -94,23 +97,23 @@ def scores_of(
     Parameters
     ----------
     network
-        Returns the network.
+        Function that returns the network.
     params
-        Released parameters, flat, shape (dim,).
+        Flat released parameters, shape (dim,).
     features
-        Shape (records, ..).
+        Features of the records, shape (records, ..).
 
     Raises
     ------
     ValueError
-        If the network has another number of parameters.
+        If the network's number of parameters is not `dim`.
     """
     with needed_by("a model in JAX"):
         import jax
         from jax.flatten_util import ravel_pytree
 
     start, scores = functions(network, features.shape[1:])
-    example = start(jax.random.key(0))  # for its structure alone
+    example = start(jax.random.key(0))  # only its structure is used
     flat, unravel = ravel_pytree(example)
     if flat.shape != params.shape:
         fail("network", f"one of {len(params)} parameters, as was trained", flat.size)

@@ -1,4 +1,7 @@
-"""Types of privacy: arrays before and after their release, and who is protected."""
+"""Types of private and released arrays, of neighbouring relations and of units of privacy.
+
+`Sensitive` and `Released` are types for mypy: at run time both are numpy arrays.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,16 @@ from typing import Any, Literal, NewType
 import numpy as np
 
 Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
+"""Array of floating-point numbers."""
 
 Sensitive = NewType("Sensitive", Floats)
-"""Depends on private data: stays inside its node. Only a mechanism turns it into `Released`."""
+"""Array that depends on private data. It stays at its node until a mechanism releases it."""
 
 Released = NewType("Released", Floats)
-"""Went through a mechanism: may travel, be mixed, be published."""
+"""Array that was released by a mechanism, or computed from releases. It may be published."""
 
 NeighboringRelation = Literal["add_remove", "replace_one"]
-"""Which datasets count as neighbours: one has a unit more, or one unit has another value."""
+"""Neighbouring relation: one dataset has one unit more, or one unit has another value."""
 
 Unit = Literal["record", "user"]
-"""What is added, removed or replaced: a record, or all that a user holds."""
+"""Unit of privacy: one record, or a user (client) with all of its records."""

@@ -1,4 +1,8 @@
-"""Names of arrays' types, and rows of different lengths, handled without a loop over rows."""
+"""Types of arrays, and operations on rows of different lengths without a loop over rows.
+
+`Ragged` is the form of all batches of records in this package: node i has the records
+``indices[indptr[i]:indptr[i + 1]]``.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
+"""Array of float64."""
 Indices: TypeAlias = npt.NDArray[np.int64]
+"""Array of int64, such as indices or counts."""
 Flags: TypeAlias = npt.NDArray[np.bool_]
+"""Array of bool."""
 Ragged: TypeAlias = tuple[Indices, Indices]
 """``(indptr, values)``: row i is ``values[indptr[i]:indptr[i + 1]]``, possibly empty."""
 
 
 class Walks(NamedTuple):
-    """Mini-batches of many nodes, in the order of their steps."""
+    """Mini-batches of the local steps of many nodes, in the order of the nodes and their steps."""
 
     steps: Indices
-    """Shape (nodes + 1,): node i takes the steps ``steps[i]`` to ``steps[i + 1] - 1``."""
+    """Node i takes the steps ``steps[i]`` to ``steps[i + 1] - 1``; shape (nodes + 1,)."""
     batches: Ragged
-    """The records of each step, possibly none."""
+    """Records of each step, as ``(indptr, indices)``; a batch may be empty."""
 
 
 def slices(values: Indices, starts: Indices, lengths: Indices) -> Ragged:
@@ -29,9 +36,9 @@ def slices(values: Indices, starts: Indices, lengths: Indices) -> Ragged:
     `starts` and `lengths` have the shape (rows,).
     """
     indptr = np.concatenate(([0], np.cumsum(lengths)))
-    shifts = np.repeat(starts - indptr[:-1], lengths)  # from the place in the result to `values`
-    places = shifts + np.arange(indptr[-1])
-    return indptr, values[places]
+    # A value's index in `values` minus its index in the result is constant in a row.
+    offsets = np.repeat(starts - indptr[:-1], lengths)
+    return indptr, values[offsets + np.arange(indptr[-1])]
 
 
 def rows(ragged: Ragged, chosen: Indices) -> Ragged:
@@ -45,10 +52,11 @@ def rows(ragged: Ragged, chosen: Indices) -> Ragged:
 
 
 def rectangle(ragged: Ragged) -> tuple[Indices, npt.NDArray[np.float32]]:
-    """Return the rows as one array, padded to the length of the longest, and weights 1 or 0.
+    """Return the rows padded to equal lengths, and weights: 1 for values, 0 for padding.
 
-    A row is padded with its own first value, so that it never has a record of another node; an
-    empty row with 0. Both arrays have the shape (rows, longest), of which `longest` is at least 1.
+    Both arrays have the shape (rows, longest), where `longest` is the length of the longest row, or
+    1. A row is padded with its first value, so that it never has a record of another node. An empty
+    row is padded with 0.
     """
     indptr, values = ragged
     lengths = np.diff(indptr)

@@ -1,4 +1,4 @@
-"""Tables for readers: as text, as HTML in notebooks, as LaTeX for a paper, as CSV."""
+"""Tables of results as text, as HTML in notebooks, as LaTeX and as CSV."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ESCAPED = str.maketrans(
 
 
 class Table(NamedTuple):
-    """A table for readers.
+    """Table of text cells with a heading for each column; `print` shows it aligned.
 
     Parameters
     ----------
     heads
         Heading of each column.
     rows
-        Cells of each row, as many as there are headings.
+        Cells of each row, as many as headings.
     """
 
     heads: Sequence[str]
@@ -37,24 +37,30 @@ class Table(NamedTuple):
         return self.aligned("l" * len(self.heads))
 
     def aligned(self, sides: str) -> str:
-        """Return lines of text; `sides` has the alignment of each column, ``"l"`` or ``"r"``."""
+        """Return the table as text with aligned columns.
+
+        Parameters
+        ----------
+        sides
+            Alignment of each column, a letter each: ``"l"`` for left or ``"r"`` for right.
+        """
         lines = [self.heads, *self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        padded = (
-            "  ".join(
-                cell.ljust(width) if side == "l" else cell.rjust(width)
-                for cell, width, side in zip(line, widths, sides, strict=True)
-            )
-            for line in lines
-        )
-        return "\n".join(map(str.rstrip, padded))
+        text_lines: list[str] = []
+        for line in lines:
+            padded_cells: list[str] = []
+            for cell, width, side in zip(line, widths, sides, strict=True):
+                if side == "l":
+                    padded_cells.append(cell.ljust(width))
+                else:
+                    padded_cells.append(cell.rjust(width))
+            text_lines.append("  ".join(padded_cells).rstrip())
+        return "\n".join(text_lines)
 
     def _repr_html_(self) -> str:
-        head, *lines = (
-            "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in line)
-            for tag, line in [("th", self.heads), *(("td", row) for row in self.rows)]
-        )
-        return f"<table>{''.join(f'<tr>{line}</tr>' for line in [head, *lines])}</table>"
+        html_rows = [_html_row("th", self.heads)]
+        html_rows += [_html_row("td", row) for row in self.rows]
+        return f"<table>{''.join(html_rows)}</table>"
 
     def to_latex(self) -> str:
         """Return a ``tabular`` environment; special characters are escaped."""
@@ -72,3 +78,9 @@ class Table(NamedTuple):
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([self.heads, *self.rows])
         return text.getvalue()
+
+
+def _html_row(tag: str, cells: Sequence[str]) -> str:
+    """Return a row of an HTML table, whose cells have this tag (``"th"`` or ``"td"``)."""
+    html_cells = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
+    return f"<tr>{html_cells}</tr>"

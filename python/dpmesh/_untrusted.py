@@ -1,4 +1,7 @@
-"""Limits on files that another party may have written, and short errors about them."""
+"""Limits on files that another party may have written, and short errors about such files.
+
+A hostile file must not exhaust memory, stack or time when it is read.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,19 @@ from pathlib import Path
 from typing import IO, Any
 
 LONGEST_VALUE = 200
-"""Most characters of a value in an error."""
+"""Largest number of characters of a value in an error."""
 
 LONGEST_TEXT = 1000
-"""Most characters of the whole description of a value in an error."""
+"""Largest number of characters of the whole description of a value in an error."""
 
 LARGEST_TEXT = 2**26
-"""Most bytes of a text file, 64 MiB; a contract of 65,535 parties is smaller."""
+"""Largest size of a text file in bytes, 64 MiB; a contract of 65,535 parties is smaller."""
 
 MOST_DEPTH = 64
-"""Most levels of nested tables."""
+"""Largest number of parts of a dotted TOML key, which are levels of nested tables."""
 
 _TOKEN = re.compile(r"""\"{3}|'{3}|["'#.]|[\w-]+|[ \t]+|.""", re.DOTALL)
-"""What a dotted key is made of: a quotation mark opens a string, a word is one of its parts."""
+"""Tokens of TOML: a quotation mark, ``#``, ``.``, a word, white space, or another character."""
 
 _WORD = re.compile(r"[\w-]+")
 _IN_BASIC_STRING = re.compile(r"""\\.|"|\n""", re.DOTALL)
@@ -37,11 +40,11 @@ _STRINGS = {
     '"""': _IN_LONG_BASIC_STRING,
     "'''": _IN_LONG_LITERAL_STRING,
 }
-"""By the mark that opens a string of TOML: what may end it, and escapes, which do not."""
+"""Patterns of the end of a TOML string (and of escapes), by the mark that opens the string."""
 
 
 def shortened(value: object, most: int = LONGEST_VALUE) -> str:
-    """Return a value as text; of a long one, both ends in at most `most` characters."""
+    """Return a value as text of at most `most` characters; a long text loses its middle."""
     text = str(value)
     if len(text) <= most:
         return text
@@ -50,12 +53,12 @@ def shortened(value: object, most: int = LONGEST_VALUE) -> str:
 
 
 def check_size(path: str | os.PathLike[str]) -> None:
-    """Refuse a text file of more than `LARGEST_TEXT` bytes before it is read.
+    """Check the size of a text file before it is read.
 
     Raises
     ------
     ValueError
-        If it is larger than 64 MiB.
+        If the file is larger than 64 MiB (`LARGEST_TEXT`).
     OSError
         If the file does not exist.
     """
@@ -65,14 +68,14 @@ def check_size(path: str | os.PathLike[str]) -> None:
 
 
 def check_depth(text: str) -> None:
-    """Refuse TOML whose dotted keys nest tables deeper than any file needs.
+    """Check that the dotted keys of a TOML text have few parts, before the text is parsed.
 
-    The time and the memory that a parser needs for them grow with the square of their number.
+    A parser's time and memory grow with the square of the number of parts of a key.
 
     Raises
     ------
     ValueError
-        If a key has more than 64 parts.
+        If a key has more than 64 parts (`MOST_DEPTH`).
     """
     if all(line.count(".") < MOST_DEPTH for line in text.split("\n")):
         return  # a key is in one line
@@ -87,7 +90,7 @@ def check_depth(text: str) -> None:
         elif mark in _STRINGS:
             end = _end_of_string(text, position, mark)
             if end is None:
-                return  # no TOML: the parser gets no further than here
+                return  # not TOML: the parser stops here
             position = end
         if mark == ".":
             after_dot = True
@@ -102,17 +105,22 @@ def check_depth(text: str) -> None:
 
 
 def _end_of_line(text: str, start: int) -> int:
+    """Return the position of the next line feed from `start` on, or the length of the text."""
     end = text.find("\n", start)
     return len(text) if end < 0 else end
 
 
 def _end_of_string(text: str, start: int, mark: str) -> int | None:
-    """Return where a string of TOML ends that a mark opened; None if it does not."""
-    for found in _STRINGS[mark].finditer(text, start):
-        if found[0] == "\n":
+    """Return the position after a TOML string that begins before `start`; None if it has no end.
+
+    `mark` is the quotation mark that opens the string.
+    """
+    for match in _STRINGS[mark].finditer(text, start):
+        if match[0] == "\n":
             return None
-        if not found[0].startswith("\\"):
-            return found.end()
+        is_escape = match[0].startswith("\\")
+        if not is_escape:
+            return match.end()
     return None
 
 
@@ -133,10 +141,10 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 @contextmanager
 def naming(path: str | os.PathLike[str], expected: str) -> Iterator[None]:
-    """Convert errors of the block to a `ValueError` that names the file and what is expected.
+    """Convert errors of the block to a `ValueError` that names the file and its expected format.
 
-    They include the errors of a deeply nested file, which exhausts the stack, and of an array with
-    a false header, which exhausts the memory.
+    These include errors of the stack (a deeply nested file) and of memory (an array with a false
+    header).
     """
     try:
         yield
@@ -150,7 +158,7 @@ def naming(path: str | os.PathLike[str], expected: str) -> Iterator[None]:
 
 
 def check_archive(file: IO[bytes]) -> None:
-    """Refuse an npz file whose arrays are much larger than the file and would fill the memory.
+    """Check that the arrays of an npz file are not much larger than the file.
 
     Raises
     ------

@@ -1,4 +1,7 @@
-"""Checks of arguments, whose `ValueError` names the argument, the requirement and the value."""
+"""Checks of arguments. Their `ValueError` names the argument, the requirement and the value.
+
+Each check returns the value, converted where necessary: ``positive("radius", radius)``.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from dpmesh._untrusted import LONGEST_TEXT, shortened
 T = TypeVar("T")
 
 BEYOND = 2**63
-"""Smallest positive integer that does not fit into 64 bits with a sign."""
+"""Smallest positive integer beyond the range of int64."""
 
 
 def fail(argument: str, expected: str, got: object) -> NoReturn:
-    """Raise a `ValueError` about an argument; long values are shortened."""
+    """Raise a `ValueError` ``argument: wanted expected, got got``; long values are shortened."""
     raise ValueError(
         f"{shortened(argument)}: wanted {expected}, got {shortened(got, LONGEST_TEXT)}"
     )
@@ -31,7 +34,7 @@ def argument_of(error: ValueError) -> str:
 
 
 def require_methods(argument: str, value: object, expected: str, *methods: str) -> None:
-    """Fail unless an object, perhaps of a user's class, has all required methods."""
+    """Raise a ValueError unless an object, such as one of a user's class, has all methods."""
     missing = [method for method in methods if not callable(getattr(value, method, None))]
     if isinstance(value, type) or missing:
         got = reprlib.repr(value)
@@ -41,13 +44,13 @@ def require_methods(argument: str, value: object, expected: str, *methods: str) 
 
 
 def instance(argument: str, value: object, expected: str, *kinds: type) -> None:
-    """Fail unless a value is of one of these classes."""
+    """Raise a ValueError unless a value is an instance of one of these classes."""
     if not isinstance(value, kinds):
         fail(argument, expected, reprlib.repr(value))
 
 
 def number(argument: str, value: float) -> float:
-    """Return a finite real number as float; fail for anything else."""
+    """Return a finite real number as float; raise a ValueError for any other value."""
     if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         fail(argument, "a finite number", reprlib.repr(value))
     try:
@@ -60,7 +63,7 @@ def number(argument: str, value: float) -> float:
 
 
 def positive(argument: str, value: float) -> float:
-    """Return a finite number greater than 0; fail for anything else."""
+    """Return a finite number greater than 0; raise a ValueError for any other value."""
     if type(value) is float and 0 < value < math.inf:
         return value
     if number(argument, value) <= 0:
@@ -69,7 +72,7 @@ def positive(argument: str, value: float) -> float:
 
 
 def positive_or_infinite(argument: str, value: float) -> float:
-    """Return a number greater than 0, or infinity; fail for anything else."""
+    """Return a number greater than 0, or infinity; raise a ValueError for any other value."""
     if isinstance(value, Real) and not isinstance(value, bool) and value == math.inf:
         return math.inf
     try:
@@ -79,7 +82,7 @@ def positive_or_infinite(argument: str, value: float) -> float:
 
 
 def non_negative(argument: str, value: float) -> float:
-    """Return a finite number of at least 0; fail for anything else."""
+    """Return a finite number of at least 0; raise a ValueError for any other value."""
     if type(value) is float and 0 <= value < math.inf:
         return value
     if number(argument, value) < 0:
@@ -88,7 +91,7 @@ def non_negative(argument: str, value: float) -> float:
 
 
 def probability(argument: str, value: float, *, zero: bool = True, one: bool = True) -> float:
-    """Return a number between 0 and 1; `zero` and `one` allow the ends."""
+    """Return a number between 0 and 1; `zero` and `one` state whether these are allowed."""
     checked = number(argument, value)
     if not 0 <= checked <= 1 or (checked == 0 and not zero) or (checked == 1 and not one):
         ends = ("[" if zero else "(") + "0, 1" + ("]" if one else ")")
@@ -97,20 +100,23 @@ def probability(argument: str, value: float, *, zero: bool = True, one: bool = T
 
 
 def integer(argument: str, value: int, at_least: int = 0, below: int = BEYOND) -> int:
-    """Return an integer of at least `at_least` and less than `below`; fail for anything else."""
+    """Return an integer in [at_least, below); raise a ValueError for any other value."""
     if type(value) is int and at_least <= value < below:
         return value
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_integer or not at_least <= value < below:
-        named = below < BEYOND or (is_integer and value >= below)
-        upper = f" and below {below}" if named else ""
-        got = value if is_integer and -(2**64) < value < 2**64 else reprlib.repr(value)
-        fail(argument, f"an integer of at least {at_least}{upper}", got)
+        expected = f"an integer of at least {at_least}"
+        if below < BEYOND or (is_integer and value >= below):
+            expected += f" and below {below}"
+        got: object = reprlib.repr(value)
+        if is_integer and -(2**64) < value < 2**64:
+            got = value  # in full
+        fail(argument, expected, got)
     return int(value)
 
 
 def one_of(argument: str, value: T, choices: Collection[T]) -> T:
-    """Return a value that is one of the choices; fail for any other."""
+    """Return a value that is one of the choices; raise a ValueError for any other value."""
     if type(value) is str and value in choices:
         return value
     if not isinstance(value, Hashable) or value not in choices:
@@ -120,19 +126,22 @@ def one_of(argument: str, value: T, choices: Collection[T]) -> T:
 
 
 def nearest(name: object, names: Iterable[object]) -> str:
-    """Return a hint at the name that was perhaps meant; empty if no name is similar."""
+    """Return a hint such as ``"; did you mean logistic?"``; empty if no name is similar."""
+    if not isinstance(name, str):
+        return ""
     candidates = [candidate for candidate in names if isinstance(candidate, str)]
-    close = difflib.get_close_matches(name, candidates, 1) if isinstance(name, str) else []
-    if close:
-        return f"; did you mean {close[0]}?"
+    similar = difflib.get_close_matches(name, candidates, 1)
+    if similar:
+        return f"; did you mean {similar[0]}?"
     return ""
 
 
 def in_python(value: Any) -> Any:
-    """Convert a numpy scalar, or each one in a tuple, to a Python number.
+    """Convert a numpy scalar, or each number of a tuple, to a Python number.
 
-    Products of numpy scalars may wrap around or have few digits. Other real numbers, such as
-    fractions and subclasses with special arithmetic, are converted, too.
+    Arithmetic with numpy scalars may overflow or have few digits. Other real numbers, such as
+    fractions and subclasses with special arithmetic, are converted, too. Other values are returned
+    unchanged.
     """
     if type(value) in (float, int, bool, str):
         return value
@@ -143,22 +152,22 @@ def in_python(value: Any) -> Any:
             if isinstance(value, Integral):
                 return int(value)
             return float(value)
-        except OverflowError:  # a fraction beyond the range of floats, refused by name later
+        except OverflowError:  # a fraction beyond the range of floats, which a later check refuses
             return value
     return value
 
 
 def every(record: Any, check: Callable[..., object], *names: str, **bounds: float | bool) -> None:
-    """Check fields of a frozen dataclass by name; a field that may be None is valid as None.
+    """Check fields of a frozen dataclass by name. None is valid if a field's annotation has it.
 
-    All numbers of the record are first converted to Python's, see `as_python_numbers`.
+    All numpy scalars in the fields are first converted to Python numbers.
 
     Parameters
     ----------
     record
-        The dataclass. The annotation of a field states whether it may be None.
+        Instance of the dataclass.
     check
-        `positive`, `integer` or another check of an argument.
+        Check of an argument, such as `positive` or `integer`.
     names
         Names of the fields to check.
     bounds
@@ -170,15 +179,15 @@ def every(record: Any, check: Callable[..., object], *names: str, **bounds: floa
         If a field does not pass the check; the error names it.
     """
     as_python_numbers(record)
-    kinds = {field.name: str(field.type) for field in fields(record)}
+    annotations = {field.name: str(field.type) for field in fields(record)}
     for name in names:
         value = getattr(record, name)
-        if value is not None or "None" not in kinds[name]:
+        if value is not None or "None" not in annotations[name]:
             check(name, value, **bounds)
 
 
 def as_python_numbers(record: object) -> None:
-    """Convert numpy scalars in the fields of a frozen record to Python numbers."""
+    """Convert numpy scalars in the fields of a frozen dataclass to Python numbers, in place."""
     for name, value in vars(record).copy().items():
         converted = in_python(value)
         if converted is not value:
