@@ -31,14 +31,14 @@ enum Kind {
     Softmax,
 }
 
-/// Records and their loss, for the parameters of many nodes.
+/// Native part of `dpmesh.kernels.LinearModel`: records, labels and loss, shared by many nodes.
 #[pyclass(frozen, module = "dpmesh._core")]
 pub(crate) struct LinearModel {
     features: Features,
     labels: Py<PyUntypedArray>,
     loss: Kind,
     classes: Option<usize>,
-    /// That of each record's loss.
+    /// Weight of each record's loss.
     weights: Option<Py<PyUntypedArray>>,
 }
 
@@ -137,7 +137,7 @@ impl LinearModel {
         Ok(out)
     }
 
-    /// Sums of clipped gradients in float64, whatever the type of the features.
+    /// Return each node's sum of clipped record gradients, in float64 for features of either type.
     fn clipped_sums<'py>(
         &self,
         py: Python<'py>,
@@ -201,7 +201,7 @@ impl LinearModel {
         Ok(out)
     }
 
-    /// The moves of the nodes, and their losses at the start.
+    /// Return the nodes' updates, and their objectives on their first batches at the start.
     fn train<'py>(
         &self,
         py: Python<'py>,
@@ -239,7 +239,7 @@ impl LinearModel {
         Ok((moves, losses))
     }
 
-    /// Of each node, or of each class of each node.
+    /// Return the objective of each node, or of each one-vs-all model of each node.
     fn losses<'py>(
         &self,
         py: Python<'py>,

@@ -8,7 +8,9 @@ use crate::convert::{Array, read, refused, run_native, unfit};
 
 type Output<'py, T> = Bound<'py, PyArray1<T>>;
 
-/// The public numbers of a run, ready to be solved for any observer and target.
+/// Checked public numbers of a run, from which bounds for any observer and target are computed.
+///
+/// `dpmesh.kernels.views.view_system` makes it.
 #[pyclass(frozen, module = "dpmesh._core")]
 pub(crate) struct ViewSystem(System);
 
@@ -67,15 +69,18 @@ impl ViewSystem {
         run_native(py, || System::new(&description)).map(ViewSystem)
     }
 
+    /// Return mu of a target's records against an adversary who sees all messages.
     fn everybody(&self, target: usize) -> PyResult<f64> {
         self.0.everybody(target).map_err(refused)
     }
 
+    /// Return True for each message that an observer sees, shape (rounds * nodes,).
     fn seen<'py>(&self, py: Python<'py>, observer: Vec<usize>) -> PyResult<Output<'py, bool>> {
         let seen = self.0.seen(&Observer(observer)).map_err(refused)?;
         Ok(seen.into_pyarray(py))
     }
 
+    /// Return an upper bound on mu for each pair of an observer's index and a target, without a search.
     fn cheap<'py>(
         &self,
         py: Python<'py>,
@@ -88,7 +93,7 @@ impl ViewSystem {
         Ok(bounds.into_pyarray(py))
     }
 
-    /// Upper bounds, lower bounds and numbers of iterations.
+    /// Return upper bounds on mu, lower bounds and numbers of iterations, an array each, for all pairs.
     fn solve<'py>(
         &self,
         py: Python<'py>,
