@@ -44,7 +44,7 @@ def case(kind: str, what: str, rounds: int, nodes: int, dim: int) -> Case:
     parts = np.arange(len(features)).reshape(-1, nodes).T
     problem = dm.LinearProblem(train, tuple(parts), "hinge")
     algorithm = algorithms(nodes)[kind]
-    network = None if algorithm.travels == "server" else dm.topology.ring(nodes)
+    network = None if algorithm.communication == "server" else dm.topology.ring(nodes)
 
     def run() -> dm.Run:
         return dm.simulate(

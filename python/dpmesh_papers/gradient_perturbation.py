@@ -49,7 +49,7 @@ class GradientPerturbation(Algorithm[ReleasedModels, GradientProblem]):
     sample without replacement, since models are computed from noisy gradients.
     """
 
-    travels = "gossip"
+    communication = "gossip"
 
     step_size: float
     sample_size: int
@@ -101,7 +101,7 @@ class GradientPerturbation(Algorithm[ReleasedModels, GradientProblem]):
     ) -> Message:
         batches = self._batches(t, problem, key)
         gradient = problem.gradient(state.x, batches, clipping_norm=self.clipping_norm)
-        return Message(Sensitive(gradient), self.release_of(t)[0], travels=False)
+        return Message(Sensitive(gradient), self.release_of(t)[0], is_sent=False)
 
     def losses(self, state: ReleasedModels, t: int, problem: GradientProblem, key: Key) -> Floats:
         """Return the losses at x on the records of the round."""
@@ -172,7 +172,7 @@ class ChocoSGD(GradientPerturbation):
         stepped = state.x - self.step_size * noisy
         sparsifier = RandomSparsifier(self.keep)
         change = Sensitive(stepped - state.copy)
-        compressed = yield Message(change, self.release_of(t)[1], sparsifier, travels=False)
+        compressed = yield Message(change, self.release_of(t)[1], sparsifier, is_sent=False)
         arrived = yield Relay()
         # the sparsifier divides by `keep`, which is undone here
         copy = state.copy + self.keep * compressed

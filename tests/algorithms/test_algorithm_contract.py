@@ -13,7 +13,7 @@ from problems import contract_problem as make_problem
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.algorithms import SecureAggregation, Travel, WithReplacement
+from dpmesh.algorithms import Communication, SecureAggregation, WithReplacement
 from dpmesh.algorithms.registry import DIM, NODES, RECORDS, REGISTRY, ROUNDS
 from dpmesh.keys import Key
 from dpmesh.noise import correlated
@@ -87,7 +87,7 @@ each = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.
 
 
 def run(algorithm: Any, *, problem: dm.LinearProblem | None = None, seed: int = 0) -> dm.Run:
-    network = topology.ring(NODES) if algorithm.travels == "gossip" else None
+    network = topology.ring(NODES) if algorithm.communication == "gossip" else None
     problem = make_problem() if problem is None else problem
     return dm.simulate(
         algorithm, problem, network, rounds=ROUNDS, key=Key.seeded(seed), delta=DELTA
@@ -160,11 +160,11 @@ def test_a_start_beyond_the_ball_is_projected_where_gradients_are_bounded_only_t
 @each
 def test_it_is_a_frozen_value_and_so_is_its_state(algorithm: Any) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        algorithm.travels_not = 1
+        algorithm.communication_not = 1
     assert dataclasses.replace(algorithm) == algorithm
     state = algorithm.init(make_problem(), Key.seeded(0))
     assert type(state).__dataclass_params__.frozen  # type: ignore[attr-defined]
-    assert algorithm.travels in get_args(Travel)
+    assert algorithm.communication in get_args(Communication)
 
 
 @each

@@ -60,7 +60,7 @@ def algorithm_for(name: str, problem: Any) -> Any:
 
 
 def network_of(algorithm: Any) -> Any:
-    return topology.ring(NODES) if algorithm.travels == "gossip" else None
+    return topology.ring(NODES) if algorithm.communication == "gossip" else None
 
 
 def run(algorithm: Any, problem: Any, **options: Any) -> dm.Run:

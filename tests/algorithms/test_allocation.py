@@ -286,14 +286,14 @@ def test_an_empty_batch_releases_noise_and_the_record_moves_one_release() -> Non
         online(epsilon=1.0, batch_size=1, records=4),
         sgd(batch_size=1, records=4, step_size=0.1),
     ):
-        rounds = 5 if algorithm.travels == "gossip" else 4
-        carrier = Gossip(topology.ring(2)) if algorithm.travels == "gossip" else alone
+        rounds = 5 if algorithm.communication == "gossip" else 4
+        carrier = Gossip(topology.ring(2)) if algorithm.communication == "gossip" else alone
         x = problem.train.features.copy()
         x[problem.partition[0][2]] *= -1
         other = replace(problem, train=replace(problem.train, features=x))
         found = couple(algorithm, problem, other, carrier, rounds=rounds, key=key)
         assert not found.violated, found.faults
-        late = int(algorithm.travels == "gossip")
+        late = int(algorithm.communication == "gossip")
         assert len({m.release.round for m in found.movements if m.distance > 0}) <= 1
         seen: list[Any] = []
         state = algorithm.init(problem, key)

@@ -26,7 +26,7 @@ class Sum(Algorithm):
     """Releases the sum of its numbers, each between 0 and 1."""
 
     noise_to_sensitivity: float = 1.0
-    travels: ClassVar = "server"
+    communication: ClassVar = "server"
     sensitivity: ClassVar = Sensitivity(1.0, "l2", "numbers between 0 and 1")
 
     def mechanism(self):

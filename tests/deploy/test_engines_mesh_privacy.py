@@ -163,5 +163,5 @@ def test_schedules_catch_a_charge_that_comes_late(monkeypatch: pytest.MonkeyPatc
 def test_each_algorithm_of_a_mesh_is_tried() -> None:
     kinds = {settings["kind"] for settings in ALGORITHMS.values()}
     kinds_of_all = [entry.kind for entry in dm.algorithms.registry.REGISTRY]
-    runs = {kind.__name__ for kind in kinds_of_all if kind.travels in ("gossip", "token")}
+    runs = {kind.__name__ for kind in kinds_of_all if kind.communication in ("gossip", "token")}
     assert runs - {"GradientTracking", "PushSum"} <= kinds  # which contracts refuse

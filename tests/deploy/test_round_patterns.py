@@ -38,13 +38,13 @@ class Patterned(dm.GradientDescent):
     def round(self, state: Any, t: int, problem: Any, key: Any) -> Any:
         message = Message(state.x, self.release_of(t))
         if self.pattern == "local":
-            point = yield message._replace(travels=t % self.period == 0)
+            point = yield message._replace(is_sent=t % self.period == 0)
         elif self.pattern == "more often":
             point = yield message
             for _ in range(t % self.period):
                 point = yield Relay()
         elif self.pattern == "mostly relayed later":
-            point = yield message._replace(travels=False)
+            point = yield message._replace(is_sent=False)
             if t % self.period == 1:
                 point = yield Relay()
         elif self.pattern == "twice":

@@ -18,7 +18,7 @@ class EveryThird(dm.GradientDescent):
     """Gradient descent whose nodes step from their own releases in the rounds between."""
 
     def round(self, state: Any, t: int, problem: Any, key: Any) -> Any:
-        point = yield Message(state.x, self.release_of(t), travels=t % 3 == 0)
+        point = yield Message(state.x, self.release_of(t), is_sent=t % 3 == 0)
         step_size = at(self.step_size, t + 1)
         records = self.records_of(t, problem)
         x = gradient_step(problem, point, step_size, records, clipping_norm=self.clipping_norm)

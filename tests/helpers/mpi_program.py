@@ -44,7 +44,7 @@ class PersonalNoise(Algorithm[State, dm.LinearProblem]):
 
     per_node: bool = False
     compressor: Any = None
-    travels = "gossip"
+    communication = "gossip"
 
     def release_of(self, t: int) -> tuple[Release, ...]:
         noise = [3.0 if node in LARGE else 1.0 for node in range(NODES)]
@@ -275,7 +275,7 @@ def run(name: str, network: str, **options) -> Run:
     return dm.simulate(
         algorithm,
         problem,
-        None if algorithm.travels == "token" else graph,
+        None if algorithm.communication == "token" else graph,
         **{"rounds": ROUNDS, **options},
     )
 
@@ -309,7 +309,7 @@ def main(network: str, folder: str, *names: str) -> None:
 
     for name in names:
         case_folder = Path(folder) / name
-        engine = MpiEngine(NODES if ALGORITHMS[name].travels == "token" else make(network)[1])
+        engine = MpiEngine(NODES if ALGORITHMS[name].communication == "token" else make(network)[1])
         if name.endswith("dealt anew"):
             engine.parts = engine.parts[::-1]
         if name == "resting":

@@ -59,7 +59,7 @@ class Scripted(Algorithm[Any, Any]):
     script: Callable[[Any, int], Any]
     release: Callable[[int], Releases] = lambda t: Release(t, Gaussian(5.0), ONE)
 
-    travels = "gossip"
+    communication = "gossip"
 
     def release_of(self, t: int) -> Releases:
         return self.release(t)

@@ -88,5 +88,5 @@ class Spendthrift(dm.OnlineLearning):
     def round(self, state, t, problem, key):
         after = yield from super().round(state, t, problem, key)
         if t >= self.first:
-            yield Message(after.w, Release(t, Laplace(2.5), ONE), travels=False)
+            yield Message(after.w, Release(t, Laplace(2.5), ONE), is_sent=False)
         return after

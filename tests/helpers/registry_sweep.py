@@ -94,7 +94,7 @@ def changed(name: str, change: dict[str, Any]) -> Any:
 
 def run(algorithm: Any, **options: Any) -> dm.Run:
     """Run an algorithm on the problem that the examples are made for."""
-    network = RING if algorithm.travels == "gossip" else None
+    network = RING if algorithm.communication == "gossip" else None
     return dm.simulate(
         algorithm,
         contract_problem(),
@@ -128,7 +128,7 @@ def outcome(case: Case, admitted: list[str]) -> str:
         algorithm = changed(name, change)
     except (ValueError, TypeError):
         return "refused"
-    engine = MpiEngine(RING if algorithm.travels == "gossip" else NODES)
+    engine = MpiEngine(RING if algorithm.communication == "gossip" else NODES)
     admitted.clear()
     try:
         on_ranks = run(algorithm, engine=engine)

@@ -289,13 +289,13 @@ def test_delays_keep_to_their_bounds(least: int, more: int, round: int) -> None:
     assert delays.min() == min(least, round)  # missed by chance with (3/4)^500
 
 
-@pytest.mark.parametrize("travels", ["server", "token"])
-def test_time_goes_on_where_it_stopped(travels: str, tmp_path) -> None:
+@pytest.mark.parametrize("communication", ["server", "token"])
+def test_time_goes_on_where_it_stopped(communication: str, tmp_path) -> None:
     algorithm: Any = dm.FederatedLearning(
         dm.ClientUpdates(clients=4, sampling_rate=0.5, clipping_norm=1.0, epochs=1),
         noise_multiplier=1.0,
     )
-    if travels == "token":
+    if communication == "token":
         algorithm = WithoutReplacement(epsilon=None, batch_size=1)
     options: dict[str, Any] = {"algorithm": algorithm, "topology": None, "rounds": 6}
     network, path = Network(latency=Exponential(0.1), compute=0.2, loss=0.1), tmp_path / "run"

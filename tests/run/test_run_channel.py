@@ -147,7 +147,7 @@ def test_a_relay_carries_nothing_of_an_earlier_round() -> None:
 def test_a_relay_carries_what_was_released_and_nobody_can_write_to_it(whole: bool) -> None:
     def script(state: Any, t: int) -> Any:
         parts = tuple(five(t, nodes=(node,)) for node in range(NODES))
-        released = yield Message(VALUES, five(t) if whole else parts, travels=False)
+        released = yield Message(VALUES, five(t) if whole else parts, is_sent=False)
         with pytest.raises(ValueError, match="read-only"):
             released[:] = VALUES
         yield Relay()
@@ -278,7 +278,7 @@ def test_a_relay_carries_again_without_a_release() -> None:
     answers = []
 
     def script(state: Any, t: int) -> Any:
-        released = yield Message(VALUES, five(t), travels=False)
+        released = yield Message(VALUES, five(t), is_sent=False)
         once = yield Relay()
         twice = yield Relay()
         answers.extend((released, once, twice))
@@ -296,7 +296,7 @@ def test_a_relay_carries_again_without_a_release() -> None:
 
 def test_what_does_not_travel_is_not_sent() -> None:
     def script(state: Any, t: int) -> Any:
-        yield Message(VALUES, five(t), travels=False)
+        yield Message(VALUES, five(t), is_sent=False)
 
     stage = Stage(NODES)
     assert stage.run(script).sent == SentInRound(0, 0)
@@ -311,14 +311,14 @@ def test_what_arrived_last_stays_where_a_sender_has_nothing_to_release() -> None
     assert stage.ledger.releases == [five(0)]
 
 
-@pytest.mark.parametrize("travels", [True, False])
+@pytest.mark.parametrize("is_sent", [True, False])
 @pytest.mark.parametrize("sensitivity", [ONE, NOTHING])
 @pytest.mark.parametrize("carrier", [alone, Gossip(NETWORK)])
-def test_what_arrived_cannot_be_written_to(carrier, sensitivity, travels: bool) -> None:
+def test_what_arrived_cannot_be_written_to(carrier, sensitivity, is_sent: bool) -> None:
     """A step in place would make private what may be published; one in the state moves nothing."""
 
     def script(state: Any, t: int) -> Any:
-        b = yield Message(state, Release(t, Gaussian(1.0), sensitivity), travels=travels)
+        b = yield Message(state, Release(t, Gaussian(1.0), sensitivity), is_sent=is_sent)
         before = b.copy()
         state += 7.0
         np.testing.assert_array_equal(b, before)

@@ -378,7 +378,7 @@ def test_a_server_needs_no_network() -> None:
 
 
 class Homeless(dm.OnlineLearning):
-    travels = "post"
+    communication = "post"
 
 
 class PlansAList(dm.OnlineLearning):
@@ -414,7 +414,10 @@ class OneRowTooFew(dm.OnlineLearning):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"algorithm": Homeless()}, "algorithm.travels: wanted one of 'gossip', .*, got 'post'"),
+        (
+            {"algorithm": Homeless()},
+            "algorithm.communication: wanted one of 'gossip', .*, got 'post'",
+        ),
         ({"algorithm": PlansAList()}, r"algorithm: wanted one whose plan\(rounds\) is a Plan, got"),
         ({"algorithm": ReturnsAtOnce()}, "algorithm: wanted one whose round is a generator"),
         ({"algorithm": YieldsValues()}, "algorithm: wanted rounds that yield Message or Relay"),

@@ -12,7 +12,7 @@ from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.gradient_tracking import GradientTracking
-from dpmesh.algorithms.messages import Message, Relay, Round, Travel
+from dpmesh.algorithms.messages import Communication, Message, Relay, Round
 from dpmesh.algorithms.online import OnlineLearning
 from dpmesh.algorithms.push_sum import PushSum
 from dpmesh.algorithms.quantized import QuantizedGossip
@@ -28,6 +28,7 @@ __all__ = [
     "Average",
     "Calibrated",
     "ClientUpdates",
+    "Communication",
     "FederatedLearning",
     "FirstStage",
     "GradientDescent",
@@ -44,7 +45,6 @@ __all__ = [
     "SecureGossip",
     "ServerAdam",
     "ServerMomentum",
-    "Travel",
     "TrustedServer",
     "WithReplacement",
     "WithoutReplacement",

@@ -114,7 +114,7 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
     2
     """
 
-    travels = "server"
+    communication = "server"
     parameters_are_released = True
     follows_from_sizes = ("sites", "records")
     any_rows = "what a site adds up follows from its records and from totals that all parties have"

@@ -18,7 +18,7 @@ of their releases, with these rules:
   further message of the row draws from another stream.
 - A value that follows from earlier releases and public numbers is released by `NoNoise` with a
   `Sensitivity` of 0, whose reason says so. It is post-processing, and adds nothing to epsilon.
-- ``travels=False`` releases a value to its node alone, which may compute with the noisy value.
+- ``is_sent=False`` releases a value to its node alone, which may compute with the noisy value.
 
 An algorithm is a frozen dataclass of its public parameters. Its state is a frozen record of arrays
 with the nodes on the first axis. Random numbers come from the `key` of each call: a state never
@@ -43,7 +43,7 @@ from dpmesh._privacy_types import Floats, NeighboringRelation, Released, Unit
 from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, instance, integer, require_methods
 from dpmesh.algorithms.clipping import Clipping
-from dpmesh.algorithms.messages import Releases, Round, Travel
+from dpmesh.algorithms.messages import Communication, Releases, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.keys import Key, Purpose
@@ -93,12 +93,12 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     """Base class of private learning algorithms: a round of messages, and a plan of its releases.
 
     A subclass is a frozen dataclass of public parameters. It implements `release_of`, `init`,
-    `round` and `parameters`, and sets `travels`. `dpmesh.simulate` runs it.
+    `round` and `parameters`, and sets `communication`. `dpmesh.simulate` runs it.
     """
 
     __signature__ = _SignatureOfInit()
 
-    travels: ClassVar[Travel]
+    communication: ClassVar[Communication]
     """Communication pattern: ``"gossip"``, ``"server"``, ``"token"`` or ``"sums"``."""
 
     parameters_are_released: ClassVar[bool] = False

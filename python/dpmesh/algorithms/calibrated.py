@@ -117,7 +117,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
     moments: RecordSums
 
     any_rows = "predictions and targets are clipped to [-1, 1], whatever model was released"
-    travels = Algorithm.of_part("algorithm.travels")
+    communication = Algorithm.of_part("algorithm.communication")
     parameters_are_released = Algorithm.of_part("algorithm.parameters_are_released")
     public_coins = Algorithm.of_part("algorithm.public_coins")
     takes_directed = Algorithm.of_part("algorithm.takes_directed")
@@ -139,7 +139,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
             )
             fail("algorithm", requirement, f"{self.neighboring_relation} of a {self.unit}")
         sums = self.secure_sum
-        if self.travels != "gossip" and sums is None:
+        if self.communication != "gossip" and sums is None:
             requirement = "one that gossips, or adds up over sites under a secure sum"
             fail("algorithm", requirement, type(self.algorithm).__name__)
         expected = replace(
@@ -305,7 +305,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
     ) -> Generator[Message, Released, Floats]:
         """Release the moments, and return their total over all sites, shape (1, 5)."""
         message = self.moments.message(records, t)
-        if self.travels == "gossip":  # each row is sent over all links, unmixed
+        if self.communication == "gossip":  # each row is sent over all links, unmixed
             message = message._replace(unmixed=True, copies=None, bits=None)
         arrived = yield message
         return np.asarray(arrived.sum(axis=0, keepdims=True), np.float64)
@@ -379,5 +379,5 @@ def _with_last_answer(
         except StopIteration as end:
             return end.value, received
         answer = yield request
-        if isinstance(request, Relay) or request.travels:
+        if isinstance(request, Relay) or request.is_sent:
             received = answer

@@ -67,7 +67,7 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
         the number that `noise` was made for, or 1.
     """
 
-    travels = "gossip"
+    communication = "gossip"
 
     first_noisy_round: ClassVar[int] = 1
     """First round whose release depends on the data."""

@@ -37,7 +37,7 @@ class RequestPattern:
     ----------
     releases
         Releases of the message; empty for a `Relay`.
-    travels
+    is_sent
         True if rows are carried to other nodes.
     sender
         Index of the only node that sends, in an algorithm with a token; else None.
@@ -51,7 +51,7 @@ class RequestPattern:
     """
 
     releases: tuple[Release, ...]
-    travels: bool
+    is_sent: bool
     sender: int | None = None
     compresses: bool = False
     unmixed: bool = False
@@ -67,13 +67,13 @@ class RequestPattern:
             If the request is neither a `Message` nor a `Relay`.
         """
         if isinstance(request, Relay):
-            return cls(releases=(), travels=True)
+            return cls(releases=(), is_sent=True)
         if not isinstance(request, Message):
             fail("algorithm", "rounds that yield Message or Relay", reprlib.repr(request))
         release = request.release
         return cls(
             releases=(release,) if isinstance(release, Release) else tuple(release),
-            travels=request.travels,
+            is_sent=request.is_sent,
             sender=request.sender,
             compresses=request.compressor is not None,
             unmixed=request.unmixed,
@@ -84,7 +84,7 @@ class RequestPattern:
         if not self.releases:
             return "a Relay"
         names = ", ".join(str(release.mechanism) for release in self.releases)
-        carried = "" if self.travels else " that does not travel"
+        carried = "" if self.is_sent else " that is not sent"
         sender = "" if self.sender is None else f" of node {self.sender}"
         return f"a Message{sender}{carried}, released by {names}"
 
@@ -95,7 +95,7 @@ RoundPattern = tuple[RequestPattern, ...]
 
 def exchanges_of(pattern: RoundPattern) -> int:
     """Return the number of requests of a round whose rows are carried to other nodes."""
-    return sum(request.travels for request in pattern)
+    return sum(request.is_sent for request in pattern)
 
 
 def without_round(pattern: RoundPattern) -> RoundPattern:
@@ -126,7 +126,7 @@ class DryRun:
 
     def __init__(self, algorithm: AnyAlgorithm, problem: Problem, key: Key) -> None:
         self._algorithm, self._problem, self._key = algorithm, problem, key
-        self._has_token = algorithm.travels == "token"
+        self._has_token = algorithm.communication == "token"
         self._states: list[Any] = [algorithm.init(problem, key)]
         """States before and after round 0; with a token, only the state before the next round."""
         self._rounds_run = 0

@@ -169,7 +169,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
     False
     """
 
-    travels = "server"
+    communication = "server"
     parameters_are_released = True
     any_rows = (
         "each update, or each record's gradient, is clipped at whatever model the totals make"

@@ -223,7 +223,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     moment: SecondMoments | None = None
 
     any_rows = "each record is clipped, and has norm 1 whatever centre the totals make"
-    travels = Algorithm.of_part("algorithm.travels")
+    communication = Algorithm.of_part("algorithm.communication")
     parameters_are_released = Algorithm.of_part("algorithm.parameters_are_released")
     public_coins = Algorithm.of_part("algorithm.public_coins")
     takes_directed = Algorithm.of_part("algorithm.takes_directed")
@@ -251,13 +251,13 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
                     "one against colluding={} sites, with dropouts={}, as of the algorithm"
                 )
                 fail("mean", requirement.format(*algorithm_claim), self.mean)
-        if self.travels != "gossip" and self.secure_sum is None:
+        if self.communication != "gossip" and self.secure_sum is None:
             requirement = (
                 "one that gossips, or adds up over sites (a secure sum): others have no mean "
             )
             fail("algorithm", f"{requirement}that all nodes receive", type(self.algorithm).__name__)
         mean_settings = (self.mean.secure, self.mean.longest, self.mean.diameter, self.mean.rounds)
-        if mean_settings != (self.travels != "gossip", 1.0, 2.0, 1):
+        if mean_settings != (self.communication != "gossip", 1.0, 2.0, 1):
             requirement = (
                 "one release of records of norm 1 (diameter=2), secure if the algorithm is"
             )
@@ -468,7 +468,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         sum_round = record_sum.round(record_sum.init(problem, key), 0, problem, key)
         message = next(sum_round)
         assert isinstance(message, Message)
-        if self.travels == "gossip":  # each row is sent over all links
+        if self.communication == "gossip":  # each row is sent over all links
             message = message._replace(unmixed=True, copies=None, bits=None)
         arrived = yield message
         try:

@@ -128,7 +128,7 @@ class GradientTracking(Descent[TrackingState]):
         records = self.records_of(t, problem)
         L = self.clipping_norm
         g = mean_gradients(problem, state.x, records, clipping_norm=L)
-        h = yield Message(Sensitive(g), gradient_release, travels=False)
+        h = yield Message(Sensitive(g), gradient_release, is_sent=False)
         y = state.tracker + (h - state.gradient)
         stepped = state.x - np.asarray(at(self.step_size, t + 1), y.dtype) * y
         rows = Sensitive(np.concatenate([stepped, y], axis=1))

@@ -17,7 +17,7 @@ from dpmesh.privacy.releases import Release
 
 StateT = TypeVar("StateT")
 
-Travel: TypeAlias = Literal["gossip", "server", "token", "sums"]
+Communication: TypeAlias = Literal["gossip", "server", "token", "sums"]
 """Communication pattern of an algorithm.
 
 - ``"gossip"``: each node sends to its neighbours in a network, and receives a weighted average.
@@ -33,7 +33,7 @@ The releases of one message name disjoint nodes, where the noise or the sensitiv
 The releases of a round may also belong to its several messages, in their order."""
 
 
-ROW_EACH: tuple[Travel, ...] = ("gossip", "sums")
+ROW_EACH: tuple[Communication, ...] = ("gossip", "sums")
 """Communication patterns in which each node receives a different row."""
 
 
@@ -73,7 +73,7 @@ class Message(NamedTuple):
         each node sends one.
     bits
         Total length of all copies in bits. None for the length of the values in their dtype.
-    travels
+    is_sent
         False to release the rows to their own nodes alone. The round then receives its own released
         rows, and may send them by a `Relay`.
     unmixed
@@ -98,7 +98,7 @@ class Message(NamedTuple):
     scale_factor: float | Floats = 1.0
     copies: int | None = None
     bits: int | None = None
-    travels: bool = True
+    is_sent: bool = True
     unmixed: bool = False
 
 

@@ -165,7 +165,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     epsilon = 1 (pure differential privacy of Laplace noise)
     """
 
-    travels = "gossip"
+    communication = "gossip"
     any_rows = "a node steps from what it received, by a clipped gradient of each record"
 
     epsilon: float | None = 1.0

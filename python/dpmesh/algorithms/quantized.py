@@ -160,7 +160,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
     epsilon = 4.42771 (Gaussian differential privacy, exact, mu = 1.00996)
     """
 
-    travels = "gossip"
+    communication = "gossip"
     any_rows = "received rows enter the states of neighbouring datasets alike"
 
     step_size: float | Schedule
@@ -442,7 +442,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
             less = " - smoothness" if self.mode == "paper" else ""
             fail("regularization", f"{expected}{less} = {largest_decay:g}", problem.regularization)
         if self.mode == "public_point":
-            point = yield Message(state.x, release, self.compressor, travels=False)
+            point = yield Message(state.x, release, self.compressor, is_sent=False)
             received = yield Relay()
         else:
             received = yield Message(state.x, release, self.compressor)

@@ -117,7 +117,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     1
     """
 
-    travels = "server"
+    communication = "server"
     parameters_are_released = True
     follows_from_sizes = ("dim", "sites", "records", "rounds")
     any_rows = "what a site adds up depends on nothing that others send"

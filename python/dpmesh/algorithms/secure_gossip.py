@@ -94,7 +94,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
     1
     """
 
-    travels = "sums"
+    communication = "sums"
     parameters_are_released = True
     any_rows = "each record's gradient is clipped at whatever point the totals make"
 

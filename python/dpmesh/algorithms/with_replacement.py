@@ -112,7 +112,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
     50
     """
 
-    travels = "token"
+    communication = "token"
     any_rows = "gradients are bounded at any model, as `init` checks"
     no_views = "every node receives each global model"
     parameters_are_released = True

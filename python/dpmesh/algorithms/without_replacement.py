@@ -334,7 +334,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     1.0
     """
 
-    travels = "token"
+    communication = "token"
     any_rows = "a holder projects the model that it received before it uses it"
     no_views = "every node receives the global model after each update"
     counts_copies = True
@@ -738,7 +738,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         The loss is the one of w^G on the node's next mini-batch, before noise, shape (acting, 1).
         """
         if not acting.any():
-            return Message(None, query, travels=False)
+            return Message(None, query, is_sent=False)
         noisy_loss = self.controller.noisy_loss
         assert noisy_loss is not None
         w_g = np.repeat(state.released.reshape(1, -1), len(acting), axis=0)
@@ -749,7 +749,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             query,
             rows=len(problem.all_records) * self.models + problem.members[acting],
             scale_factor=noisy_loss.bound / self.batch_size if query.noise_to_sensitivity else 1.0,
-            travels=False,
+            is_sent=False,
         )
 
     def _controllers_key(self, problem: LinearProblem, key: Key) -> Key:

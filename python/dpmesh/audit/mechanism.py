@@ -52,7 +52,7 @@ class OneRelease(Algorithm[None, Floats]):
     mechanism: Mechanism
     sensitivity: Sensitivity
 
-    travels = "gossip"
+    communication = "gossip"
 
     def release_of(self, t: int) -> Release:
         """Return the release of the rows."""

@@ -86,7 +86,8 @@ class RecordFiles:
         public = read_ranges(self.ranges, released=released)
         kinds = {name: as_range(name, form) for name, form in public.items()}
         questions_asked = questions(kinds)
-        # Questions settled for one record have the same rounds. Errors come before files are read.
+        # Bins that depend on the noise do not change the number of rounds: any noise will do here.
+        # An invalid question fails before any file is read.
         settled_questions = [question.settled(None, 1) for question in questions_asked]
         rounds = questions_about(settled_questions, kinds, weights).rounds
         columns = {name: kinds[name] for name in names_of(questions_asked, kinds)}

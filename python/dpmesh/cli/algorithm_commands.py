@@ -297,7 +297,7 @@ def _plain_type(hint: object) -> Any:
 def _supports_views(algorithm_class: type[AnyAlgorithm]) -> bool:
     """Return True if epsilon under a weaker adversary is proved: the class bounds its reaction."""
     bounds_reaction = algorithm_class.reaction is not Algorithm.reaction
-    return algorithm_class.travels == "gossip" and bounds_reaction
+    return algorithm_class.communication == "gossip" and bounds_reaction
 
 
 def _needs_topology(entry: Entry) -> bool:

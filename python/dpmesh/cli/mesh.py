@@ -26,7 +26,7 @@ from dpmesh.cli._progress import progress_bar
 from dpmesh.cli._sites import marks_folder, text_format
 
 if TYPE_CHECKING:
-    from dpmesh.deploy import Folder, Node, Router
+    from dpmesh.deploy import Contract, Folder, Node, Router
 
 _INSECURE = "Allow plain HTTP off the loopback address: others can read."
 _METRICS = "Serve /health and /metrics (Prometheus) at this port of 127.0.0.1."
@@ -299,14 +299,13 @@ def node(
     Exits with code 3 if the run ended without you, or your node has stopped, and then writes no
     model unless you give --partial.
     """
-    from dpmesh.cli._pages import write_answers
     from dpmesh.deploy import Folder, Node, read_contract
     from dpmesh.deploy.http import node_tls
     from dpmesh.deploy.http_node import Contact, LeftOutError, run_node, wait_for_router
 
     messages = MessageWriter(log_format)
     contract = read_contract(file, module)
-    text_form = text_format(
+    file_format = text_format(
         separator=separator,
         decimal=decimal,
         encoding=encoding,
@@ -315,10 +314,10 @@ def node(
         multiline=multiline,
         skip_empty=skip_empty_lines,
     )
-    records = contract.tables.read(data, text_form, drop=drop_missing_labels)
+    records = contract.tables.read(data, file_format, drop=drop_missing_labels)
     tls = node_tls(certificate)
     if output is not None:
-        writable_folder(output.absolute().parent)  # before anything is charged
+        writable_folder(output.absolute().parent)  # fails before anything is charged
     party_folder = Folder.open(folder, marks=marks_folder())
     if not party_folder.has_joined(contract):
         try:
@@ -372,8 +371,10 @@ def node(
     except LeftOutError as error:
         early_end = error
     except KeyboardInterrupt:
-        without = " without --restored, which would charge again" if restored else ""
-        messages.say(f"interrupted; the same command goes on{without}")
+        exception = ""
+        if restored:
+            exception = " without --restored, which would charge again"
+        messages.say(f"interrupted; the same command goes on{exception}")
         raise typer.Exit(130) from None
     finally:
         scope = f"for this contract, at delta = {party_folder.budget.delta:g}"
@@ -391,23 +392,37 @@ def node(
             messages.say(ended)
     has_result = early_end is None or (partial and party.released is not None)
     if output is not None and has_result:
-        try:
-            if has_statistics:
-                answers = party.statistics()
-                messages.say(str(answers))
-                write_answers(output, answers)
-            else:
-                party.model().save(output)
-        except OSError:
-            messages.say("nothing is lost: the same command writes it later, and charges nothing")
-            raise
-        if not has_statistics:
-            made_of = "rows" if contract.planned.first_sum is None else "sums"
-            messages.say(f"wrote {output}: made of released {made_of} alone")
+        _write_outcome(party, contract, output, messages)
         party_folder.note_output(contract, output)
     if early_end is not None:
         messages.fail(early_end)
         raise typer.Exit(3)
+
+
+def _write_outcome(party: Node, contract: Contract, output: Path, messages: MessageWriter) -> None:
+    """Write the model of a finished run, or its private statistics if the contract asks for these.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    from dpmesh.cli._pages import write_answers
+
+    has_statistics = contract.tables.questions is not None
+    try:
+        if has_statistics:
+            answers = party.statistics()
+            messages.say(str(answers))
+            write_answers(output, answers)
+        else:
+            party.model().save(output)
+    except OSError:
+        messages.say("nothing is lost: the same command writes it later, and charges nothing")
+        raise
+    if not has_statistics:
+        made_of = "rows" if contract.planned.first_sum is None else "sums"
+        messages.say(f"wrote {output}: made of released {made_of} alone")
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def check_algorithm(
     if is_summed(algorithm.release_of(0)):
         check_sums(settings, algorithm, terms)
         return
-    if algorithm.travels == "server":
+    if algorithm.communication == "server":
         requirement = (
             "wanted one without a server that sees each part without noise, or under a secure sum"
         )
@@ -117,7 +117,7 @@ def check_noise(settings: Settings, algorithm: AnyAlgorithm, mechanism: Mechanis
             "wanted star = true: else the proof is for a whole graph of secrets, and no party"
         )
         settings.fail("algorithm.noise", f"{requirement} can check that others still use theirs")
-    elif algorithm.travels != "gossip":
+    elif algorithm.communication != "gossip":
         requirement = "wanted none: rows of noise of the turns that a node misses have no proof"
         settings.fail("algorithm.noise", requirement)
 

@@ -247,8 +247,8 @@ class Contract:
 
     @cached_property
     def topology(self) -> Topology | None:
-        """The gossip graph; None if messages travel by token, or are summed for all parties."""
-        if self.algorithm.travels == "gossip":
+        """The gossip graph; None if messages are sent by token, or summed for all parties."""
+        if self.algorithm.communication == "gossip":
             return self._graph
         return None
 
@@ -259,7 +259,7 @@ class Contract:
 
     @property
     def models(self) -> int:
-        """Number of independent models, such as one of each class, whose rows travel by token."""
+        """Number of independent models, such as one of each class, whose rows are sent by token."""
         if self.topology is not None:
             return 1
         return int(self.dummy_problem.models)

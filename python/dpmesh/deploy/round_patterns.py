@@ -103,8 +103,8 @@ class RoundPatterns:
 
     @property
     def _in_turns(self) -> bool:
-        """True if messages travel by token."""
-        return self._algorithm.travels == "token"
+        """True if messages are sent by token."""
+        return self._algorithm.communication == "token"
 
     def _begun(self, problem: Any) -> DryRun:
         """Return a dry run of the party with the fewest records, on a problem of its own."""
@@ -113,7 +113,7 @@ class RoundPatterns:
         return DryRun(self._algorithm, problem, key)
 
     def exchange_count(self, t: int) -> int:
-        """Return how often messages travel in round t."""
+        """Return how often messages are sent in round t."""
         if t not in self._exchanges:
             self._exchanges[t] = exchanges_of(self._dry_run.pattern(t))
         return self._exchanges[t]
@@ -125,7 +125,7 @@ class RoundPatterns:
         """
         if self._sums:
             sums = _as_tuple(self._algorithm.release_of(t))
-            return tuple(RequestPattern(releases=(release,), travels=True) for release in sums)
+            return tuple(RequestPattern(releases=(release,), is_sent=True) for release in sums)
         if self._in_turns:
             return None
         return self._dry_run.pattern(t)
@@ -235,10 +235,10 @@ class RoundPatterns:
         is_compressed = False
         for request in pattern:
             if request.sender is not None or request.unmixed:
-                self._refuse(t, f"yields {request}, which does not travel by gossip")
+                self._refuse(t, f"yields {request}, which gossip does not send")
             if request.releases:
                 is_compressed = request.compresses
-            if not request.travels:
+            if not request.is_sent:
                 continue
             if request.row_length not in (None, dim):
                 self._refuse(t, f"sends {request.row_length} numbers for a model of {dim}")
@@ -256,7 +256,7 @@ class RoundPatterns:
             self._refuse(t, "has other senders, or in another order, than its senders(..)")
         for request in pattern:
             planned = self._planned.releases(request.sender or 0, t)
-            if not request.travels or not set(request.releases) <= set(planned):
+            if not request.is_sent or not set(request.releases) <= set(planned):
                 self._refuse(t, f"yields {request}, which its release_by does not have")
 
     def _check_lengths(self) -> None:

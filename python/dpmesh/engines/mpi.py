@@ -163,7 +163,7 @@ class MpiEngine:
             pair_key=shared_key,
             nodes=self.nodes,
         )
-        if whole.algorithm.travels == "token":
+        if whole.algorithm.communication == "token":
             return replace(local_share, carrier=MpiToken(self))
         local_key = shared_key.for_nodes(self.nodes.astype(np.uint32))
         if topology is None:
@@ -534,6 +534,6 @@ def why_not(algorithm: AnyAlgorithm) -> str | None:
     if not isinstance(releases, tuple):
         releases = (releases,)
     are_sums = all(is_summed(release) for release in releases)
-    if algorithm.travels == "server" and not are_sums:
+    if algorithm.communication == "server" and not are_sums:
         return "a trusted server sees all that its clients send: it is one process"
     return None

@@ -121,7 +121,7 @@ class Experiment:
         )
         algorithm = assemble(settings, sizes, delta=run.delta)
         graph: Topology | None = None
-        if has_topology and algorithm.travels == "gossip":
+        if has_topology and algorithm.communication == "gossip":
             graph = make_graph()  # others of a sweep need none
             if "first_stage" in settings.content:
                 settings.call("topology", require_complete, matrix=graph.matrix(0))
@@ -160,7 +160,7 @@ class Experiment:
         engine: Engine | None = None,
     ) -> Run:
         """Run it; with a seed and a checkpoint it can be interrupted."""
-        if self.topology is None and self.algorithm.travels == "gossip":
+        if self.topology is None and self.algorithm.communication == "gossip":
             fail_without_topology(self.settings, type(self.algorithm).__name__)
         loaded = Records(self.settings, self.key).load()
         algorithm: Any = self.algorithm

@@ -86,7 +86,7 @@ def _used(settings: Settings, changes: Changes) -> Changes:
     """Return the changes without those of a network that the algorithm does not use."""
     table = settings.replaced(changes).table("algorithm")
     maker = settings.maker("algorithm", table, SECTIONS["algorithm"])
-    if getattr(maker, "travels", "gossip") == "gossip":
+    if getattr(maker, "communication", "gossip") == "gossip":
         return changes
     return {key: value for key, value in changes.items() if key.partition(".")[0] != "topology"}
 

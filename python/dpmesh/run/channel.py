@@ -237,7 +237,7 @@ class Channel:
         if message.values is None:
             return (yield from self._send_elsewhere(t, message, releases))
         packet = self.release_rows(t, message, message.values, releases)
-        if message.travels:
+        if message.is_sent:
             return (yield from self._carry(packet))
         self._unsent = packet
         return packet.values
@@ -245,7 +245,7 @@ class Channel:
     def _send_elsewhere(self, t: int, message: Message, releases: tuple[Release, ...]) -> _Delivery:
         """Deliver a message that a node in another process releases; return the received rows."""
         packet = Packet(None, sender=message.sender)
-        if not message.travels:
+        if not message.is_sent:
             self.admit(t, message, releases)
             self._unsent = packet
             return None
@@ -347,7 +347,7 @@ class Channel:
         _check_shape(values, message.rows)
         parts = self._parts(message, releases, len(values))
         self.admit(t, message, releases)
-        if message.travels:
+        if message.is_sent:
             self.received = None  # frees memory, as large as the state, before rows are received
         private = self._private_rows(t, message, values)
         noisy = self._noisy_rows(private, releases, parts)
@@ -536,7 +536,7 @@ def _is_plain(message: Message) -> bool:
     """Return True if a message is of all nodes, sent, and neither compressed nor scaled."""
     is_of_all = message.sender is None and message.rows is None
     is_unscaled = isinstance(message.scale_factor, float | int) and message.scale_factor == 1.0
-    return is_of_all and is_unscaled and message.compressor is None and message.travels
+    return is_of_all and is_unscaled and message.compressor is None and message.is_sent
 
 
 def _bits_of_row(packet: Packet) -> int | Indices | None:

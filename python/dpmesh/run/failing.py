@@ -19,7 +19,7 @@ from dpmesh._privacy_types import Floats, Released
 from dpmesh._ragged import Flags, Indices, Numbers
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.algorithms.messages import Travel
+from dpmesh.algorithms.messages import Communication
 from dpmesh.kernels.views import Received
 from dpmesh.keys import Key
 from dpmesh.problems import Problem
@@ -284,7 +284,7 @@ def carrier_for(
         failures that the communication pattern does not allow.
     """
     conditions = None if network is None else Conditions(network, problem.nodes, key)
-    if algorithm.travels == "gossip":
+    if algorithm.communication == "gossip":
         if topology is None:
             fail("topology", "a topology over which messages are sent", None)
         if topology.nodes != problem.nodes:
@@ -294,12 +294,12 @@ def carrier_for(
         return FailingGossip(topology, conditions)
     if topology is not None:
         raise ValueError(
-            f"{type(algorithm).__name__} sends messages by {algorithm.travels} and takes no "
+            f"{type(algorithm).__name__} sends messages by {algorithm.communication} and takes no "
             "topology; remove topology"
         )
     if conditions is None:
         return Broadcast()
-    return _TIMED[algorithm.travels](conditions)
+    return _TIMED[algorithm.communication](conditions)
 
 
 def _no_sums(conditions: Conditions) -> Carrier:
@@ -308,7 +308,7 @@ def _no_sums(conditions: Conditions) -> Carrier:
     return fail("network", expected, conditions.network)
 
 
-_TIMED: dict[Travel, Callable[[Conditions], Carrier]] = {
+_TIMED: dict[Communication, Callable[[Conditions], Carrier]] = {
     "server": TimedServer,
     "token": TimedToken,
     "sums": _no_sums,

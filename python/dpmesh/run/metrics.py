@@ -393,7 +393,7 @@ def _measurable(algorithm: AnyAlgorithm, problem: Problem) -> dict[str, Callable
     has_examples = type(algorithm).examples is not Algorithm.examples
     if radius and has_examples and isinstance(problem, LinearProblem):
         makers["regret"] = lambda: Regret(problem, radius)
-    if algorithm.travels == "gossip":
+    if algorithm.communication == "gossip":
         makers["consensus_distance"] = lambda: OfRound(_consensus)
     if getattr(algorithm, "compressor", None) is not None:
         makers["compression"] = lambda: OfRound(_compression)

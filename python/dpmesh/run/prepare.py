@@ -18,7 +18,7 @@ from scipy import sparse
 
 from dpmesh._validate import fail, instance, one_of, probability, require_methods
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
-from dpmesh.algorithms.messages import Travel
+from dpmesh.algorithms.messages import Communication
 from dpmesh.data import Dataset
 from dpmesh.kernels import row_norms
 from dpmesh.keys import A_KEY, Key, fingerprint
@@ -89,7 +89,11 @@ def check_kinds(request: RunRequest) -> None:
     """Fail unless the arguments have the right types."""
     algorithm: object = request.algorithm
     instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
-    one_of("algorithm.travels", getattr(algorithm, "travels", None), get_args(Travel))
+    one_of(
+        "algorithm.communication",
+        getattr(algorithm, "communication", None),
+        get_args(Communication),
+    )
     _check_problem(request.problem)
     if request.topology is not None:
         _check_topology(request.topology, request.algorithm)

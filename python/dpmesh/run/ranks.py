@@ -40,7 +40,7 @@ def gathered(progress: Progress, engine: Engine, share: Share) -> Progress:
     state = _with_rows(progress.state, rows_of_all)
     noise = _with_rows(progress.noise, rows_of_all)
     received = progress.received
-    if received is not None and share.algorithm.travels in ROW_EACH:
+    if received is not None and share.algorithm.communication in ROW_EACH:
         received = engine.rows(received)
     traffic_by_process = engine.everyone(progress.traffic)
     if not engine.is_root:
@@ -72,7 +72,7 @@ def scattered(progress: Progress | None, engine: Engine, share: Share) -> Progre
     state = _with_rows(root_progress.state, local_rows)
     noise = _with_rows(root_progress.noise, local_rows)
     received = root_progress.received
-    if received is not None and share.algorithm.travels in ROW_EACH:
+    if received is not None and share.algorithm.communication in ROW_EACH:
         received = received[nodes]
     if engine.is_root:
         metrics = [root_progress.metrics]
@@ -149,12 +149,12 @@ class OnRoot:
 
         Every rank must call it, as rows are gathered.
         """
-        travels = self.share.algorithm.travels
+        communication = self.share.algorithm.communication
         parameters = after.parameters
-        if travels != "server" and self._has_row_each(parameters):
+        if communication != "server" and self._has_row_each(parameters):
             parameters = self.engine.rows(parameters)
         received = after.received
-        if travels in ROW_EACH:
+        if communication in ROW_EACH:
             received = self.engine.rows(received)
         bits = after.bits
         if not isinstance(bits, int):

@@ -190,7 +190,7 @@ class _Assembly:
     def _filling_parts(self) -> Settings:
         """Return settings that fill in derived parameters of the algorithm's inner tables."""
         sizes = self.sizes
-        if getattr(self.maker, "travels", None) != "gossip":
+        if getattr(self.maker, "communication", None) != "gossip":
             sizes = replace(sizes, topology=None)
 
         def parameters_of(path: str, table: Table, part: Maker) -> Parameters:

@@ -205,7 +205,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         noise_multiplier = budget.calibrate(make_algorithm, self.rounds)
         algorithm = make_algorithm(noise_multiplier)
         topology = None
-        needs_network = getattr(algorithm, "travels", None) == "gossip"
+        needs_network = getattr(algorithm, "communication", None) == "gossip"
         if needs_network:
             topology = self.topology or network(sizes.nodes, key=self._key())
         return Choice(algorithm=algorithm, topology=topology, rounds=self.rounds)

@@ -84,7 +84,7 @@ def _require_regular(degrees: Indices) -> None:
 
 
 Ends = Indices
-"""Shape (links,): the nodes at one end of each link."""
+"""Indices of the nodes at one end of each link, shape (links,)."""
 
 
 def links_of(nodes: int, i: Ends, j: Ends) -> sparse.csr_array:
@@ -109,47 +109,48 @@ def torus_links(rows: int, columns: int) -> sparse.csr_array:
 def regular_links(nodes: int, degree: int, generator: np.random.Generator) -> sparse.csr_array:
     """Draw a graph with `degree` links at each node, almost uniformly.
 
-    Free ends of links are paired at random; pairs that would be a loop or a second link are free
-    again. Where no pair of free ends can be linked, all begins anew (Steger and Wormald, 1999).
+    Half-edges of the nodes are paired at random. Pairs that would be a self-loop or a parallel link
+    are drawn again. If no remaining pair can be linked, the draw restarts (Steger and Wormald,
+    1999).
     """
     while True:
-        links = _paired_free_ends(nodes, degree, generator)
+        links = _paired_half_edges(nodes, degree, generator)
         if links is not None:
             i, j = np.divmod(links, nodes)
             return links_of(nodes, i, j)
 
 
-def _paired_free_ends(nodes: int, degree: int, generator: np.random.Generator) -> Indices | None:
-    """Pair free ends until none is left; return None where no pair of them can be linked.
+def _paired_half_edges(nodes: int, degree: int, generator: np.random.Generator) -> Indices | None:
+    """Pair all half-edges, and return the links; None if some half-edges cannot be linked.
 
-    A link between i < j has the number ``i * nodes + j``.
+    A link between nodes i < j is the number ``i * nodes + j``.
     """
-    free_ends = np.repeat(np.arange(nodes), degree)
+    half_edges = np.repeat(np.arange(nodes), degree)
     links = np.empty(0, np.int64)
-    while len(free_ends):
-        pairs = generator.permutation(free_ends).reshape(-1, 2)
+    while len(half_edges):
+        pairs = generator.permutation(half_edges).reshape(-1, 2)
         pairs.sort(axis=1)
         numbers = pairs[:, 0] * nodes + pairs[:, 1]
         distinct, first = np.unique(numbers, return_index=True)
         is_loop = pairs[first, 0] == pairs[first, 1]
         is_new = ~is_loop & ~np.isin(distinct, links)
-        if not is_new.any() and not _can_link(free_ends, links, nodes):
+        if not is_new.any() and not _can_link(half_edges, links, nodes):
             return None
         links = np.concatenate((links, distinct[is_new]))
-        free_ends = np.delete(pairs, first[is_new], axis=0).ravel()
+        half_edges = np.delete(pairs, first[is_new], axis=0).ravel()
     return links
 
 
-def _can_link(free_ends: Ends, links: Indices, nodes: int) -> bool:
-    """Return True if two different nodes with free ends are not linked yet."""
-    candidates = np.unique(free_ends)
+def _can_link(half_edges: Ends, links: Indices, nodes: int) -> bool:
+    """Return True if two different nodes with half-edges left are not linked yet."""
+    candidates = np.unique(half_edges)
     i, j = np.triu_indices(len(candidates), 1)
     numbers = candidates[i] * nodes + candidates[j]
     return not np.isin(numbers, links).all()
 
 
 ATTEMPTS = 100
-"""The most draws of a random graph in search of a connected one."""
+"""Largest number of draws of a random graph until one is connected."""
 
 
 def from_networkx(
@@ -164,15 +165,15 @@ def from_networkx(
     Parameters
     ----------
     graph
-        Self-loops, parallel edges and attributes are ignored.
+        Connected undirected graph. Self-loops, parallel edges and attributes are ignored.
     nodelist
-        The graph's nodes in the order of the topology's: ``sorted(graph)`` for nodes named like the
-        users of `data.by_user`. By default as in ``graph.nodes``, where a graph read from a file
-        has them in the order of the file.
+        Nodes of the graph in the order of the topology, such as ``sorted(graph)`` if the nodes are
+        the users of `data.by_user`. By default the order of ``graph.nodes``, which for a graph read
+        from a file is the order of the file.
     weights
         ``"metropolis"``, ``"max_degree"`` or ``"equal"``, see `dpmesh.topology.Weights`.
     description
-        The name in reports.
+        Name in reports and plots.
 
     Raises
     ------
@@ -225,7 +226,7 @@ def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
     Raises
     ------
     ValueError
-        If `nodes` is not an integer of at least 1, or `weights` are unknown.
+        If `nodes` is not an integer of at least 1, or `weights` is unknown.
 
     Examples
     --------
@@ -242,7 +243,7 @@ def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
 
 
 def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Return a complete graph: one round with Metropolis weights gives all nodes the mean.
+    """Return a complete graph: with Metropolis weights all nodes have the mean after one round.
 
     Parameters
     ----------
@@ -254,7 +255,7 @@ def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
     Raises
     ------
     ValueError
-        If `nodes` is not an integer of at least 1, or `weights` are unknown.
+        If `nodes` is not an integer of at least 1, or `weights` is unknown.
 
     Examples
     --------
@@ -268,7 +269,7 @@ def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
 
 
 def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Return a star: node 0, the hub, is linked to all other nodes, and these to it alone.
+    """Return a star: node 0, the hub, is linked to all other nodes, which have no other links.
 
     Parameters
     ----------
@@ -280,8 +281,8 @@ def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
     Raises
     ------
     ValueError
-        If `nodes` is not an integer of at least 1, or `weights` are unknown, or ``"equal"``, which
-        a star of more than 2 nodes cannot have.
+        If `nodes` is not an integer of at least 1, or `weights` is unknown. Also if `weights` is
+        ``"equal"`` for more than 2 nodes, since a star is not regular.
 
     Examples
     --------
@@ -297,23 +298,23 @@ def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
 
 
 def torus(rows: int, columns: int, *, weights: Weights = "metropolis") -> Static:
-    """Return a grid that wraps around, in which each node receives from the four next to it.
+    """Return a torus: a grid that wraps around, with links between adjacent cells.
 
     The cell at ``row, column`` is node ``row * columns + column``.
 
     Parameters
     ----------
     rows
-        Rows of the grid, at least 1.
+        Number of rows, at least 1.
     columns
-        Columns of the grid, at least 1.
+        Number of columns, at least 1.
     weights
         See `dpmesh.topology.Weights`.
 
     Raises
     ------
     ValueError
-        If a length is not an integer of at least 1, or `weights` are unknown.
+        If `rows` or `columns` is not an integer of at least 1, or `weights` is unknown.
 
     Examples
     --------
@@ -337,9 +338,9 @@ def random_regular(nodes: int, degree: int, *, key: Key, weights: Weights = "met
     nodes
         Number of nodes, at least 1.
     degree
-        Neighbours of each node.
+        Number of neighbours of each node, below `nodes`.
     key
-        Public: the graph depends on it alone.
+        Key from which the graph is drawn. The graph is public.
     weights
         See `dpmesh.topology.Weights`.
 
@@ -378,16 +379,16 @@ def erdos_renyi(
     nodes
         Number of nodes, at least 1.
     edge_probability
-        Probability that two nodes are linked.
+        Probability that two nodes are linked, in [0, 1].
     key
-        Public: the graph depends on it alone.
+        Key from which the graph is drawn. The graph is public.
     weights
         See `dpmesh.topology.Weights`.
 
     Raises
     ------
     ValueError
-        If an argument does not fit, or none of 100 draws is connected: then `edge_probability` is
+        If an argument is invalid, or none of 100 draws is connected, as for an `edge_probability`
         well below ln(nodes) / nodes.
 
     Examples
@@ -421,7 +422,7 @@ def _first_connected(
     argument: str,
     got: float,
 ) -> sparse.csr_array:
-    """Draw graphs until one is connected, and return its links."""
+    """Draw graphs until one is connected; return its links. Errors name `argument`."""
     seeds = generator.integers(2**63, size=ATTEMPTS).tolist()
     for seed in seeds:
         links = draw(seed)
@@ -433,6 +434,7 @@ def _first_connected(
 
 
 def _adjacency(graph: nx.Graph, order: list[Hashable] | None = None) -> sparse.csr_array:
+    """Return the adjacency matrix of a graph, with nodes in this order."""
     import networkx as nx
 
     return nx.to_scipy_sparse_array(graph, order, weight=None)

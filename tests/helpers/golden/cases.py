@@ -234,7 +234,7 @@ def ring() -> topology.Topology:
 def network_of(name: str) -> topology.Topology | None:
     """Return the network of a case, or None where messages take no links."""
     make, changes = CASES[name]
-    return changes.get("network", ring)() if make().travels == "gossip" else None
+    return changes.get("network", ring)() if make().communication == "gossip" else None
 
 
 def simulate(name: str, **options: Any) -> dm.Run:
