@@ -53,6 +53,7 @@ def stats(*options: str, code: int = 0) -> str:
     )
 
 
+@pytest.mark.slow
 def test_regressions_are_printed_and_written(folder: Path) -> None:
     options = ["--regress", "died~age,arm", "--regress", "visits ~ age, arm : poisson"]
     options += ["--survival", "months,died:12", "--by", "arm"]

@@ -232,6 +232,7 @@ def test_synthetic_tables(tables: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_models_of_bounds_that_were_released(tables: Path, tmp_path: Path) -> None:
     output, ranges = tmp_path / "model.dpmesh", tmp_path / "ranges.toml"
     public = (tables / "ranges.toml").read_text().replace("categories", "classes")

@@ -39,7 +39,7 @@ DEADLINE = 10.0
 MOST_STEPS = 600
 FIRST_SCHEDULES = 3 * len(KINDS)
 SCHEDULES = int(os.environ.get("DPMESH_SCHEDULES", "240"))
-"""How many schedules of mixed faults run in all; those after `FIRST_SCHEDULES` are slow."""
+"""How many schedules of mixed faults run in all; all but the first of each kind are slow."""
 MOST_RESTARTS, MOST_STALLS = 8, 4
 
 
@@ -187,7 +187,16 @@ def run_schedules(numbers: range, faults: tuple[str, ...] | None = None) -> dict
     return ends
 
 
-@pytest.mark.parametrize("first", range(0, FIRST_SCHEDULES, len(KINDS)))
+@pytest.mark.parametrize(
+    "first",
+    [
+        0,
+        *(
+            pytest.param(first, marks=pytest.mark.slow)
+            for first in range(len(KINDS), FIRST_SCHEDULES, len(KINDS))
+        ),
+    ],
+)
 def test_every_run_ends_whoever_restarts_and_whoever_is_lost(first: int) -> None:
     ends = run_schedules(range(first, first + len(KINDS)))
     assert ends["ended"] + ends["early"] >= len(KINDS) - 2

@@ -46,6 +46,7 @@ def test_a_folder_whose_keys_others_can_read_is_refused(
 
 
 @posix
+@pytest.mark.slow
 def test_a_router_that_a_service_manager_ends_says_that_nothing_is_lost(tmp_path: Path) -> None:
     tomli_w = pytest.importorskip("tomli_w")
     parties = Parties(tmp_path, nodes=2)
@@ -90,6 +91,7 @@ def _get(address: str, path: str) -> tuple[int, str]:
 
 
 @posix
+@pytest.mark.slow
 def test_a_node_under_a_service_manager_writes_json_and_shows_its_health(tmp_path: Path) -> None:
     """SIGTERM ends it with what was charged, and code 130."""
     pytest.importorskip("prometheus_client")
@@ -134,6 +136,7 @@ def test_a_node_under_a_service_manager_writes_json_and_shows_its_health(tmp_pat
     assert messages[-1].startswith("charged so far: epsilon = 0 of")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["node", "router"])
 def test_an_error_before_the_start_is_a_line_of_json(command: str, tmp_path: Path) -> None:
     file = tmp_path / "contract.toml"

@@ -171,6 +171,7 @@ def test_a_round_that_looks_at_records_stops_its_node_before_it_sends(
     )
 
 
+@pytest.mark.slow
 def test_a_check_of_many_rounds_plays_the_first_the_last_and_one_of_each_kind(
     tmp_path: Path,
 ) -> None:

@@ -207,7 +207,7 @@ def test_bytes_of_an_encoding_stay_in_their_line(encoding: str, place: int, line
     assert differing(cells, form, place, line) <= 1
 
 
-@pytest.mark.parametrize("read", [features, sums, signed])
+@pytest.mark.parametrize("read", [features, sums, pytest.param(signed, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["one quoted", "CRLF", "semicolons"])
 @settings(quick, max_examples=25)
 @given(place=PLACES, line=LINES)
