@@ -1,7 +1,8 @@
-"""Views: who looks on, and which messages they have.
+"""Views: adversaries, each described by the messages that it sees.
 
-An observer knows the network, weights and noise scales of all rounds, all other nodes' data and
-which two data sets are possible; it does not know noise and states outside itself.
+Every adversary knows the network, the mixing weights and the noise scales of all rounds, the data
+of all other nodes, and the two neighbouring datasets to distinguish. It does not know the noise and
+the states of nodes outside of it. `view_cost` computes the epsilon against a view.
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ from dpmesh.topology.topology import Topology
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedMessages:
-    """All nodes' messages of some rounds become public.
+    """Publication of the messages of all nodes in some rounds, for the `also` of a view.
 
-    Published final messages, a public metric computed from messages, and a decision to stop that
-    rests on such a metric all count as this.
+    A public metric that is computed from messages counts as their publication, and so does a
+    decision to stop that depends on such a metric.
 
     Parameters
     ----------
     rounds
-        Which rounds, counted from 0; -1 is the last one.
+        Rounds whose messages are published, from 0; -1 is the last round.
+
+    Raises
+    ------
+    ValueError
+        If `rounds` is not a tuple of integers of at least -1.
 
     Examples
     --------
@@ -51,9 +57,10 @@ class PublishedMessages:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedMean:
-    """The mean of the last round's messages becomes public; somebody trusted computes it.
+    """Publication of the mean of the last round's messages, which a trusted party computes.
 
-    If an observer helps to compute the mean, it sees messages: use `PublishedMessages`.
+    It is for the `also` of a view. If the adversary helps to compute the mean, it sees messages:
+    use `PublishedMessages`.
 
     Examples
     --------
@@ -69,7 +76,7 @@ Published: TypeAlias = PublishedMessages | PublishedMean
 
 @dataclass(frozen=True, kw_only=True)
 class Everybody:
-    """Sees every message: local differential privacy, what ``plan.cost(delta)`` reports.
+    """Adversary who sees every message: the adversary of ``plan.cost(delta)``.
 
     Examples
     --------
@@ -83,12 +90,17 @@ class Everybody:
 
 @dataclass(frozen=True, kw_only=True)
 class EverybodyButPartners:
-    """Sees every message; link partners, who share secrets, keep them to themselves.
+    """Adversary who sees every message but knows no secret of two honest link partners.
 
     Parameters
     ----------
     coalition
-        How many nodes, whichever they are, collude with the observer.
+        Number of nodes, chosen in the worst way, that collude with the adversary; at least 0.
+
+    Raises
+    ------
+    ValueError
+        If `coalition` is not an integer of at least 0.
 
     Examples
     --------
@@ -117,14 +129,14 @@ class _OnNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class Node(_OnNetwork):
-    """Sees what one given node receives, sends and holds.
+    """Adversary who sees what one given node receives, sends and holds.
 
     Parameters
     ----------
     node
-        Its number.
+        Index of the node, from 0.
     topology
-        The network of all rounds; public.
+        Network of all rounds, which is public.
     also
         What is published beside: `PublishedMessages` or `PublishedMean`.
 
@@ -149,7 +161,9 @@ class Node(_OnNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class OneNode(_OnNetwork):
-    """Any single node, as long as no two of them pool what they see: the worst `Node`.
+    """Any single node, as long as no two nodes pool what they see: the worst `Node`.
+
+    The parameters `topology` and `also` are as for `Node`.
 
     Examples
     --------
@@ -171,19 +185,19 @@ class OneNode(_OnNetwork):
 class Coalition(_OnNetwork):
     """Given nodes that pool what they receive, send and hold.
 
-    Members' own records are not protected, and not counted.
+    Records of members are not protected from the coalition, and do not count.
 
     Parameters
     ----------
     nodes
-        The members.
+        Indices of the members.
     topology, also
         As for `Node`.
 
     Raises
     ------
     ValueError
-        If a member is not in the network or named twice, there is none, or nobody is outside.
+        If a member is not in the network or occurs twice, or if no node or every node is a member.
 
     Examples
     --------
@@ -207,19 +221,21 @@ class Coalition(_OnNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class AnyCoalition(_OnNetwork):
-    """Every coalition of a number of nodes: enumerated if they are few, else bounded from pairs.
+    """Any coalition of a given number of nodes: the worst `Coalition`.
+
+    Up to 100,000 coalitions are enumerated; for more, epsilon is bounded from single nodes.
 
     Parameters
     ----------
     size
-        Number of members.
+        Number of members, at least 1 and less than the number of nodes.
     topology, also
         As for `Node`.
 
     Raises
     ------
     ValueError
-        If `size` is below 1 or leaves nobody outside.
+        If `size` is out of its range.
 
     Examples
     --------
@@ -238,14 +254,14 @@ class AnyCoalition(_OnNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class Links(_OnNetwork):
-    """Sees the messages on given links, and nobody's state.
+    """Eavesdropper on given links, who sees the messages on them and no node's state.
 
-    A message is the same on all links of its sender in a round.
+    A sender's message of a round is the same on all its links.
 
     Parameters
     ----------
     links
-        Pairs (sender, receiver).
+        Pairs (sender, receiver) of indices of nodes.
     topology, also
         As for `Node`.
 
@@ -275,7 +291,9 @@ class Links(_OnNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class LastOnly(_OnNetwork):
-    """Sees only the messages of the last round, of all nodes.
+    """Adversary who sees only the messages of the last round, of all nodes.
+
+    The parameters `topology` and `also` are as for `Node`.
 
     Examples
     --------
@@ -290,9 +308,9 @@ View: TypeAlias = Everybody | EverybodyButPartners | OnNetwork
 
 
 def observers_of(view: OnNetwork) -> Sequence[Observer]:
-    """Return who may look on: one entry for each possible observer, its members.
+    """Return the possible observers of a view, each as a tuple of its members.
 
-    A view of published messages alone has one observer without members.
+    A view of messages alone, such as `LastOnly`, has one observer without members.
     """
     nodes = range(view.topology.nodes)
     match view:
@@ -309,7 +327,7 @@ def observers_of(view: OnNetwork) -> Sequence[Observer]:
 
 
 def published_by(view: OnNetwork, rounds: int) -> npt.NDArray[np.bool_]:
-    """Return which messages everybody in this view sees, shape (rounds, nodes)."""
+    """Return True for messages that every observer of the view sees, shape (rounds, nodes)."""
     is_seen = np.zeros((rounds, view.topology.nodes), dtype=bool)
     for t in _published_rounds(view.also):
         if t >= rounds:
@@ -327,12 +345,12 @@ def published_by(view: OnNetwork, rounds: int) -> npt.NDArray[np.bool_]:
 
 
 def mean_is_published(view: OnNetwork) -> bool:
-    """Return whether the mean of the last messages is published."""
+    """Return True if the mean of the last messages is published."""
     return any(isinstance(published, PublishedMean) for published in view.also)
 
 
 def in_words(view: View) -> str:
-    """Name a view in a report."""
+    """Return the adversary of a view in words, for reports."""
     match view:
         case Everybody():
             words = "everybody, who sees every message"

@@ -1,4 +1,7 @@
-"""Reaction of a run's messages to a record and to each other, in public numbers."""
+"""Reaction of a run's messages to a record and to each other: public Lipschitz constants.
+
+An algorithm states the `Reaction` of its run, or `NotProved`; `view_cost` needs it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ DISTRIBUTIONS = ("gaussian", "discrete_gaussian", "laplace")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reaction:
-    """Public numbers from which a view is accounted.
+    """Bounds on the change of messages with a record and with earlier messages.
+
+    The epsilon against a view is computed from these public numbers.
 
     In round t node i sends ``m_t^i = x_t^i + n_t^i``, mixes what it receives with the weights W_t
     of the network, and steps: ``x_(t+1)^i = F_t^i(x_t^i, sum_j W_t[i, j] m_t^j)``.
@@ -26,25 +31,27 @@ class Reaction:
     Parameters
     ----------
     sensitivity
-        How far a record moves its node's x_t, given x_(t-1) and all messages: shape (rounds,).
-        L2 norm, as all distances here.
+        Largest distance by which a record moves the state x_t of its node, given x_(t-1) and all
+        messages; shape (rounds,). All distances are in L2 norm.
     noise
-        Scale of the noise of the messages: standard deviation, or Laplace's b. Shape (rounds,).
+        Scale of the noise of the messages: standard deviation of Gaussian noise, or scale b of
+        Laplace noise; shape (rounds,).
     lipschitz
-        Lipschitz constant of the step that follows round t's mixing, in the mixed vector. Above 1
-        the step expands. Shape (rounds,).
+        Lipschitz constant of the step after the mixing of round t, as a function of the mixed
+        vector; shape (rounds,). A step with a constant above 1 expands distances.
     own_state
-        Lipschitz constant of x_(t+1) in x_t, messages being equal: 0 if x_(t+1) is made of messages
-        alone. A number, or shape (rounds,).
+        Lipschitz constant of x_(t+1) as a function of x_t, given all messages; 0 if x_(t+1) depends
+        on messages alone. A number, or shape (rounds,).
     own_message
-        If a node's step reacts to its own message in another way, too: shape (rounds, 2), the range
-        of step size times curvature that is taken from the weight of its own message.
+        Smallest and largest step size times curvature, shape (rounds, 2), for a step that takes the
+        gradient at the node's own message. They are subtracted from the weight of this message.
+        None for other steps.
     distribution
-        Of the noise.
+        Distribution of the noise: ``"gaussian"``, ``"discrete_gaussian"`` or ``"laplace"``.
     rounding
-        Step of the grid of discrete noise, times sqrt(dim).
+        Spacing of the grid of discrete noise times sqrt(dim); 0 without a grid.
     one_round
-        Whether each record moves one state only, so that the cost is the worst over rounds.
+        True if each record moves one state only. Epsilon is then the largest over rounds.
 
     Raises
     ------
@@ -106,12 +113,12 @@ class Reaction:
 
 @dataclass(frozen=True, kw_only=True)
 class NotProved:
-    """Why nothing below the cost against everybody is proved for a run.
+    """Reason why no epsilon under a weaker adversary is proved for a run.
 
     Parameters
     ----------
     reason
-        In words.
+        The reason, in words.
 
     Examples
     --------

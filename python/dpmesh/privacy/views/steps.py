@@ -26,7 +26,7 @@ from dpmesh.schedules import Schedule, at
 
 @dataclass(frozen=True, kw_only=True)
 class LossFacts:
-    """The public facts of a linear model's loss that a view rests on.
+    """Public facts of the loss of a linear model, from which step constants are computed.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class LossFacts:
 
     @classmethod
     def of(cls, problem: Any) -> LossFacts:
-        """Return those of a `LinearProblem`, or the same facts."""
+        """Return the facts of the loss of a `LinearProblem`, or of an equal `LossFacts`."""
         return cls(
             loss=problem.loss,
             feature_norm=problem.feature_norm,
@@ -85,7 +85,9 @@ class LossFacts:
         return quarters.get(self.loss, square)
 
     def not_proved(self, clipping_norm: float | None, norm: Norm = "l2") -> NotProved | None:
-        """Return why clipped gradients of this loss are not those of smooth convex losses, if so.
+        """Return the reason if clipped gradients are not gradients of smooth convex losses.
+
+        None if they are.
 
         Clipping the gradient of one score leaves it the gradient of a convex loss of the same
         smoothness; clipping several scores by one factor does not, so it must never be in force.
@@ -95,7 +97,7 @@ class LossFacts:
         clipping_norm
             Largest norm of a record's gradient; None if nothing is clipped.
         norm
-            Which norm is clipped.
+            Norm that is clipped.
         """
         if self.loss in KINKED:
             reason = f"the {self.loss} loss has a kink, where a step expands distances"
