@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from dpmesh.settings.parts import Maker, part_fields
 from dpmesh.topology import Topology
 
 PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
+PAGE_WIDTH = 120
 BEGIN, END = "<!-- begin: python .ci/composed.py -->\n", "<!-- end -->"
 FEATURES, DELTA = 30, 1e-5
 COLUMNS = ("Python", "file", "MPI", "contract", "Flower", "estimator")
@@ -284,7 +286,10 @@ def written() -> str:
             f"no {reasons.setdefault(why, len(reasons) + 1)}" if why else "yes" for why in refused
         )
         lines.append(f"| {label} | " + " | ".join(marks) + " |")
-    notes = [f"{number}. {why}" for why, number in reasons.items()]
+    notes = []
+    for why, number in reasons.items():
+        marker = f"{number}. "
+        notes.append(fill(f"{marker}{why}", PAGE_WIDTH, subsequent_indent=" " * len(marker)))
     return "\n".join([*lines, "", *notes, ""])
 
 
