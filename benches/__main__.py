@@ -22,7 +22,7 @@ NAMES = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.p
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Measure the named benchmarks, by default all."""
     parser = argparse.ArgumentParser("python -m benches")
     parser.add_argument("names", nargs="*", metavar="name", help=f"out of {', '.join(NAMES)}")
     parser.add_argument("-t", "--threads", type=int, help="1 and all cores by default")

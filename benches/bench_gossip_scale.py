@@ -62,7 +62,7 @@ def with_numpy(problem: dm.LinearProblem, network: dm.topology.Topology) -> Way:
 
 
 def copies(run: Way, problem: dm.LinearProblem) -> float:
-    """Return the most memory that a run takes, in units of the parameters of all nodes."""
+    """Return the peak memory of a run, in units of the parameters of all nodes."""
     tracemalloc.start()
     run()
     most = tracemalloc.get_traced_memory()[1]

@@ -143,7 +143,7 @@ def fitted(parts: list[tuple[float, ...]], seconds: list[float]) -> Any:
 
 
 def main() -> None:
-    """Print a table, the fitted model, and what it predicts."""
+    """Print a table, the fitted model, and its predictions."""
     print("nodes | numbers | a node | router | simulator | bytes a round | least | overhead")
     costs_of_sizes = {}
     for nodes, dim in SIZES:

@@ -82,7 +82,7 @@ SERVER = """
 
 
 def processes_of(root: int) -> dict[int, list[str]]:
-    """Return what the kernel states of a process and of all that it started, by their numbers."""
+    """Return the fields of /proc's stat of a process and of its descendants, by process number."""
     states = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
@@ -114,7 +114,7 @@ def processor_of_imports() -> float:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback address that nobody uses."""
+    """Return free ports of the loopback address."""
     with ExitStack() as stack:
         listening = [
             stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
@@ -194,7 +194,7 @@ class Deployment:
         self.start("flwr", "run", str(self._folder / "app"), "test", "--stream")
 
     def end(self) -> None:
-        """End all services and what they started."""
+        """End all services and their descendants."""
         started = [number for service in self._services for number in processes_of(service.pid)]
         for number in started:
             with suppress(ProcessLookupError):

@@ -29,14 +29,14 @@ RUNS = {
 
 
 def both_runs(bench: str, place: int, way: str) -> tuple[float, float]:
-    """Run one way of one case twice; return what each run added at its peak, in MiB."""
+    """Run one way of one case twice; return the memory that each run added at its peak, in MiB."""
     case = next(islice(importlib.import_module(f"benches.bench_{bench}").cases(), place, None))
     run = case.ours if way == "ours" else case.peers[way]
     return added(run), added(run)
 
 
 def added(run: Way) -> float:
-    """Return what a run adds to the memory in use at its peak, in MiB."""
+    """Return the memory that a run adds at its peak to the memory in use, in MiB."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # memory freed while the data were loaded
     before = resident("VmRSS")

@@ -128,7 +128,7 @@ def _spectra(rows: list[Row]) -> Iterator[tuple[int, list[int], list[float]]]:
 
 
 def text_of_spectra(rows: list[Row]) -> str:
-    """Return how fast magnitudes fall, and how much is at low frequencies."""
+    """Return the decay of magnitudes, and the share of energy at low frequencies."""
     lines = [
         f"    round {t:<2d}  power {decay(frequency, magnitude):.2f}, "
         f"{100 * energy_below_a_tenth(magnitude):.0f}% of the energy in the lowest tenth"

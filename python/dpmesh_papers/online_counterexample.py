@@ -1,4 +1,8 @@
-"""The regret bound (45) of the online paper is too small: one learner, one loss, plain numpy."""
+"""Counterexample to the regret bound (45) of the online paper: one learner, one loss, plain numpy.
+
+The measured regret exceeds the bound as printed, and stays within a corrected bound.
+`counterexample` is one of the experiments of ``dpmesh reproduce``.
+"""
 
 from __future__ import annotations
 
@@ -38,27 +42,32 @@ def counterexample(
 
 
 def _curve(dim: int, epsilon: float, rounds: int) -> list[Row]:
-    draw = generator(Key.seeded(0), Purpose.NOISE)
+    """Run Algorithm 1 `RUNS` times at once; return regret and bounds at three checkpoints."""
+    noise_generator = generator(Key.seeded(0), Purpose.NOISE)
     w = np.zeros((RUNS, dim))
     total = np.zeros(RUNS)
     rows = []
-    chosen_rounds = {rounds // 100, rounds // 10, rounds}
+    checkpoints = {rounds // 100, rounds // 10, rounds}
     for t in range(1, rounds + 1):
         total += (w**2).sum(axis=1) / 2
-        b = w + draw.laplace(scale=2 * sqrt(dim) * LIPSCHITZ / (t * epsilon), size=w.shape)
-        w = _within(b - _within(b, LIPSCHITZ) / (t + 1), DIAMETER / 2)
-        if t in chosen_rounds:
+        noise_scale = 2 * sqrt(dim) * LIPSCHITZ / (t * epsilon)
+        broadcast = w + noise_generator.laplace(scale=noise_scale, size=w.shape)
+        gradient = _within(broadcast, LIPSCHITZ)  # of |w|^2 / 2, clipped
+        w = _within(broadcast - gradient / (t + 1), DIAMETER / 2)
+        if t in checkpoints:
             measurement = {"regret": float(total.mean()), "interval": interval(total), "runs": RUNS}
             rows.append({"rounds": t, **measurement, **_bounds(dim, epsilon, t)})
     return rows
 
 
 def _within(x: np.ndarray, radius: float) -> np.ndarray:
+    """Scale rows that are longer than the radius to its length."""
     lengths = np.sqrt(np.einsum("ij,ij->i", x, x))[:, None]
     return np.asarray(x * np.minimum(1, radius / np.maximum(lengths, 1e-30)))
 
 
 def _bounds(dim: int, epsilon: float, rounds: int) -> Row:
+    """Return both forms of (45), and the corrected bound."""
     learning = Learning(
         nodes=1,
         dim=dim,
@@ -68,7 +77,10 @@ def _bounds(dim: int, epsilon: float, rounds: int) -> Row:
         strong_convexity=1.0,
         noise=laplace_noise(epsilon, dim, LIPSCHITZ),
     )
-    bounds = {key: regret_as_printed(learning, by, epsilon=epsilon) for key, by in MIXINGS.items()}
+    bounds = {
+        name: regret_as_printed(learning, mixing, epsilon=epsilon)
+        for name, mixing in MIXINGS.items()
+    }
     return bounds | {"corrected": regret(learning)}
 
 
@@ -82,7 +94,7 @@ def _in_words(row: Row) -> str:
 
 
 def as_text(rows: list[Row]) -> str:
-    """Return all regrets beside both bounds."""
+    """Return the text: each regret with its bounds, and how many exceed which bound."""
     head = (
         "The regret of Algorithm 1 of the online paper, one learner, f(w) = |w|^2 / 2 in every "
         "round, steps 1 / t, Laplace noise as printed. (45) is of order n / epsilon. Regret is of "

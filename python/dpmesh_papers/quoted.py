@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dpmesh._epsilons import rounded_up
-from dpmesh_papers import beside
+from dpmesh_papers import paper_tables
 from dpmesh_papers._output import checkout
 from dpmesh_papers._scaffold import Row, compared, kinds, only, pick, read
 from dpmesh_papers.benchmark.cells import ALONE, ALONE_PRIVATE, MAJORITY, POOLED
@@ -59,7 +59,7 @@ def claims() -> Claims:
 
 
 def of_claims() -> Claims:
-    """Return what the pages of claims and of reproduction say of the papers."""
+    """Return the claims on the papers, of the pages of claims and of reproduction."""
     regret = result("online-counterexample", dim=20, epsilon=0.2, rounds=1_000_000)
     svm = result("online-table1", epsilon=1.0, nodes=64)
     at_1 = {"epsilon": 1.0, "round": 200}
@@ -228,7 +228,7 @@ def of_readme() -> Claims:
 
 
 def of_demo() -> Claims:
-    """Return what the pages of claims and of reproduction say of the demo."""
+    """Return the claims on the demo, of the pages of claims and of reproduction."""
     rows = means(read(ROOT / "docs" / "results" / "demo.csv"))
     split, alike = kinds(rows, "sites")
     shown = {}
@@ -261,7 +261,7 @@ def of_demo() -> Claims:
 
 
 def of_controllers() -> Claims:
-    """Return what the page of the paper without replacement says."""
+    """Return the claims of the page on the paper without replacement."""
     page = "docs/algorithms/without_replacement.md"
     claims = {}
     names = {
@@ -356,7 +356,7 @@ def of_controllers() -> Claims:
 
 
 def of_allocation() -> Claims:
-    """Return what the page says of secret mini-batches beside the baseline."""
+    """Return the claims on secret mini-batches, compared with the baseline."""
     says = {
         name: compared(
             result("without-replacement-allocated", step=name, sampling="allocation"),
@@ -388,7 +388,7 @@ def _costs(paper: dict[str, Row]) -> dict[str, str]:
 
 
 def of_smoothing() -> Claims:
-    """Return what pages say of the federated paper's Table 2."""
+    """Return the claims on the federated paper's Table 2."""
     rows = read(ROOT / "docs" / "results" / "federated-table2.csv")
     gains = {
         noise: [
@@ -443,7 +443,7 @@ def _share_of_noise(rows: list[Row], sampling: str) -> float:
 
 
 def of_much_noise() -> Claims:
-    """Return what the federated page says of a network under much noise."""
+    """Return the claims of the federated page on a network under much noise."""
     rows = read(ROOT / "docs" / "results" / "federated-figure4.csv")
     plain, smoothed = (
         [
@@ -462,7 +462,7 @@ def of_much_noise() -> Claims:
 
 
 def _gain(rows: list[Row]) -> float:
-    """Return what the best fixed smoothing adds."""
+    """Return the accuracy that the best fixed smoothing adds."""
     fixed = {row["smoothing"]: row["accuracy"] for row in rows if row["smoothing"] != "chosen"}
     return float(max(fixed.values()) - fixed[0.0])
 
@@ -487,7 +487,7 @@ def of_findings() -> Claims:
 
 
 def of_scattering() -> Claims:
-    """Return what an estimator learns of MNIST."""
+    """Return the accuracy of an estimator on MNIST."""
     accuracies = [
         float(row["accuracy"]) for row in read(ROOT / "docs" / "results" / "scattering.csv")
     ]
@@ -542,7 +542,7 @@ def of_goals() -> Claims:
 
 
 def of_benchmark() -> Claims:
-    """Return what pages say of digits by class in the benchmark."""
+    """Return the claims on digits by class in the benchmark."""
     cells, _ = read_benchmark(ROOT / "docs" / "results")
     lines = {line.method: line for line in lines_of(cells, "digits-by-class")}
     chance = lines[MAJORITY].first
@@ -581,14 +581,14 @@ def of_benchmark() -> Claims:
 
 
 def of_pixels() -> Claims:
-    """Return what the page of data sets says of images: pixels beside scattering."""
+    """Return the claims of the page of data sets on images: pixels and scattering."""
     names = "secure sum, momentum, first stage", "gossip, noise between partners", GOSSIP
     rows = {name: name for name in names} | {"single node, without privacy": ALONE}
     return _beside("docs/reproduce.md", ("mnist-10", "mnist-10-scattering"), rows)
 
 
 def of_sums() -> Claims:
-    """Return what the page of secure sums says of them in the benchmark, beside others."""
+    """Return the claims of the page of secure sums on the benchmark."""
     names = (
         *("secure sum, 1 site may collude", "secure sum, a third may collude"),
         *("secure sum, momentum", "central DP-SGD, all records in a batch", "federated"),
@@ -709,7 +709,7 @@ def main(check: bool) -> int:
         if not check:
             list_file.write_text(list_of_results())
     cells, _ = read_benchmark(ROOT / "docs" / "results")
-    for task, table in beside.tables(cells).items():
+    for task, table in paper_tables.tables(cells).items():
         path = ROOT / "docs" / "results" / f"{task}.md"
         if not path.exists() or path.read_text() != f"{table}\n":
             different += 1

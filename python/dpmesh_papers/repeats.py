@@ -1,11 +1,11 @@
-"""Many runs of an online algorithm in one, for the mean and the spread of its regret.
+"""Many runs of an online algorithm in one simulation, for the mean and spread of its regret.
 
 The runs differ in the order of the data and in the noise, and share the network. Their nodes are
 nodes of one large problem: node i in run r is node ``i * runs + r``. So if vectors are short, a
-round of all runs costs little more than a round of one.
+round of all runs takes little more time than a round of one.
 
-Each run releases the same records anew: publishing all of them spends the budget of each, and no
-ledger here adds that up. They are for research.
+For research only: each run releases the same records anew. To publish all runs uses the budget of
+each run, and no ledger here adds them up.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class RepeatedRuns:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Repeats:
-    """Copies of a problem side by side, each with the records partitioned anew.
+    """A problem of several copies, each with the records partitioned anew among its nodes.
 
     Parameters
     ----------
     problem
-        The nodes of all copies.
+        The problem of all copies' nodes.
     nodes, runs
         Nodes of a copy, and number of copies.
     """

@@ -1,7 +1,9 @@
-"""Accuracy that features and private centering add to linear models of tables, by default.
+"""Accuracy that default features and private centering add to linear models of tables.
 
-Each task is learned with and without them at the same proved epsilon: by the benchmark's problems,
-and of Covertype by the estimator, with the ranges of a file that a user would fill in.
+`tables` is the experiment ``dpmesh reproduce tables``. Each task is learned twice at the same
+proved epsilon: with the columns alone, and with the features and the first stage (private
+centering) of the default rule. Tasks are the benchmark's, and Covertype by the estimator, with the
+public ranges of a file that a user would fill in.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ FOREST = "covertype"
 FOREST_HELD_OUT = 0.2
 WITHOUT = "columns alone"
 RULE = "by the rule"
+"""Values of the column ``features``."""
 
 
 def tables(
@@ -41,7 +44,7 @@ def tables(
 ) -> list[Path]:
     """Learn each task with and without features and a first stage, on `seeds` splits.
 
-    Of Covertype, `records` are learned and tested; None takes all.
+    `records` limits the records of Covertype, for training and test together; None uses all.
     """
     experiment = Experiment(folder, "tables", progress)
     experiment.measure(_cells(), lambda cell: _measured(cell, seeds, records), _in_words)
@@ -58,6 +61,7 @@ def _cells() -> Iterator[Row]:
 
 
 def _measured(cell: Row, seeds: int, records: int | None) -> Row:
+    """Return mean accuracy in percent with its interval, and the features (column ``made``)."""
     if cell["task"] == FOREST:
         results = [_forest(cell, seed, records) for seed in range(seeds)]
         held_out = FOREST_HELD_OUT
@@ -69,16 +73,16 @@ def _measured(cell: Row, seeds: int, records: int | None) -> Row:
 
 
 def of_benchmark(cell: Row, seed: int) -> tuple[float, str]:
-    """Return the accuracy on a split of a benchmark's task, and what was made of records."""
+    """Return the accuracy on a split of a benchmark's task, and the features in words."""
     problem = TASKS[cell["task"]].problem(Key.seeded(seed))
     return _learned(cell, seed, problem, problem.accuracy)
 
 
 def _forest(cell: Row, seed: int, records: int | None) -> tuple[float, str]:
-    """Return the accuracy on a split of Covertype, whose flags are declared, and what was made."""
-    draw = generator(Key.seeded(seed), Purpose.SPLIT)
-    data = _cover().take(draw.permutation(_cover().records)[:records])
-    train, test = train_test_split(data, FOREST_HELD_OUT, draw)
+    """Return the accuracy on a split of Covertype, and the features in words."""
+    split_generator = generator(Key.seeded(seed), Purpose.SPLIT)
+    data = _cover().take(split_generator.permutation(_cover().records)[:records])
+    train, test = train_test_split(data, FOREST_HELD_OUT, split_generator)
     classifier = PrivateClassifier(
         cell["epsilon"], ranges=FOREST_RANGES, algorithm=cell["method"], random_state=seed
     )
@@ -99,6 +103,7 @@ def _forest(cell: Row, seed: int, records: int | None) -> tuple[float, str]:
 
 
 def _learned(cell: Row, seed: int, problem: Any, accuracy: Any) -> tuple[float, str]:
+    """Learn with default settings; return mean accuracy of released models, and the features."""
     sizes = Sizes.of(problem)
     if cell["features"] == WITHOUT:
         sizes = replace(sizes, features=0)
@@ -112,10 +117,10 @@ def _learned(cell: Row, seed: int, problem: Any, accuracy: Any) -> tuple[float, 
         delta=DELTA,
         metrics=Metrics([], progress=False),
     )
-    made = "columns"
+    features = "columns"
     if hasattr(chosen.algorithm, "mean"):
-        made = "columns, first stage"
-    return float(np.mean(accuracy(run.released))), made
+        features = "columns, first stage"
+    return float(np.mean(accuracy(run.released))), features
 
 
 @cache

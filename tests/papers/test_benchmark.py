@@ -14,9 +14,9 @@ from dpmesh.data import Dataset
 from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 from dpmesh_papers.benchmark.cells import ALONE, ALONE_PRIVATE, MAJORITY, POOLED, Cell, cells_of
-from dpmesh_papers.benchmark.given import MethodRow, Setting
 from dpmesh_papers.benchmark.methods import ROWS
 from dpmesh_papers.benchmark.results import AS_MAJORITY, as_markdown, read, save, verdict
+from dpmesh_papers.benchmark.setting import MethodRow, Setting
 from dpmesh_papers.gradient_perturbation import ChocoSGD
 
 

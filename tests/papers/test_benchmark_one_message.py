@@ -16,13 +16,19 @@ from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 from dpmesh.run import Metrics, simulate
 from dpmesh_papers.benchmark.cells import ALONE, MAJORITY, Cell
-from dpmesh_papers.benchmark.given import EVERYBODY, HONEST_BUT_1, CannotRun, MethodRow, Setting
 from dpmesh_papers.benchmark.methods import ROWS
 from dpmesh_papers.benchmark.one_message import DIAMETER, ClassMoments, one_message
 from dpmesh_papers.benchmark.paper_settings import PAPER_TASKS
 from dpmesh_papers.benchmark.results import as_markdown, lines_of
+from dpmesh_papers.benchmark.setting import (
+    ALL_MESSAGES_PUBLIC,
+    ONE_SITE_COLLUDES,
+    CannotRun,
+    MethodRow,
+    Setting,
+)
 from dpmesh_papers.benchmark.tasks import TASKS
-from dpmesh_papers.beside import best_of, table_of_task
+from dpmesh_papers.paper_tables import best_of, table_of_task
 
 
 def problem_of(x: np.ndarray, labels: np.ndarray, nodes: int = 2, **others) -> LinearProblem:
@@ -155,11 +161,11 @@ def test_a_papers_table_marks_the_best_of_each_threat_model() -> None:
     cells = [
         cell(MAJORITY, 0.5, "x", None),
         cell(ALONE, 0.8, "x", None),
-        cell(own, 0.70, EVERYBODY),
-        cell("one message, class sums", 0.75, EVERYBODY),
-        cell("gradient descent on a ring", 0.6, EVERYBODY),
-        cell("secure sum, momentum", 0.88, HONEST_BUT_1),
-        cell("secure sum, 1 site may collude", 0.91, HONEST_BUT_1),
+        cell(own, 0.70, ALL_MESSAGES_PUBLIC),
+        cell("one message, class sums", 0.75, ALL_MESSAGES_PUBLIC),
+        cell("gradient descent on a ring", 0.6, ALL_MESSAGES_PUBLIC),
+        cell("secure sum, momentum", 0.88, ONE_SITE_COLLUDES),
+        cell("secure sum, 1 site may collude", 0.91, ONE_SITE_COLLUDES),
     ]
     assert "best under" not in table_of_task(cells, name)  # rows are missing
     ran = {known.method for known in cells}
@@ -174,6 +180,6 @@ def test_a_papers_table_marks_the_best_of_each_threat_model() -> None:
     assert f"| {own} | 70.2 ± 0.2 |" in table
     assert "ring" not in table
     assert "momentum" not in table
-    best = best_of(lines_of(cells, name), EVERYBODY, 1.0)
+    best = best_of(lines_of(cells, name), ALL_MESSAGES_PUBLIC, 1.0)
     assert best is not None
     assert best.method == "one message, class sums"

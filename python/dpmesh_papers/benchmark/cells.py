@@ -16,8 +16,8 @@ import dpmesh.run.baselines as baselines
 from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 from dpmesh.run import Metrics, simulate
-from dpmesh_papers.benchmark.given import EVERYBODY, CannotRun, MethodRow, Setting
 from dpmesh_papers.benchmark.methods import ROWS
+from dpmesh_papers.benchmark.setting import ALL_MESSAGES_PUBLIC, CannotRun, MethodRow, Setting
 from dpmesh_papers.benchmark.task import Task
 from dpmesh_papers.benchmark.tasks import TASKS
 
@@ -199,7 +199,9 @@ def _trials(
         cell = Cell(task=name, method=method, trust=trust, epsilon=None, bytes=0.0)
         trials.append((cell, lambda name=field_name: _scores(getattr(plain(), name))))  # type: ignore[misc]
     for epsilon in epsilons:
-        cell = Cell(task=name, method=ALONE_PRIVATE, trust=EVERYBODY, epsilon=epsilon, bytes=0.0)
+        cell = Cell(
+            task=name, method=ALONE_PRIVATE, trust=ALL_MESSAGES_PUBLIC, epsilon=epsilon, bytes=0.0
+        )
         trials.append((cell, partial(_alone_private, task, problem, epsilon, key)))
     for row, epsilon in product(rows, epsilons):
         cell = Cell(task=name, method=row.name, trust=row.trust, epsilon=epsilon)

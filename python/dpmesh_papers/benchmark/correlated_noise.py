@@ -1,4 +1,4 @@
-"""The rows of the benchmark whose noise works together, in time or between partners."""
+"""Methods of the benchmark with correlated noise: in time, between partners, or both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpmesh.privacy import Budget
 from dpmesh.privacy.views import EverybodyButPartners
 from dpmesh.problems import LinearProblem
 from dpmesh.topology import Topology
-from dpmesh_papers.benchmark.given import (
+from dpmesh_papers.benchmark.setting import (
     CLIPPING_NORM,
     PARTNER_MIXINGS,
     PASSES,
@@ -30,7 +30,7 @@ Strategy = type[correlated.CorrelatedStrategy]
 def _strategy(
     setting: Setting, kind: Strategy, links: Topology, rounds: int
 ) -> tuple[correlated.CorrelatedStrategy, Budget]:
-    """Return correlated noise for a network, and the budget with the view that it holds against."""
+    """Return correlated noise for a network, and the budget with its adversary's view."""
     if not issubclass(kind, correlated.BetweenPartners):
         return kind(topology=links, rounds=rounds), setting.budget
     mixings = 1 if links.nodes <= COMPLETE else PARTNER_MIXINGS

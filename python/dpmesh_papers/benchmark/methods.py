@@ -34,29 +34,29 @@ from dpmesh.noise import Quantizer, correlated
 from dpmesh.privacy.views import OneNode
 from dpmesh.problems import LinearProblem
 from dpmesh_papers.benchmark import correlated_noise
-from dpmesh_papers.benchmark.given import (
+from dpmesh_papers.benchmark.one_message import one_message
+from dpmesh_papers.benchmark.setting import (
+    ALL_MESSAGES_PUBLIC,
     CLIPPING_NORM,
     COHORT,
     DIRECTED_DEGREE,
-    EVERYBODY,
     GLOBAL_SHARE,
-    HONEST_BUT_1,
-    HONEST_THIRD,
     KEEP,
     MIXINGS,
-    NO_TWO_NEIGHBOURS,
-    NO_TWO_POOL,
+    ONE_NEIGHBOUR_COLLUDES,
+    ONE_PARTNER_COLLUDES,
+    ONE_SITE_COLLUDES,
     ONLINE_ROUNDS,
-    PARTNERS_BUT_1,
     PASSES,
-    SERVER,
+    SINGLE_NODES,
+    THIRD_OF_SITES_COLLUDES,
+    TRUSTED_SERVER,
     VISITS,
     CannotRun,
     MethodRow,
     Setting,
     Trial,
 )
-from dpmesh_papers.benchmark.one_message import one_message
 from dpmesh_papers.gradient_perturbation import ChocoSGD, GradientPerturbation
 
 PATH = CONSTANTS["classification"]
@@ -164,12 +164,14 @@ def _central(setting: Setting, longer: bool = False) -> Trial:
 
 
 def _featured(setting: Setting) -> Trial:
+    """Return the secure sum with momentum, private centering, and more features."""
     if setting.featured is None:
         raise CannotRun("the rule takes the columns of this task as they are")
     return _chosen(setting, "secure", setting.featured(), longer=True, staged=True)
 
 
 def _secure_third(setting: Setting) -> Trial:
+    """Return the secure sum with noise for a third of the sites that collude."""
     return _chosen(setting, "secure", colluding=max(1, setting.problem.nodes // 3))
 
 
@@ -188,17 +190,19 @@ def _push_sum(setting: Setting) -> Trial:
     nodes = setting.problem.nodes
     degree = min(DIRECTED_DEGREE, nodes - 1)
     links = topology.random_directed(nodes, degree, key=Key.seeded(0))
-    return _descended(setting, PushSum, links)
+    return _tuned_descent(setting, PushSum, links)
 
 
 def _tracking(setting: Setting) -> Trial:
-    return _descended(setting, GradientTracking, network(setting.problem.nodes, key=Key.seeded(0)))
+    return _tuned_descent(
+        setting, GradientTracking, network(setting.problem.nodes, key=Key.seeded(0))
+    )
 
 
-def _descended(
+def _tuned_descent(
     setting: Setting, kind: type[PushSum | GradientTracking], links: topology.Topology
 ) -> Trial:
-    """Return full-batch steps of another kind of descent, with the step size of the rule."""
+    """Return full-batch gradient descent of this class, with noise and step size by the rule."""
     problem = setting.problem
     rounds = STEPS + kind.first_noisy_round
 
@@ -211,17 +215,20 @@ def _descended(
         )
 
     plain = with_noise(setting.budget.calibrate(with_noise, rounds, problem))
-    once = plain.mechanism.noise_scale(plain.sensitivity(1), problem.dim)
-    step = step_size(sqrt(STEPS / problem.nodes) * once)
+    noise_of_round = plain.mechanism.noise_scale(plain.sensitivity(1), problem.dim)
+    step = step_size(sqrt(STEPS / problem.nodes) * noise_of_round)
     return Trial(replace(plain, step_size=step), problem, links, rounds)
 
 
 def _meetings(setting: Setting) -> Trial:
+    """Return gradient descent in which pairs of nodes average, with noise against any one node."""
     problem = setting.problem
     links = topology.meetings(problem.nodes, key=Key.seeded(0))
     budget = replace(setting.budget, view=OneNode(topology=links))
     rounds = STEPS + 1
-    clipping_norm = 1.001 * problem.constants().loss_lipschitz  # the proof wants no clipped ones
+    clipping_norm = (
+        1.001 * problem.constants().loss_lipschitz
+    )  # the proof needs that no gradient is clipped
 
     def with_noise(z: float, step: float = 1.0) -> GradientDescent:
         return GradientDescent(
@@ -233,7 +240,9 @@ def _meetings(setting: Setting) -> Trial:
 
     z = budget.calibrate(with_noise, rounds, problem)
     noise = sqrt(STEPS / problem.nodes) * z * 2 * clipping_norm / setting.smallest
-    step = min(step_size(noise), 2 / problem.constants().smoothness)  # longer ones may expand
+    step = min(
+        step_size(noise), 2 / problem.constants().smoothness
+    )  # longer steps may drive models apart
     return Trial(with_noise(z, step), problem, links, rounds, budget)
 
 
@@ -286,7 +295,7 @@ def _online(setting: Setting, sampling: BatchSampling = "arrival") -> Trial:
     noise = sqrt(rounds / setting.problem.nodes) * plain.noise_std(1, setting.problem.dim)
     algorithm = replace(plain, step_size=step_size(noise, rounds=rounds))
     if sampling == "allocation":
-        rounds += 1  # what the last batch moved is sent
+        rounds += 1  # a last round sends the step of the last batch
     return Trial(
         algorithm, setting.problem, network(setting.problem.nodes, key=Key.seeded(0)), rounds
     )
@@ -332,6 +341,7 @@ def _secure_gossip(setting: Setting) -> Trial:
 
 
 def _choco(setting: Setting) -> Trial:
+    """Return CHOCO-SGD on full batches; its consensus step size is the share of kept numbers."""
     problem = setting.problem
     rounds = STEPS
     plain = GradientPerturbation(
@@ -344,7 +354,15 @@ def _choco(setting: Setting) -> Trial:
     z = setting.budget.calibrate(lambda z: replace(plain, noise_to_sensitivity=z), rounds)
     noise = sqrt(rounds / problem.nodes) * z * plain.sensitivity(0).bound
     private = replace(plain, noise_to_sensitivity=z, step_size=step_size(noise, rounds=rounds))
-    choco = ChocoSGD(**vars(private), keep=KEEP, consensus_step_size=KEEP)
+    choco = ChocoSGD(
+        step_size=private.step_size,
+        sample_size=private.sample_size,
+        records=private.records,
+        noise_to_sensitivity=private.noise_to_sensitivity,
+        clipping_norm=private.clipping_norm,
+        keep=KEEP,
+        consensus_step_size=KEEP,
+    )
     return Trial(choco, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
 
 
@@ -373,8 +391,8 @@ def with_steps(
 ) -> WithoutReplacement:
     """Return the algorithm with the rule's step size, at most 1 / (2 smoothness) as in Lemma 4.
 
-    A release averages the global model with the node's own, and so keeps part of the noise of
-    earlier releases. The rule is given both noises together.
+    A release averages the global model with the node's local model, and so keeps part of the noise
+    of earlier releases. The rule gets the standard deviation of both noises together.
 
     Parameters
     ----------
@@ -383,10 +401,11 @@ def with_steps(
     """
     constants = problem.model_constants()
     releases = share * problem.nodes * rounds
-    unit = 2 * constants.loss_lipschitz / algorithm.batch_size * algorithm.sensitivity(0).bound
-    once = algorithm.mechanism.noise_to_sensitivity * unit  # of one release, at step 1
-    later = sqrt(releases) * 2 / (problem.nodes + 1)
-    step = step_size(once * sqrt(1 + later**2), rounds=2 * rounds)
+    gradient_bound = 2 * constants.loss_lipschitz / algorithm.batch_size
+    sensitivity = gradient_bound * algorithm.sensitivity(0).bound  # of a release, at step size 1
+    release_noise = algorithm.mechanism.noise_to_sensitivity * sensitivity
+    earlier_noise = sqrt(releases) * 2 / (problem.nodes + 1)  # relative to a release's
+    step = step_size(release_noise * sqrt(1 + earlier_noise**2), rounds=2 * rounds)
     return replace(algorithm, step_size=min(step, 1 / (2 * constants.smoothness)))
 
 
@@ -433,59 +452,71 @@ _between = correlated.BetweenPartners
 ROWS = tuple(
     MethodRow(name=name, trust=trust, trial=trial)
     for name, trust, trial in (
-        ("central DP-SGD, all records in a batch", SERVER, _central),
-        ("central DP-SGD, momentum", SERVER, partial(_central, longer=True)),
-        ("central DP-SGD, noise in time", SERVER, partial(_descent, kind=_in_time, server=True)),
-        ("federated", SERVER, _federated),
-        ("federated, momentum", SERVER, partial(_federated, momentum=DECAY)),
-        ("federated, Laplacian smoothing", SERVER, partial(_federated, smoothing=1.0)),
-        ("secure sum, 1 site may collude", HONEST_BUT_1, _secure),
-        ("secure sum, a third may collude", HONEST_THIRD, _secure_third),
-        ("secure sum, momentum", HONEST_BUT_1, partial(_secure, longer=True)),
+        ("central DP-SGD, all records in a batch", TRUSTED_SERVER, _central),
+        ("central DP-SGD, momentum", TRUSTED_SERVER, partial(_central, longer=True)),
+        (
+            "central DP-SGD, noise in time",
+            TRUSTED_SERVER,
+            partial(_descent, kind=_in_time, server=True),
+        ),
+        ("federated", TRUSTED_SERVER, _federated),
+        ("federated, momentum", TRUSTED_SERVER, partial(_federated, momentum=DECAY)),
+        ("federated, Laplacian smoothing", TRUSTED_SERVER, partial(_federated, smoothing=1.0)),
+        ("secure sum, 1 site may collude", ONE_SITE_COLLUDES, _secure),
+        ("secure sum, a third may collude", THIRD_OF_SITES_COLLUDES, _secure_third),
+        ("secure sum, momentum", ONE_SITE_COLLUDES, partial(_secure, longer=True)),
         (
             "secure sum, momentum, first stage",
-            HONEST_BUT_1,
+            ONE_SITE_COLLUDES,
             partial(_secure, longer=True, staged=True),
         ),
-        ("secure sum, momentum, first stage, features", HONEST_BUT_1, _featured),
-        ("gradient descent by gossip", EVERYBODY, _gossip),
-        ("gossip, up to 400 steps", EVERYBODY, partial(_gossip, longer=True)),
+        ("secure sum, momentum, first stage, features", ONE_SITE_COLLUDES, _featured),
+        ("gradient descent by gossip", ALL_MESSAGES_PUBLIC, _gossip),
+        ("gossip, up to 400 steps", ALL_MESSAGES_PUBLIC, partial(_gossip, longer=True)),
         (
             "gossip, up to 400 steps, first stage",
-            EVERYBODY,
+            ALL_MESSAGES_PUBLIC,
             partial(_gossip, longer=True, staged=True),
         ),
-        ("gradient descent on a ring", EVERYBODY, _on_a_ring),
-        ("Muffliato on a ring, 8 mixings", EVERYBODY, _muffliato),
-        ("push-sum, 2 receivers at random", EVERYBODY, _push_sum),
-        ("gradient tracking", EVERYBODY, _tracking),
-        ("gradient descent at meetings", NO_TWO_POOL, _meetings),
-        ("gossip, noise in time", EVERYBODY, partial(_descent, kind=_in_time)),
-        ("gossip, noise between partners", PARTNERS_BUT_1, partial(_descent, kind=_between)),
-        ("secure gossip, 1 neighbour may collude", NO_TWO_NEIGHBOURS, _secure_gossip),
-        ("quantized gossip", EVERYBODY, _quantized),
-        ("CHOCO-SGD, a quarter of each message", EVERYBODY, _choco),
-        ("online learning", EVERYBODY, _online),
-        ("online learning, allocated", EVERYBODY, partial(_online, sampling="allocation")),
-        ("online learning, noise in time", EVERYBODY, partial(_online_correlated, kind=_in_time)),
+        ("gradient descent on a ring", ALL_MESSAGES_PUBLIC, _on_a_ring),
+        ("Muffliato on a ring, 8 mixings", ALL_MESSAGES_PUBLIC, _muffliato),
+        ("push-sum, 2 receivers at random", ALL_MESSAGES_PUBLIC, _push_sum),
+        ("gradient tracking", ALL_MESSAGES_PUBLIC, _tracking),
+        ("gradient descent at meetings", SINGLE_NODES, _meetings),
+        ("gossip, noise in time", ALL_MESSAGES_PUBLIC, partial(_descent, kind=_in_time)),
+        ("gossip, noise between partners", ONE_PARTNER_COLLUDES, partial(_descent, kind=_between)),
+        ("secure gossip, 1 neighbour may collude", ONE_NEIGHBOUR_COLLUDES, _secure_gossip),
+        ("quantized gossip", ALL_MESSAGES_PUBLIC, _quantized),
+        ("CHOCO-SGD, a quarter of each message", ALL_MESSAGES_PUBLIC, _choco),
+        ("online learning", ALL_MESSAGES_PUBLIC, _online),
+        (
+            "online learning, allocated",
+            ALL_MESSAGES_PUBLIC,
+            partial(_online, sampling="allocation"),
+        ),
+        (
+            "online learning, noise in time",
+            ALL_MESSAGES_PUBLIC,
+            partial(_online_correlated, kind=_in_time),
+        ),
         (
             "online learning, noise in time and between partners",
-            PARTNERS_BUT_1,
+            ONE_PARTNER_COLLUDES,
             partial(_online_correlated, kind=correlated.Both),
         ),
-        ("SGD without replacement", EVERYBODY, _without_replacement),
+        ("SGD without replacement", ALL_MESSAGES_PUBLIC, _without_replacement),
         (
             "SGD without replacement, allocated",
-            EVERYBODY,
+            ALL_MESSAGES_PUBLIC,
             partial(_without_replacement, sampling="allocation"),
         ),
-        ("SGD with replacement", EVERYBODY, _with_replacement),
+        ("SGD with replacement", ALL_MESSAGES_PUBLIC, _with_replacement),
     )
 )
 ROWS += tuple(
     MethodRow(
         name=f"one message, {sums}{', secure sum' * secure}",
-        trust=HONEST_BUT_1 if secure else EVERYBODY,
+        trust=ONE_SITE_COLLUDES if secure else ALL_MESSAGES_PUBLIC,
         trial=partial(one_message, second_moments=second_moments, secure=secure),
     )
     for secure in (False, True)

@@ -37,7 +37,7 @@ from dpmesh.algorithms.first_stage import triangle
 from dpmesh.algorithms.record_sums import RecordVectors
 from dpmesh.data import Dataset
 from dpmesh.problems import LinearProblem
-from dpmesh_papers.benchmark.given import CannotRun, Setting, Trial
+from dpmesh_papers.benchmark.setting import CannotRun, Setting, Trial
 
 DIAMETER = sqrt(4.5)
 """Largest distance between the vectors of two records with second moments."""
@@ -74,7 +74,7 @@ class ClassMoments:
     problem
         A classification problem.
     second_moments
-        If true, vectors have x x^T beside the class sums.
+        If true, vectors also have x x^T, not only the class sums.
     noise
         Standard deviation of the noise in each number of the released sum.
     """

@@ -24,16 +24,16 @@ from dpmesh.problems import LinearProblem
 from dpmesh.schedules import ExponentialDecay
 from dpmesh_papers import federated, quantized_comparison
 from dpmesh_papers.allocated import ALLOCATION, DOCUMENTS, NOISE, by_rule, longest_path_batch
-from dpmesh_papers.benchmark.given import (
+from dpmesh_papers.benchmark.methods import PATH, replaced, with_steps
+from dpmesh_papers.benchmark.setting import (
+    ALL_MESSAGES_PUBLIC,
     CLIPPING_NORM,
-    EVERYBODY,
-    SERVER,
+    TRUSTED_SERVER,
     CannotRun,
     MethodRow,
     Setting,
     Trial,
 )
-from dpmesh_papers.benchmark.methods import PATH, replaced, with_steps
 from dpmesh_papers.benchmark.task import Task
 from dpmesh_papers.online_runs import MOST_NODES, changing_graph
 from dpmesh_papers.quantized import NODES as QUANTIZED_NODES
@@ -215,36 +215,40 @@ _CHOSEN = f"noise {NOISE:g} in a score, chosen on RCV1's own training documents"
 _IMAGE_ROWS = (
     MethodRow(
         name="Algorithm 1, logistic one-vs-all, random allocation",
-        trust=EVERYBODY,
+        trust=ALL_MESSAGES_PUBLIC,
         trial=_algorithm_1,
     ),
     MethodRow(
         name="the paper's SGD with replacement, logistic one-vs-all",
-        trust=EVERYBODY,
+        trust=ALL_MESSAGES_PUBLIC,
         trial=_papers_baseline,
     ),
 )
 _DOCUMENT_ROWS = (
     MethodRow(
         name="online learning, hinge, random allocation",
-        trust=EVERYBODY,
+        trust=ALL_MESSAGES_PUBLIC,
         trial=partial(_online, noise_in_score=PATH.noise),
     ),
     MethodRow(
         name=f"online learning, hinge, random allocation, {_CHOSEN}",
-        trust=EVERYBODY,
+        trust=ALL_MESSAGES_PUBLIC,
         trial=partial(_online, noise_in_score=NOISE),
     ),
-    MethodRow(name=f"gossip, {FEW_STEPS} steps, {_CHOSEN}", trust=EVERYBODY, trial=_few_steps),
+    MethodRow(
+        name=f"gossip, {FEW_STEPS} steps, {_CHOSEN}", trust=ALL_MESSAGES_PUBLIC, trial=_few_steps
+    ),
 )
 _QUANTIZED_ROWS = tuple(
     MethodRow(
-        name=f"Figure 4 on a ring: {name}", trust=EVERYBODY, trial=partial(_quantized, name=name)
+        name=f"Figure 4 on a ring: {name}",
+        trust=ALL_MESSAGES_PUBLIC,
+        trial=partial(_quantized, name=name),
     )
     for name in ("quantized", "not quantized", "noise on gradients")
 )
 _FEDERATED_ROWS = tuple(
-    MethodRow(name=name, trust=SERVER, trial=partial(_table_2, smoothing=smoothing))
+    MethodRow(name=name, trust=TRUSTED_SERVER, trial=partial(_table_2, smoothing=smoothing))
     for name, smoothing in (
         ("federated, the paper's 30 rounds", 0.0),
         (f"federated, the paper's 30 rounds, smoothing {SMOOTHING:g}", SMOOTHING),

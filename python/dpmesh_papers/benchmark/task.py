@@ -8,7 +8,7 @@ from typing import Literal
 
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
-from dpmesh_papers.benchmark.given import MethodRow
+from dpmesh_papers.benchmark.setting import MethodRow
 
 DELTA = 1e-5
 """Delta of tasks that state no other."""

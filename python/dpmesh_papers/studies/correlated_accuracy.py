@@ -1,16 +1,17 @@
-"""Accuracy of models trained with correlated noise, by `dm.simulate`.
+"""Measure the accuracy of models trained with correlated noise, by `dpmesh.simulate`.
 
-    python -m dpmesh_papers.studies.correlated_accuracy [digits|mnist] [seeds]
+    python -m dpmesh_papers.studies.correlated_accuracy [digits|mnist] [SEEDS]
 
-MNIST needs DPMESH_DATA.
+Softmax regression on digits (16 nodes on a 4x4 torus) or on MNIST (64 nodes on an 8x8 torus; needs
+DPMESH_DATA). Records have unit norm with a constant; clipping norm 1, delta 1e-5, replace-one, no
+colluding nodes, models in a ball of radius 10. Noise is independent, correlated in time, between
+partners (pairwise-cancelling), or both. The learning rate is `CorrelatedStrategy.step_size`, so
+that nothing is tuned on the test records.
 
-Softmax on digits, 16 nodes on a 4x4 torus, or on MNIST, 64 nodes on an 8x8 torus; records of unit
-norm with a constant, clipping 1, delta 1e-5, replace-one, no colluding nodes, models in a ball of
-radius 10. The step is that of `CorrelatedStrategy.step_size`, so that nothing is tuned on the test
-records. Accuracies are those of the last messages after 20 more mixings, and of the nodes' own
-models. "server" has all records in one place, "alone" is a node that works by itself at the same
-epsilon, and "pooled" is the server without noise. Results go to docs/results, correlated-DATA.csv,
-and as the page's table beside it; those of digits are drawn, too.
+Accuracies are measured of the last messages after 20 more mixings, and of the nodes' local models.
+For comparison: "server" has all records in one place, "alone" is a node that learns by itself at
+the same epsilon, "pooled" is the server without noise. Results go to docs/results,
+correlated-DATA.csv and .txt; a figure is drawn for digits.
 """
 
 from __future__ import annotations
@@ -36,18 +37,21 @@ from dpmesh_papers.studies.results import RESULTS, markdown_table, write_rows
 DELTA = 1e-5
 RADIUS = 10.0
 MORE_MIXINGS = 20
-ALONE = 4
+SINGLE_NODES = 4
+"""Nodes that learn by themselves, whose accuracies are averaged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Use of records in a run: `records` of a node in each of `rows` rounds, `batches` in turn."""
+    """Use of records in a run."""
 
     name: str
     records: int
+    """Records of a node that a round uses."""
     rows: int
+    """Rounds that use records; a last round sends their result."""
     batches: int = 0
-    """Number of batches that rounds use in turn; 0 uses each record once."""
+    """Number of batches that rounds use cyclically; 0 uses each record once."""
 
     @property
     def uses(self) -> int:
@@ -59,12 +63,12 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A kind of noise, and the place of the records.
+    """A kind of noise, and the partition of the records.
 
     Parameters
     ----------
     name
-        Name of the line.
+        Name in the table of results.
     kind
         Class of correlated noise; None for independent noise.
     mixings
@@ -129,7 +133,7 @@ TABLES: dict[str, list[tuple[Setting, tuple[Variant, ...]]]] = {
 
 @lru_cache(maxsize=2)
 def records_of(data: str) -> tuple[dm.Dataset, dm.Dataset | None]:
-    """Return the training and the test records; None if these are to be split off."""
+    """Return training records, and test records or None if they must be split off."""
     if data == "digits":
         return dm.data.unit_norm(dm.data.with_constant(dm.data.digits())), None
     train, test = (dm.data.with_constant(dm.data.mnist(part)) for part in ("train", "test"))
@@ -138,7 +142,7 @@ def records_of(data: str) -> tuple[dm.Dataset, dm.Dataset | None]:
 
 @lru_cache(maxsize=2)
 def network(nodes: int) -> topology.Static:
-    """Return a square torus; one node is a server."""
+    """Return a square torus, or the network of one node, which is a server."""
     side = round(sqrt(nodes))
     if nodes == 1:
         return topology.complete(1)
@@ -153,7 +157,7 @@ def nodes_of(data: str) -> int:
 
 
 def problem(data: str, setting: Setting, seed: int, place: str) -> list[dm.LinearProblem]:
-    """Return a problem of all nodes, of one server batch by batch, or one for each single node."""
+    """Return the problem of all nodes or of the server, or a problem for each single node."""
     rng = np.random.default_rng(seed)
     train, test = records_of(data)
     if test is None:
@@ -161,10 +165,12 @@ def problem(data: str, setting: Setting, seed: int, place: str) -> list[dm.Linea
     parts = dm.data.iid(train, nodes_of(data), rng, equal_sizes=True)
     size = setting.records
     if place == "alone":
-        partitions = [[part] for part in parts[:ALONE]]
+        partitions = [[part] for part in parts[:SINGLE_NODES]]
     elif place == "server":
         starts = range(0, len(parts[0]), size)
-        partitions = [[np.concatenate([part[t : t + size] for t in starts for part in parts])]]
+        # in the order in which rounds use them: the nodes' first batches, then their second ..
+        batches = [part[start : start + size] for start in starts for part in parts]
+        partitions = [[np.concatenate(batches)]]
     else:
         partitions = [list(parts)]
     return [
@@ -176,7 +182,7 @@ def problem(data: str, setting: Setting, seed: int, place: str) -> list[dm.Linea
 def algorithm_of(
     setting: Setting, variant: Variant, epsilon: float, records: int, nodes: int, dim: int
 ) -> dm.Algorithm:
-    """Return the algorithm with its noise, and the step of the rule."""
+    """Return the algorithm with its noise and its learning rate by the rule."""
     net = network(nodes)
     rounds = setting.rows + 1
     noise = None
@@ -215,7 +221,7 @@ def algorithm_of(
 
 
 class Independent(correlated.CorrelatedStrategy):
-    """Independent noise, for the rule of the learning rate alone."""
+    """Independent noise; only its rule for the learning rate is used."""
 
     correlates_time = False
 
@@ -223,7 +229,7 @@ class Independent(correlated.CorrelatedStrategy):
 def train(
     data: str, setting: Setting, variant: Variant, epsilon: float, seed: int
 ) -> tuple[float, float]:
-    """Return the accuracies of the released model and of the nodes' own models."""
+    """Return mean test accuracies (shares) of released models and of the nodes' local models."""
     scores = []
     for task in problem(data, setting, seed, variant.place):
         records = setting.records
@@ -235,6 +241,7 @@ def train(
         run = dm.simulate(
             algorithm, task, net, rounds=setting.rows + 1, key=key, delta=DELTA, metrics=[]
         )
+        # mixing of released messages is post-processing
         weights = np.linalg.matrix_power(net.matrix(0).weights.toarray(), MORE_MIXINGS)
         released = kernels.clip_rows(weights.astype(run.released.dtype) @ run.released, RADIUS)
         scores.append((task.accuracy(released).mean(), task.accuracy(run.parameters).mean()))
@@ -242,18 +249,19 @@ def train(
     return float(released), float(nodes)
 
 
-def rows(data: str, seeds: int) -> Iterator[Row]:
-    """Yield the accuracies of each kind of noise and epsilon, in percent."""
+def measure(data: str, seeds: int) -> Iterator[Row]:
+    """Yield a row for each kind of noise and epsilon, with accuracies in percent."""
     for setting, variants in TABLES[data]:
         for variant, epsilon in product(variants, EPSILONS):
             runs = [train(data, setting, variant, epsilon, seed) for seed in range(seeds)]
-            labels = {"setting": setting.name, "noise": variant.name, "epsilon": epsilon}
-            interval = over_seeds([100 * released for released, _ in runs])
-            yield labels | interval | {"nodes": 100 * float(np.mean([nodes for _, nodes in runs]))}
+            cell = {"setting": setting.name, "noise": variant.name, "epsilon": epsilon}
+            released_summary = over_seeds([100 * released for released, _ in runs])
+            mean_of_nodes = 100 * float(np.mean([nodes for _, nodes in runs]))
+            yield cell | released_summary | {"nodes": mean_of_nodes}
 
 
 def as_text(results: list[Row]) -> str:
-    """Return the page's table: of released models, and in brackets of the nodes' own."""
+    """Return the page's table: accuracy of released models, in brackets of the local models."""
     lines = []
     for setting in kinds(results, "setting"):
         lines.append([f"**{setting}**:", *[""] * len(EPSILONS)])
@@ -267,9 +275,9 @@ def as_text(results: list[Row]) -> str:
 
 
 def draw(results: list[Row]) -> None:
-    """Draw what independent noise and the most that works together reach, with 95% intervals."""
-    few = ("1 mixing", "3 mixings")
-    shown = [row for row in results if not row["noise"].endswith(few)]
+    """Draw accuracy over epsilon with 95% intervals, without variants of 1 or 3 mixings."""
+    few_mixings = ("1 mixing", "3 mixings")
+    shown = [row for row in results if not row["noise"].endswith(few_mixings)]
     for row in shown:
         row["interval"] = t.ppf(0.975, row["seeds"] - 1) * row["spread"] / sqrt(row["seeds"])
     panels = [
@@ -294,9 +302,9 @@ def draw(results: list[Row]) -> None:
 
 
 def main(data: str = "digits", seeds: int = 10) -> None:
-    """Print cells as they are finished, and keep them."""
+    """Measure, print and write each cell; draw those of digits."""
     results = []
-    for row in rows(data, seeds):
+    for row in measure(data, seeds):
         results.append(row)
         print(row, flush=True)
     write_rows(f"correlated-{data}", results, as_text(results))

@@ -1,14 +1,14 @@
-"""Where networks lose to linear models under noise: MNIST at one budget by several algorithms.
+"""Compare small networks with linear models under noise: MNIST at one budget, several algorithms.
 
-    DPMESH_DATA=folder python -m dpmesh_papers.studies.networks_table [records] [seeds] [nodes ..]
+    DPMESH_DATA=folder python -m dpmesh_papers.studies.networks_table [RECORDS] [SEEDS] [NODES ..]
 
-Three models: a linear one on pixels, one on scattering features, and a small convolutional network
-in JAX (5,994 parameters). Steps are the benchmark's, by its one rule from public numbers
-(`dpmesh_papers.benchmark.methods.RULE`). That rule is made for scores that move as far as the
-parameters do, as those of a linear model on records of norm 1. So the network is trained in units
-in which this holds where it starts, on an image of noise: `in_units_of_its_scores`. No test record
-was looked at, and no constant was changed for MNIST. Results go to docs/results, as
-networks-NODES.csv, and as the page's table beside it.
+Three models: a linear one on pixels, a linear one on scattering features, and a small convolutional
+network in JAX (5,994 parameters). Learning rates follow the benchmark's one rule from public
+numbers (`dpmesh_papers.benchmark.methods.RULE`). The rule assumes that a score moves as far as the
+parameters do, as a linear model's does on records of norm 1. So the network's parameters are
+rescaled until this is so at the start, on an image of noise: `in_units_of_its_scores`. No choice
+used a test record, and no constant was changed for MNIST. Results go to docs/results, as
+networks-NODES.csv, and as the page's table to networks-NODES.txt.
 """
 
 from __future__ import annotations
@@ -33,30 +33,38 @@ from dpmesh.keys import Key
 from dpmesh.problems import JaxProblem, LinearProblem
 from dpmesh.problems.networks import Model, strided_convolutional
 from dpmesh_papers._scaffold import Row, over_seeds, pick
-from dpmesh_papers.benchmark import given, methods
-from dpmesh_papers.benchmark.given import CLIPPING_NORM, Setting, Trial
+from dpmesh_papers.benchmark import methods
+from dpmesh_papers.benchmark.setting import (
+    CLIPPING_NORM,
+    ONLINE_ROUNDS,
+    PASSES,
+    VISITS,
+    Setting,
+    Trial,
+)
 from dpmesh_papers.studies.results import markdown_table, write_rows
 
 DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
-TESTED = 2_000
+TEST_RECORDS = 2_000
 SIDE = 28
 
 
 def in_units_of_its_scores(model: Model, image_shape: tuple[int, ...]) -> Model:
-    """Return the model with parameters in units in which a score's gradient has norm 1.
+    """Rescale the model's parameters, so that the gradient of a score has norm about 1.
 
-    That is the root of its mean square over the classes, at a public start, on an image of noise.
+    The norm is the root mean square over classes, over 16 public starts and images of noise.
     """
 
-    def squared(key: Any) -> Any:
+    def mean_squared_norm(key: Any) -> Any:
         start_key, image_key = jax.random.split(key)
         x = jax.random.uniform(image_key, image_shape)
-        slopes = jax.tree.leaves(jax.jacrev(model.scores)(model.start(start_key), x))
-        classes = len(slopes[0])
-        return sum((leaf**2).sum() for leaf in slopes) / classes
+        gradients = jax.tree.leaves(jax.jacrev(model.scores)(model.start(start_key), x))
+        classes = len(gradients[0])
+        return sum((leaf**2).sum() for leaf in gradients) / classes
 
-    unit = float(jnp.sqrt(jax.vmap(squared)(jax.random.split(jax.random.key(0), 16)).mean()))
+    keys = jax.random.split(jax.random.key(0), 16)
+    unit = float(jnp.sqrt(jax.vmap(mean_squared_norm)(keys).mean()))
 
     def scaled(factor: float, params: Any) -> Any:
         return jax.tree.map(lambda leaf: factor * leaf, params)
@@ -69,12 +77,12 @@ def in_units_of_its_scores(model: Model, image_shape: tuple[int, ...]) -> Model:
 
 
 def with_replacement(setting: Setting) -> Trial:
-    """Return the benchmark's row with replacement, with clipped gradients, as a network needs."""
+    """Return SGD with replacement as in the benchmark, but with clipped gradients for networks."""
     problem = setting.problem
     smallest = setting.smallest
     equal = replace(problem, partition=tuple(part[:smallest] for part in problem.partition))
-    batch = max(1, smallest // given.PASSES)
-    turns = given.VISITS * smallest // batch
+    batch = max(1, smallest // PASSES)
+    turns = VISITS * smallest // batch
     rounds = equal.nodes * turns
     z = accounting.fixed_size_gaussian_noise_to_sensitivity(
         target_epsilon=setting.epsilon,
@@ -89,7 +97,7 @@ def with_replacement(setting: Setting) -> Trial:
         records=smallest,
         noise_multiplier=2 * z,
         batch_size=batch,
-        visits=given.VISITS,
+        visits=VISITS,
         step_size=dm.defaults.step_size(noise, rounds=rounds),
         clipping_norm=CLIPPING_NORM,
     )
@@ -97,12 +105,12 @@ def with_replacement(setting: Setting) -> Trial:
 
 
 def without_replacement(setting: Setting) -> Trial:
-    """Return one pass in which each node in turn updates the global model alone.
+    """Return one pass over the records, in which nodes update the global model one after another.
 
-    Nothing more is proved for models that are not linear.
+    For models that are not linear, no guarantee is proved for other controllers.
     """
     nodes = setting.problem.nodes
-    rounds = given.ONLINE_ROUNDS
+    rounds = ONLINE_ROUNDS
     batch = setting.smallest // rounds
     mu = 1 / accounting.analytic_gaussian_noise_to_sensitivity(
         target_epsilon=setting.epsilon, target_delta=setting.delta
@@ -119,42 +127,45 @@ def without_replacement(setting: Setting) -> Trial:
     return Trial(algorithm, setting.problem, None, rounds)
 
 
-def row_of(name: str) -> Callable[[Setting], Trial]:
-    """Return the benchmark's method of that name."""
+def method_named(name: str) -> Callable[[Setting], Trial]:
+    """Return the benchmark's method with this name."""
     (row,) = (row for row in methods.ROWS if row.name == name)
     return row.trial
 
 
 METHODS: dict[str, Callable[[Setting], Trial]] = {
-    "gossip": row_of("gradient descent by gossip"),
-    "online": row_of("online learning"),
+    "gossip": method_named("gradient descent by gossip"),
+    "online": method_named("online learning"),
     "without replacement": without_replacement,
     "with replacement": with_replacement,
-    "federated": row_of("federated"),
-    "quantized": row_of("quantized gossip"),
-    "secure sum": row_of("secure sum, 1 site may collude"),
+    "federated": method_named("federated"),
+    "quantized": method_named("quantized gossip"),
+    "secure sum": method_named("secure sum, 1 site may collude"),
 }
 
 
 def problems(records: int, nodes: int, seed: int) -> Iterator[tuple[str, Any]]:
-    """Yield each model's problem, of the same images at the same nodes."""
-    draw = np.random.default_rng(seed)
-    train = mnist("train").take(draw.permutation(60_000)[: records // nodes * nodes])
-    test = mnist("test").take(np.arange(TESTED))
+    """Yield name and problem of each model, with the same images at the same nodes."""
+    generator = np.random.default_rng(seed)
+    train = mnist("train").take(generator.permutation(60_000)[: records // nodes * nodes])
+    test = mnist("test").take(np.arange(TEST_RECORDS))
     parts = np.arange(train.records).reshape(nodes, -1)
 
     def wavelets(images: Dataset) -> Dataset:
-        directions = np.random.default_rng(0)  # which everybody knows
+        directions = np.random.default_rng(0)  # public
         return random_projection(scattering(images, (SIDE, SIDE)), 800, directions)
 
-    for name, features in (("linear, pixels", lambda data: data), ("linear, scattering", wavelets)):
-        ours, tested = (
-            unit_norm(with_constant(unit_norm(features(data)))) for data in (train, test)
+    def pixels(images: Dataset) -> Dataset:
+        return images
+
+    for name, features in (("linear, pixels", pixels), ("linear, scattering", wavelets)):
+        train_set, test_set = (
+            unit_norm(with_constant(unit_norm(features(images)))) for images in (train, test)
         )
-        yield (
-            name,
-            LinearProblem(ours, parts, "softmax", classes=10, test=tested, feature_norm=1.0),
+        problem = LinearProblem(
+            train_set, parts, "softmax", classes=10, test=test_set, feature_norm=1.0
         )
+        yield name, problem
     shape = (SIDE, SIDE, 1)
     model = in_units_of_its_scores(strided_convolutional(shape), shape)
     yield "network, pixels", JaxProblem(train, parts, *model, test=test, record_shape=shape)
@@ -173,12 +184,13 @@ def accuracy(method: str, problem: Any, epsilon: float, seed: int) -> float:
         budget=setting.budget,
         metrics=dm.Metrics([], progress=False),
     )
-    models = run.released[:: max(1, len(run.released) // 8)]  # of many nodes, about eight
+    stride = max(1, len(run.released) // 8)  # about eight nodes' models are tested
+    models = run.released[::stride]
     return float(trial.problem.accuracy(models).mean())
 
 
 def main(records: int = 3_200, seeds: int = 1, *nodes: int) -> None:
-    """Print cells as they are finished, and keep them."""
+    """Measure and print each cell, and write a file for each number of nodes."""
     for count in nodes or (10, 64):
         problems_of_seeds = [dict(problems(records, count, seed)) for seed in range(seeds)]
         rows: list[Row] = []
@@ -194,7 +206,7 @@ def main(records: int = 3_200, seeds: int = 1, *nodes: int) -> None:
 
 
 def as_text(rows: list[Row]) -> str:
-    """Return the page's table: accuracies at all epsilons, of each algorithm and model."""
+    """Return the page's table of accuracies: a line per algorithm, a column per model."""
     models = list(dict.fromkeys(row["model"] for row in rows))
     lines = []
     for method in METHODS:

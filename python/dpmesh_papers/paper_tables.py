@@ -1,22 +1,32 @@
-"""Each paper's setting in the benchmark: its own rows beside the best of every threat model."""
+"""Markdown tables of the benchmark's results in each paper's setting.
+
+A table has the paper's own methods, methods that every table has (`COMMON_METHODS`), baselines, and
+the best method under each threat model. A *row* of the benchmark is a method with its threat model
+(`trust`); a *cell* is a method at an epsilon on a task. `dpmesh_papers.quoted` writes the tables
+into their pages.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from dpmesh_papers.benchmark.cells import ALONE, ALONE_PRIVATE, MAJORITY, POOLED, Cell
-from dpmesh_papers.benchmark.given import EVERYBODY
 from dpmesh_papers.benchmark.methods import ROWS
 from dpmesh_papers.benchmark.results import Line, lines_of, shown, splits_of, title_of
+from dpmesh_papers.benchmark.setting import ALL_MESSAGES_PUBLIC
 from dpmesh_papers.benchmark.tasks import TASKS
 
-SHOWN = (
+COMMON_METHODS = (
     "gradient descent by gossip",
     "gossip, up to 400 steps",
-    *(row.name for row in ROWS if row.name.startswith("one message") and row.trust == EVERYBODY),
+    *(
+        row.name
+        for row in ROWS
+        if row.name.startswith("one message") and row.trust == ALL_MESSAGES_PUBLIC
+    ),
     ALONE_PRIVATE,
 )
-"""Methods that stand in every table of a paper, beside the paper's own and the best."""
+"""Methods that every paper's table has."""
 BASELINES = (MAJORITY, ALONE, POOLED)
 
 
@@ -31,7 +41,7 @@ def best_of(lines: Sequence[Line], trust: str, epsilon: float) -> Line | None:
 
 
 def table_of_task(cells: Sequence[Cell], name: str) -> str:
-    """Return the setting of a paper as Markdown: its rows, rivals, and the best of each trust."""
+    """Return the Markdown table of the task `name`, under a line with its setting and epsilon."""
     task = TASKS[name]
     epsilon = task.epsilons[0]
     lines = lines_of(cells, name)
@@ -40,7 +50,7 @@ def table_of_task(cells: Sequence[Cell], name: str) -> str:
     trusts = [trust for trust in _trusts(lines) if not missing_rows(lines, name, trust)]
     bests = [best_of(lines, trust, epsilon) for trust in trusts]
     best_names = [line.method for line in bests if line is not None]
-    shown_methods = {*methods_of_paper, *SHOWN, *best_names, *BASELINES}
+    shown_methods = {*methods_of_paper, *COMMON_METHODS, *best_names, *BASELINES}
     shown_methods |= {line.method for line in lines if line.method.startswith("one message")}
     heading = f"{title_of(name, splits_of(cells, name))}. Epsilon {epsilon:g}."
     if any(missing_rows(lines, name, trust) for trust in _trusts(lines)):
@@ -66,17 +76,17 @@ def missing_rows(lines: Sequence[Line], name: str, trust: str) -> list[str]:
 
 
 def _trusts(lines: Sequence[Line]) -> list[str]:
-    """Return the threat models, that of public messages first."""
+    """Return the threat models of private methods; public messages come first."""
     trusts = dict.fromkeys(line.first.trust for line in lines if line.method not in BASELINES)
-    return sorted(trusts, key=lambda trust: trust != EVERYBODY)
+    return sorted(trusts, key=lambda trust: trust != ALL_MESSAGES_PUBLIC)
 
 
 def _ordered(lines: Sequence[Line], epsilon: float) -> Iterator[Line]:
     """Yield the baselines, then each threat model's methods from the best on."""
     yield from (line for line in lines if line.method in BASELINES)
     for trust in _trusts(lines):
-        of_trust = [line for line in lines if line.first.trust == trust]
-        private = [line for line in of_trust if line.method not in BASELINES]
+        lines_of_trust = [line for line in lines if line.first.trust == trust]
+        private = [line for line in lines_of_trust if line.method not in BASELINES]
         yield from sorted(private, key=lambda line: -line.at(epsilon).mean)
 
 
