@@ -14,7 +14,7 @@ from network_parties import HERE, Commands, certificate
 import dpmesh as dm
 from dpmesh.deploy import Contract, Folder, Node, Router, read_contract
 from dpmesh.deploy.outcome import verified
-from dpmesh.statistics.ask import Asked, read_columns
+from dpmesh.statistics.ask import RecordVectors, read_columns
 from dpmesh.statistics.pairs import pairs_in
 from dpmesh.tables import as_table
 
@@ -97,7 +97,7 @@ def test_each_party_has_the_answers_of_one_process_though_one_restarts(
     assert questions is not None
     columns, _ = read_columns(questions, as_table(together))
     parts = tuple(np.split(np.arange(3 * RECORDS), 3))
-    whole: Any = Asked(questions=questions, columns=columns, parts=parts)
+    whole: Any = RecordVectors(questions=questions, columns=columns, parts=parts)
     key = contract.public_key
     run = dm.simulate(contract.algorithm, whole, rounds=7, key=key, delta=1e-5, metrics=[])
     assert np.array_equal(run.released, nodes[0].released) == rehearsal

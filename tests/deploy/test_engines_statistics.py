@@ -14,7 +14,7 @@ from intervals import distance
 import dpmesh as dm
 from dpmesh.deploy import Contract, Folder, Node, Router, read_contract
 from dpmesh.deploy.outcome import verified
-from dpmesh.statistics.ask import Asked, read_columns
+from dpmesh.statistics.ask import RecordVectors, read_columns
 from dpmesh.tables import as_table
 
 RANGES = {"age": [0, 100], "stage": ["I", "II", "III"], "ill": {"range": [0, 10], "missing": True}}
@@ -68,7 +68,7 @@ def test_each_party_has_the_answers_of_one_process(rehearsal: bool, tmp_path: Pa
     together = {name: np.concatenate([table[name] for table in tables()]) for name in RANGES}
     columns, _ = read_columns(contract.tables.questions, as_table(together))
     parts = tuple(np.split(np.arange(3 * RECORDS), 3))
-    whole: Any = Asked(questions=contract.tables.questions, columns=columns, parts=parts)
+    whole: Any = RecordVectors(questions=contract.tables.questions, columns=columns, parts=parts)
     key = contract.public_key
     run = dm.simulate(contract.algorithm, whole, rounds=1, key=key, delta=1e-5, metrics=[])
     assert np.array_equal(run.released, nodes[0].released) == rehearsal

@@ -10,7 +10,7 @@ import pytest
 
 import dpmesh as dm
 from dpmesh.experiments import Experiment, Result, read, run_sweep
-from dpmesh.experiments.results import finished
+from dpmesh.experiments.results import load_results
 from dpmesh.experiments.summary import compared, grouped, sentences
 
 pytest.importorskip("sklearn")
@@ -187,7 +187,7 @@ algorithm = [
     Path("experiment.toml").write_text(TEXT.partition("[algorithm]")[0] + "[algorithm]\n" + swept)
 
     assert run_sweep(read("experiment.toml"), folder / "results", processes=1) == []
-    groups = grouped(finished(folder / "results")[0])
+    groups = grouped(load_results(folder / "results")[0])
     assert len(groups) == 7
     for name, (result,) in groups.items():
         least, most = (3, 4) if "none" not in name else (float("inf"),) * 2

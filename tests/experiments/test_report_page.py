@@ -25,7 +25,7 @@ from dpmesh import plots, topology
 from dpmesh.experiments import Experiment, html, page, read, run_sweep, sweep
 from dpmesh.experiments.experiment import run_into
 from dpmesh.experiments.figures import drawings
-from dpmesh.experiments.results import finished
+from dpmesh.experiments.results import load_results
 from dpmesh.experiments.sweep import cells
 from dpmesh.run import History
 
@@ -185,7 +185,7 @@ algorithm = [
     monkeypatch.setattr(sweep, "run_into", run)
     settings = read(write(tmp_path, f"{TEXT.partition('[sweep]')[0]}[sweep]{swept}"))
     assert len(run_sweep(settings, tmp_path / "results", processes=1)) == 2 * 2 + 1
-    results, _ = finished(tmp_path / "results")
+    results, _ = load_results(tmp_path / "results")
     assert len(results) == 3 * (2 * 2 + 1)  # a server needs no network, and runs once
     first, *_ = drawings(results)
     assert [ax.get_title() for ax in first[0].axes] == ["no network", "complete", "ring"]

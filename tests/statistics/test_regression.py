@@ -20,7 +20,7 @@ from dpmesh.algorithms.adaptive_sums import NoisyTotal
 from dpmesh.audit import alone, couple
 from dpmesh.statistics import Regression, ask, regression
 from dpmesh.statistics.answers import Z
-from dpmesh.statistics.ask import Asked, questions_about, read_columns
+from dpmesh.statistics.ask import RecordVectors, questions_about, read_columns
 from dpmesh.statistics.design import Design, simplex
 from dpmesh.statistics.families import FAMILIES, Family, Logistic, Poisson
 from dpmesh.statistics.geometry import triangles
@@ -604,8 +604,8 @@ def test_planted_mistakes_show_in_extreme_records() -> None:
 class Planted(Regression):
     """A regression of a family with a mistake."""
 
-    def _fitted(self, kinds: Any) -> Newton:
-        fitted = super()._fitted(kinds)
+    def _method(self, kinds: Any) -> Newton:
+        fitted = super()._method(kinds)
         return Newton(
             target=fitted.target, kind=fitted.kind, design=fitted.design, family=HeavyHessian()
         )
@@ -623,7 +623,7 @@ def coupled(question: Regression) -> Any:
         parts = tuple(np.array_split(np.arange(19), 4))
         public: Any = {"sites": 4, "records": 19, **about.sums}
         algorithm = about.algorithm.for_budget(epsilon=1.0, delta=1e-5, **public)
-        problems.append(Asked(questions=about, columns=columns, parts=parts))
+        problems.append(RecordVectors(questions=about, columns=columns, parts=parts))
     one, other = problems
     audited: Any = (algorithm, one, other)
     algorithm, one, other = audited

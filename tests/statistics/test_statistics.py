@@ -17,7 +17,7 @@ import dpmesh as dm
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.audit import alone, couple
 from dpmesh.statistics import Correlation, Histogram, Mean, Quantiles, Question, TwoWay, ask
-from dpmesh.statistics.ask import Asked, questions_about
+from dpmesh.statistics.ask import RecordVectors, questions_about
 from dpmesh.statistics.bounds import Bounds, bounds
 from dpmesh.statistics.geometry import Column, Size, one_hot
 from dpmesh.statistics.kaplan_meier import Cells, curve
@@ -66,7 +66,7 @@ def all_vectors(questions: list[Question]) -> tuple[np.ndarray, list[tuple[Size,
     records = [*product(*(GRID[name] for name in names))]
     columns = columns_of({n: [r[i] for r in records] for i, n in enumerate(names)})
     about = questions_about(questions, RANGES)
-    asked = Asked(questions=about, columns=columns, parts=(np.arange(len(records)),))
+    asked = RecordVectors(questions=about, columns=columns, parts=(np.arange(len(records)),))
     return np.concatenate([*asked.vectors(0)]), about.sizes
 
 
@@ -317,7 +317,7 @@ def coupled(question: Question) -> Any:
         )
         parts = tuple(np.array_split(np.arange(12), 4))
         about = questions_about([question], RANGES)
-        problems.append(Asked(questions=about, columns=columns, parts=parts))
+        problems.append(RecordVectors(questions=about, columns=columns, parts=parts))
     public: Any = {"sites": 4, "records": 12, **about.sums}
     algorithm = RecordSums.for_budget(epsilon=1.0, delta=1e-5, **public)
     return couple(algorithm, *problems, alone, rounds=1)

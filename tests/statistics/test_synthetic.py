@@ -14,12 +14,12 @@ import dpmesh as dm
 from dpmesh.statistics import Mean, Pairs, ask
 from dpmesh.statistics.ask import questions_about, read_columns
 from dpmesh.statistics.synthetic import (
-    drawn_from_tree,
-    fitted,
+    draw_from_tree,
+    fit_table,
     margins_of,
-    projected,
-    raked,
-    resampled,
+    project,
+    rake,
+    resample,
     synthesize,
     tree_of,
 )
@@ -55,7 +55,8 @@ def test_tables_and_tree_are_those_of_the_oracle() -> None:
     for margin, wanted in zip(margins, EXAMPLE["margins"], strict=True):
         np.testing.assert_allclose(margin, wanted, rtol=1e-9)
     near = {
-        (a, b): fitted(counts, margins[a], margins[b], 40, sd) for (a, b), counts in noisy.items()
+        (a, b): fit_table(counts, margins[a], margins[b], 40, sd)
+        for (a, b), counts in noisy.items()
     }
     for pair, wanted in by_pair(EXAMPLE["tables"]).items():
         np.testing.assert_allclose(near[pair].table, wanted, rtol=1e-8)
@@ -63,7 +64,7 @@ def test_tables_and_tree_are_those_of_the_oracle() -> None:
         assert near[pair].dependence == pytest.approx(float(kept))
     tables = {pair: found.table for pair, found in near.items()}
     assert [list(edge) for edge in tree_of(tables, 3)] == EXAMPLE["tree"]
-    rows = drawn_from_tree(tree_of(tables, 3), tables, margins, 200_000, np.random.default_rng(0))
+    rows = draw_from_tree(tree_of(tables, 3), tables, margins, 200_000, np.random.default_rng(0))
     for (a, b), shares in by_pair(EXAMPLE["tree_pairs"]).items():
         cells = rows[:, a] * sizes[b] + rows[:, b]
         drawn = np.bincount(cells, minlength=shares.size).reshape(shares.shape) / len(rows)
@@ -72,13 +73,13 @@ def test_tables_and_tree_are_those_of_the_oracle() -> None:
 
 def test_weights_are_those_of_the_oracle() -> None:
     tables = by_pair(EXAMPLE["tables"])
-    weights = raked(np.array(RAKED["rows"]), tables, EXAMPLE["sizes"])
+    weights = rake(np.array(RAKED["rows"]), tables, EXAMPLE["sizes"])
     np.testing.assert_allclose(weights, RAKED["weights"], rtol=1e-8)
 
 
 def test_rows_are_drawn_as_often_as_their_weight_says() -> None:
     weights = np.array([0.5, 0.3, 0.2])
-    drawn = resampled(np.arange(3)[:, np.newaxis], weights, 17, np.random.default_rng(0))
+    drawn = resample(np.arange(3)[:, np.newaxis], weights, 17, np.random.default_rng(0))
     counts = np.bincount(drawn.ravel(), minlength=3)
     assert (np.abs(counts - 17 * weights) < 1).all()
 
@@ -86,7 +87,7 @@ def test_rows_are_drawn_as_often_as_their_weight_says() -> None:
 def test_projection_is_the_nearest_point() -> None:
     draw = np.random.default_rng(0)
     counts = draw.normal(2, 5, (3, 4))
-    found = projected(counts, 20.0)
+    found = project(counts, 20.0)
     assert (found >= 0).all()
     assert found.sum() == pytest.approx(20)
     for _ in range(200):

@@ -10,10 +10,10 @@ import pytest
 import dpmesh as dm
 from dpmesh.deploy import Contract
 from dpmesh.statistics import Histogram, Mean, Regression, ask
-from dpmesh.statistics.ask import Spending
+from dpmesh.statistics.ask import AnswerBudget
 
 RANGES: dict[str, Any] = {"age": [0, 100], "arm": ["old", "new"], "died": {"flag": True}}
-BUDGET = Spending(epsilon=2.0, delta=1e-5, sites=4, records=20_000)
+BUDGET = AnswerBudget(epsilon=2.0, delta=1e-5, sites=4, records=20_000)
 QUESTIONS = (Mean("age"), Histogram("arm"), Regression("died", "age"))
 
 

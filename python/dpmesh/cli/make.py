@@ -354,14 +354,14 @@ def _tables_of_statistics(
 
     Without questions it asks for the default statistics of all columns.
     """
-    from dpmesh.statistics.ask import Spending
+    from dpmesh.statistics.ask import AnswerBudget
     from dpmesh.statistics.options import questions_of
     from dpmesh.statistics.pairs import Pairs
     from dpmesh.tables.ranges import as_range
 
     table = _questions_table(questions)
     kinds = {name: as_range(name, form) for name, form in public.items()}
-    spending = Spending(
+    spending = AnswerBudget(
         sites=request.parties,
         records=sum(request.records),
         epsilon=request.epsilon,

@@ -147,10 +147,10 @@ def _report_failed(failed: list[tuple[Cell, Exception]]) -> None:
 
 def _print_results(folder: Path) -> None:
     """Print the table of results, the comparison with single sites, and the path of the page."""
-    from dpmesh.experiments.results import finished as finished_runs
+    from dpmesh.experiments.results import load_results
     from dpmesh.experiments.summary import compared, grouped, sentences
 
-    results = finished_runs(folder)[0]
+    results = load_results(folder)[0]
     groups = grouped(results)
     typer.echo(f"\n{compared(groups)}\n")
     verdicts = sentences(groups)

@@ -1,4 +1,4 @@
-"""Records to learn from: datasets, loaders of standard formats, partitions among nodes."""
+"""Records to learn from: datasets, loaders of standard formats, and partitions among nodes."""
 
 from dpmesh.data.dataset import Dataset
 from dpmesh.data.formats import read_idx, read_libsvm, read_mat

@@ -1,4 +1,7 @@
-"""Records and their labels, checked once."""
+"""`Dataset`: records with their labels, checked once when it is made.
+
+Problems, partitions and preprocessing work on it. Its arrays are read-only.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,7 @@ A_DATASET = "a Dataset, such as Dataset(features, labels)"
 class Dataset:
     """Labelled records: one row of features and one label each.
 
-    The dataset may share memory with the arrays given, as read-only views: do not write to them
-    afterwards.
+    The dataset may share memory with the given arrays: do not write to them afterwards.
 
     Parameters
     ----------
@@ -32,16 +34,16 @@ class Dataset:
         matrix is kept as a CSR array with sorted, unique column indices, and is never made dense.
         Arrays with more axes, such as images, are flattened to one row for each record.
     labels
-        Shape (records,): integers (classes, or -1 and +1) or booleans, kept as int64, or finite
-        real targets, kept as float64.
+        Labels, shape (records,): integers (classes, or -1 and +1) or booleans, stored as int64; or
+        finite real targets, stored as float64.
     name
-        The name in reports and plots.
+        Name of the dataset in reports and plots.
 
     Attributes
     ----------
     feature_norm
-        A public bound on the L2 norm of every record, where preprocessing ensured one (`unit_norm`
-        makes it 1), else None. Problems take it from their training records.
+        Public upper bound on the L2 norm of every record, if preprocessing ensures one (`unit_norm`
+        makes it 1); else None. Problems use the bound of their training records.
 
     Raises
     ------
@@ -93,7 +95,12 @@ class Dataset:
     def take(
         self, indices: npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_] | list[int]
     ) -> Dataset:
-        """Return the records at these indices, in their order, or those that a mask selects.
+        """Return the records at these indices, in the order of the indices.
+
+        Parameters
+        ----------
+        indices
+            Indices of records, or a mask of shape (records,).
 
         Raises
         ------
@@ -101,33 +108,39 @@ class Dataset:
             If an index is out of range, or the mask has another length than the data.
         """
         unmasked("indices", indices)
-        indices = np.arange(self.records)[indices]  # refuses what is out of range
+        indices = np.arange(self.records)[indices]  # converts a mask; fails out of range
         labels = self.labels[indices]
         if sparse.issparse(self.features):
             sparse_features = self.features[indices]
             subset = replace(self, features=sparse_features, labels=labels)
             return subset._bounded(self.feature_norm)
-        # In this memory rows of whole cache lines are aligned to them, which makes kernels faster.
+        # `new` aligns memory to cache lines, which makes kernels faster
         features = new((len(labels), self.dim), self.features.dtype)
-        # The mode "raise" would copy twice.
+        # indices are checked already; the mode "raise" would copy twice
         np.take(self.features, indices, axis=0, out=features, mode="clip")
         subset = replace(self, features=features, labels=labels)
         return subset._bounded(self.feature_norm)
 
     def relabelled(self, rule: Callable[[Any], npt.ArrayLike]) -> Dataset:
-        """Return the same records with the labels ``rule(labels)``; `rule` gets the whole array."""
+        """Return the same records with other labels.
+
+        Parameters
+        ----------
+        rule
+            Function from the array of all labels to the new labels, both of shape (records,).
+        """
         labels = unmasked("rule", rule(self.labels))
         relabelled = replace(self, labels=labels)
         return relabelled._bounded(self.feature_norm)
 
     def _bounded(self, feature_norm: float | None) -> Dataset:
-        """State, of records just made, a bound on their norms that holds for any data."""
+        """Set `feature_norm` of a new dataset, and return it; the bound must hold for any data."""
         object.__setattr__(self, "feature_norm", feature_norm)
         return self
 
 
 def _numbers_of_table(table: Any) -> FloatArray:
-    """Return the numbers of a pandas table whose columns are of several types."""
+    """Return the numbers of a pandas table with columns of several types, as float64."""
     not_numbers = []
     for name, dtype in zip(table.columns, table.dtypes, strict=True):
         if dtype.kind not in "biuf":
@@ -148,26 +161,28 @@ def _read_only_features(
 
 
 def _read_only_dense(features: Any) -> FloatArray:
+    """Return a read-only, finite array of shape (records, dim)."""
     dense = unmasked("features", features)
     if dense.dtype == object and hasattr(features, "iloc"):
         dense = _numbers_of_table(features)
     if dense.ndim > 2:
         dense = dense.reshape(len(dense), -1)
     dense = np.require(_floats(dense), requirements=["C", "A"])
-    _two_axes(dense.shape)
-    _finite("features", dense, columns=getattr(features, "columns", None))
+    _check_shape(dense.shape)
+    _check_finite("features", dense, columns=getattr(features, "columns", None))
     return read_only(dense)
 
 
 def _read_only_sparse(features: sparse.sparray | sparse.spmatrix) -> sparse.csr_array:
-    _two_axes(features.shape)
+    """Return a read-only, finite CSR array in canonical format."""
+    _check_shape(features.shape)
     whole("features", features)
     csr = sparse.csr_array(features)
     if not csr.has_canonical_format:
         csr = csr.copy()  # sum_duplicates works in place, and the arrays are the caller's
         csr.sum_duplicates()
     values = _floats(csr.data)
-    _finite("features", values)
+    _check_finite("features", values)
     parts = (read_only(values), read_only(csr.indices), read_only(csr.indptr))
     return sparse.csr_array(parts, shape=csr.shape)
 
@@ -184,7 +199,7 @@ def _read_only_labels(
     if array.dtype.kind != "f":
         fail("labels", "integers or real numbers", f"dtype {array.dtype}")
     targets = array.astype(np.float64, copy=False)
-    _finite("labels", targets)
+    _check_finite("labels", targets)
     return read_only(targets)
 
 
@@ -197,13 +212,14 @@ def _floats(array: npt.NDArray[Any]) -> FloatArray:
     return array
 
 
-def _two_axes(shape: tuple[int, ...]) -> None:
+def _check_shape(shape: tuple[int, ...]) -> None:
+    """Fail unless features have two axes, none empty."""
     if len(shape) != 2 or 0 in shape:
         fail("features", "shape (records, dim), both at least 1", f"shape {shape}")
 
 
-def _finite(argument: str, values: FloatArray, columns: Sequence[Any] | None = None) -> None:
-    """Fail with the first number that is not finite, its place, and its column's name if any."""
+def _check_finite(argument: str, values: FloatArray, columns: Sequence[Any] | None = None) -> None:
+    """Fail if a number is not finite; the error names its position, and its column if named."""
     if values.size == 0 or kernels.all_finite(values):
         return
     position = np.argwhere(~np.isfinite(values))[0].tolist()

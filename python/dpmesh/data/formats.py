@@ -1,4 +1,4 @@
-"""Readers of standard files, also compressed ones (.gz, .bz2, by the file's name)."""
+"""Readers of standard file formats: IDX, MATLAB and LIBSVM, also compressed (.gz, .bz2)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,23 @@ from dpmesh.data.dataset import Dataset
 StrPath: TypeAlias = str | os.PathLike[str]
 
 IDX_MAGIC = b"\0\0"
-# The third byte of an IDX file names the type of its numbers, which are big-endian.
+"""First two bytes of an IDX file."""
+
 IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+"""Numpy's types of an IDX file's numbers, which are big-endian, by the third byte of the file."""
 
 
 def read_idx(path: StrPath) -> npt.NDArray[Any]:
-    """Read the array in an IDX file, the format of MNIST; an array of bytes is read-only.
+    """Read the array of an IDX file, the format of MNIST.
+
+    Parameters
+    ----------
+    path
+        Path of the file, also compressed (``.gz``, ``.bz2``).
+
+    Returns
+    -------
+    The array, in the shape and type of the file. It is read-only if its elements are bytes.
 
     Raises
     ------
@@ -51,10 +62,21 @@ def read_idx(path: StrPath) -> npt.NDArray[Any]:
 def read_mat(path: StrPath, *names: str) -> tuple[npt.NDArray[Any], ...]:
     """Read arrays by name from a MATLAB file (of versions 4 to 7).
 
+    Parameters
+    ----------
+    path
+        Path of the file.
+    names
+        Names of the arrays.
+
+    Returns
+    -------
+    The arrays, in the order of `names`.
+
     Raises
     ------
     ValueError
-        If it is no MATLAB file, or lacks an array of these names.
+        If the file is not a MATLAB file, or lacks one of the arrays.
     """
     from scipy.io import loadmat
 
@@ -72,14 +94,14 @@ def read_mat(path: StrPath, *names: str) -> tuple[npt.NDArray[Any], ...]:
 
 
 def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
-    """Read a LIBSVM (SVMlight) text file: a label, then ``index:value`` pairs counted from 1.
+    """Read a LIBSVM (SVMlight) text file: in each line a label, then ``index:value`` pairs.
 
-    Needs scikit-learn, which parses it in compiled code.
+    Indices start at 1. scikit-learn parses the file.
 
     Parameters
     ----------
     path
-        The file.
+        Path of the file.
     dim
         Number of features, from public knowledge. None takes the largest index in the file: two
         files of one data set may then differ, and a single record may determine the length of the
@@ -87,14 +109,14 @@ def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
 
     Returns
     -------
-    Records with sparse float64 features. Labels become integers if all are whole numbers.
+    Records with sparse float64 features. Labels are integers if all labels are whole numbers.
 
     Raises
     ------
     ImportError
         If scikit-learn is not installed.
     ValueError
-        If the file is not of this format, or has an index above `dim`.
+        If the file has another format, or an index above `dim`.
     """
     _check_path(path)
     with needed_by("reading LIBSVM files"):
@@ -114,7 +136,7 @@ def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
 
 
 def _check_path(path: object) -> None:
-    """Fail unless `path` names a file: a number would be one that the process has open."""
+    """Fail unless `path` is a path: a number would be read as a file descriptor."""
     instance("path", path, "the path of a file, as a text or pathlib.Path", str, os.PathLike)
 
 
@@ -127,7 +149,7 @@ def _whole_labels(labels: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
 
 
 def _narrow_indices(features: sparse.csr_matrix) -> None:
-    """Store sparse indices in 32 bits if they fit: half the memory, and most solvers' type."""
+    """Convert sparse indices to 32 bits in place if they fit, as most solvers expect."""
     if max(features.nnz, features.shape[1]) < 2**31:
         features.indices = features.indices.astype(np.int32)
         features.indptr = features.indptr.astype(np.int32)

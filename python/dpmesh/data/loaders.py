@@ -1,8 +1,8 @@
-"""Data sets by name: two that ship with scikit-learn, and files that a user has.
+"""Loaders of known data sets: two that ship with scikit-learn, and publishers' files.
 
-Features are as published, or divided by a public number where stated; nothing is fitted to the
-data. Records keep the publisher's order, which may be sorted: split and partition them with
-functions that shuffle.
+No function downloads files, except `from_sklearn`. Features are as published, or divided by a
+public number where stated; nothing is fitted to the data. Records keep the publisher's order, which
+may be sorted: split and partition them with functions that shuffle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpmesh.data.formats import StrPath, read_idx, read_libsvm, read_mat
 from dpmesh.data.preprocessing import scaled
 
 FOLDER_VARIABLE = "DPMESH_DATA"
-"""Environment variable: the folder whose subfolders mnist, svhn, rcv1, .. hold the files."""
+"""Environment variable that names the folder with the subfolders mnist, svhn, rcv1 and so on."""
 
 Part = Literal["train", "test"]
 
@@ -36,7 +36,7 @@ SOURCES = {
     "shakespeare": "t8.shakespeare.txt, Project Gutenberg's complete works of 1994",
     "svhn": "the cropped digits (format 2) of Netzer's Street View House Numbers",
 }
-"""The publishers' files, by the subfolder in which they are looked for."""
+"""Description of the publisher's files, by the name of the subfolder that holds them."""
 
 
 def digits() -> Dataset:
@@ -76,7 +76,8 @@ def from_sklearn(name: str, /, **options: Any) -> Dataset:
         ``"wine"`` for ``load_wine``, ``"covtype"`` for ``fetch_covtype``, ``"openml"`` for
         ``fetch_openml`` and so on.
     options
-        Arguments of that function, as in ``from_sklearn("openml", name="mnist_784", version=1)``.
+        Arguments of the function of ``sklearn.datasets``, as in
+        ``from_sklearn("openml", name="mnist_784", version=1)``.
 
     Returns
     -------
@@ -115,7 +116,7 @@ def mnist(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
     part
         ``"train"`` or ``"test"``.
     folder
-        Where the IDX files are; by default the subfolder mnist of the folder that the environment
+        Folder of the IDX files; by default the subfolder mnist of the folder that the environment
         variable DPMESH_DATA names.
 
     Raises
@@ -151,7 +152,7 @@ def svhn(
     part
         ``"train"``, ``"extra"`` or ``"test"``.
     folder
-        Where ``train_32x32.mat`` and so on are; by default the subfolder svhn of the folder that
+        Folder of ``train_32x32.mat`` and so on; by default the subfolder svhn of the folder that
         the environment variable DPMESH_DATA names.
 
     Raises
@@ -216,13 +217,13 @@ def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> D
         rest. 7 reads the UCI table, or its sample ``covtype_sample50k.data.gz``; the publisher's
         classes 1 to 7 become 0 to 6.
     folder
-        Where the file is; by default the subfolder covtype of the folder that the environment
+        Folder of the file; by default the subfolder covtype of the folder that the environment
         variable DPMESH_DATA names.
 
     Raises
     ------
     ImportError
-        If two classes are wanted and scikit-learn is not installed.
+        If `classes` is 2 and scikit-learn is not installed.
     ValueError
         If no folder is known, or the file is damaged.
     FileNotFoundError
@@ -237,11 +238,12 @@ def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> D
     path = find_file("covtype", folder, ["covtype.libsvm.binary.bz2"])
     dataset = read_libsvm(path, dim=54)
     dense = dataset.features.toarray()  # type: ignore[union-attr]  # a LIBSVM file is sparse
-    return Dataset(dense, 2 * dataset.labels - 3, dataset.name)
+    signed_labels = 2 * dataset.labels - 3  # the file's labels are 1 and 2
+    return Dataset(dense, signed_labels, dataset.name)
 
 
 def _unit_pixels(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Return pixels from 0 to 255 divided by 255, one row for each image."""
+    """Divide pixels, from 0 to 255, by 255; return one row for each image."""
     rows = images.reshape(len(images), -1)
     pixels = new(rows.shape, np.float32)
     np.divide(rows, np.float32(255), out=pixels, dtype=np.float32)
@@ -249,21 +251,22 @@ def _unit_pixels(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 
 
 def find_file(data_set: str, folder: StrPath | None, names: list[str]) -> Path:
-    """Return the first of the files that exists.
+    """Return the path of the first of several files that exists.
 
     Parameters
     ----------
     data_set
-        Key of `SOURCES`, and name of the subfolder of the folder that DPMESH_DATA names.
+        Name of the data set: a key of `SOURCES`.
     folder
-        Folder to look in instead.
+        Folder of the files. None stands for the subfolder `data_set` of the folder that the
+        environment variable DPMESH_DATA names.
     names
-        Names of the files, best first.
+        Names of the files, in order of preference.
 
     Raises
     ------
     ValueError
-        If there is neither a `folder` nor that environment variable.
+        If `folder` is None and the environment variable is not set.
     FileNotFoundError
         If the folder has none of the files.
     """

@@ -1,14 +1,14 @@
 """Train-test splits and partitions of records among nodes.
 
 A partition is a tuple with one array of record indices for each node. The arrays are disjoint, none
-is empty, and together they hold every record. If equal sizes are asked for, all nodes have the same
-number of records, and the few left over belong to no node. Each node's records are in
-random order, except with `by_user`, which keeps the order of the dataset.
+is empty, and together they hold every record. With `equal_sizes`, all nodes have the same number of
+records, and the records left over belong to no node. Each node's records are in random order,
+except with `by_user`, which keeps the order of the dataset.
 
-Guarantees are for nodes that hold these records: a neighbouring dataset replaces a record at its
-node. `dirichlet` and `shards` partition by class, so that changing one record's label may move
-other records. They simulate nodes whose data differ; to protect one collection as a whole, take
-`iid`, which looks at no record.
+A guarantee applies to the records that a node holds: a neighbouring dataset replaces one record of
+one node. `dirichlet` and `shards` partition by class, so that another label of one record may move
+other records to other nodes. They simulate heterogeneous nodes. To protect one dataset as a whole,
+use `iid`, which reads no record.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ from dpmesh._validate import fail, instance, integer, positive, probability, req
 from dpmesh.data.dataset import A_DATASET, Dataset
 
 Partition: TypeAlias = tuple[Indices, ...]
+"""Indices of the records of each node."""
 
 ATTEMPTS = 100
-"""The most draws of a random partition in search of one that leaves no node empty."""
+"""Largest number of draws of a random partition until no node is empty."""
 
 
 def train_test_split(
     dataset: Dataset, fraction: float, generator: np.random.Generator
 ) -> tuple[Dataset, Dataset]:
-    """Split the shuffled records into training records and test records.
+    """Split the records at random into training records and test records.
 
     Parameters
     ----------
     dataset
         At least 2 records.
     fraction
-        Share of the test records, in (0, 1); rounded to a whole number of records, at least 1 and
-        not all.
+        Share of the test records, in (0, 1). The number of records is rounded; both parts have at
+        least 1.
     generator
-        Source of the order.
+        Random generator.
 
     Returns
     -------
-    Training records, test records.
+    The training records and the test records.
 
     Raises
     ------
@@ -78,7 +79,7 @@ def train_test_split(
 def iid(
     dataset: Dataset, nodes: int, generator: np.random.Generator, *, equal_sizes: bool = False
 ) -> Partition:
-    """Divide the shuffled records among nodes of equal size: an i.i.d. partition.
+    """Divide the records at random among nodes of equal size: an i.i.d. partition.
 
     Parameters
     ----------
@@ -87,10 +88,10 @@ def iid(
     nodes
         Number of nodes, at least 1.
     generator
-        Source of the order.
+        Random generator.
     equal_sizes
-        True leaves out the records beyond a multiple of `nodes`, so that all nodes have equally
-        many. Otherwise sizes differ by at most 1.
+        True to leave out the records beyond a multiple of `nodes`, so that all nodes have the same
+        number. By default sizes differ by at most 1.
 
     Returns
     -------
@@ -308,19 +309,28 @@ def _checked_nodes(dataset: Dataset, nodes: int) -> int:
 
 
 def _check_generator(generator: np.random.Generator) -> None:
+    """Fail unless `generator` is a numpy generator."""
     expectation = "a numpy generator, from dpmesh.keys.generator"
     require_methods("generator", generator, expectation, "permutation")
 
 
 def _shuffled_classes(dataset: Dataset, generator: np.random.Generator) -> list[Indices]:
-    """Return the records of each class in ascending order of classes, shuffled within."""
+    """Return the indices of each class's records, shuffled, in ascending order of classes."""
     if dataset.labels.dtype != np.int64:
         fail("dataset", "integer labels, the classes", f"labels of {dataset.labels.dtype}")
     return _groups(dataset.labels, generator.permutation(dataset.records))
 
 
 def _groups(names: npt.NDArray[Any], order: Indices) -> list[Indices]:
-    """Return the indices of each name, by ascending name, each in the order of `order`."""
+    """Return the indices of the records of each name, by ascending name.
+
+    Parameters
+    ----------
+    names
+        Name of each record, shape (records,).
+    order
+        Order of the indices within a name, a permutation of all indices.
+    """
     order = order[np.argsort(names[order], kind="stable")]
     first_of_name = np.unique(names[order], return_index=True)[1]
     return np.split(order, first_of_name[1:])
@@ -329,9 +339,13 @@ def _groups(names: npt.NDArray[Any], order: Indices) -> list[Indices]:
 def _shared_counts(
     class_sizes: Indices, nodes: int, alpha: float, generator: np.random.Generator
 ) -> Indices:
-    """Divide each class among the nodes, again until no node is empty.
+    """Draw the number of records of each class at each node, until no node is empty.
 
-    Returns shape (nodes, classes): each class is cut at the cumulated shares of the nodes.
+    Each class is divided at the cumulative Dirichlet shares of the nodes.
+
+    Returns
+    -------
+    Numbers of records, shape (nodes, classes).
     """
     for _ in range(ATTEMPTS):
         shares = generator.dirichlet(np.full(nodes, alpha), size=len(class_sizes))
@@ -348,25 +362,33 @@ def _shared_counts(
 def _equal_counts(
     class_sizes: Indices, nodes: int, alpha: float, generator: np.random.Generator
 ) -> Indices:
-    """Return shape (nodes, classes) with equal row sums, without classes once they are used up."""
+    """Draw the number of records of each class at each node, with the same total for all nodes.
+
+    Each node in turn draws records by its class proportions, from the classes that are not used up.
+
+    Returns
+    -------
+    Numbers of records, shape (nodes, classes).
+    """
     remaining = class_sizes.copy()
     records = int(class_sizes.sum())
     records_per_node = records // nodes
-    mixes = generator.dirichlet(alpha * class_sizes / records, size=nodes)
+    proportions_of_nodes = generator.dirichlet(alpha * class_sizes / records, size=nodes)
     counts = np.zeros((nodes, len(class_sizes)), dtype=np.int64)
-    for count, mix in zip(counts, mixes, strict=True):
+    for node, proportions in enumerate(proportions_of_nodes):
         missing = records_per_node
         while missing > 0:
-            weights = np.where(remaining > 0, mix, 0)
-            if weights.sum() == 0:
+            weights = np.where(remaining > 0, proportions, 0)
+            if weights.sum() == 0:  # the node's classes are used up
                 weights = remaining
-            wishes = generator.multinomial(missing, weights / weights.sum())
-            dealt = np.minimum(wishes, remaining)
-            count += dealt
-            remaining -= dealt
-            missing -= int(dealt.sum())
+            requested = generator.multinomial(missing, weights / weights.sum())
+            assigned = np.minimum(requested, remaining)
+            counts[node] += assigned
+            remaining -= assigned
+            missing -= int(assigned.sum())
     return counts
 
 
 def _partition(arrays: list[npt.NDArray[Any]]) -> Partition:
+    """Return arrays of indices as a partition of int64."""
     return tuple(array.astype(np.int64, copy=False) for array in arrays)

@@ -1,12 +1,12 @@
-"""Preprocessing that costs no privacy: each record is changed by itself, with public numbers.
+"""Preprocessing that needs no epsilon: each record is mapped by itself, with public numbers.
 
-Two datasets that differ in one record still differ in one record afterwards, so every guarantee for
-the result is one for the original.
+Two datasets that differ in one record still differ in one record afterwards. So a guarantee for the
+preprocessed records is a guarantee for the original records.
 
-Standardization, PCA, feature selection and vocabularies that are fitted to the data are not of this
-kind. One record moves the mean and the principal axes, and with them all other records: the result
-differs in many records. Fit such maps to public data of the same kind, or release them by a private
-mechanism and count its epsilon.
+Standardization, PCA, feature selection and vocabularies that are fitted to the data do not belong
+here: another value of one record changes the fitted map, and with it all preprocessed records. Fit
+such maps to public data of the same kind, or release them by a private mechanism and count its
+epsilon.
 """
 
 from __future__ import annotations
@@ -26,15 +26,20 @@ from dpmesh.data.dataset import A_DATASET, Dataset
 
 
 def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
-    """Divide every feature by a public number, such as pixels by 255.
+    """Divide the features by public numbers, such as pixels by 255.
 
     Parameters
     ----------
     dataset
         The records.
     divisor
-        One number, or shape (dim,): one for each feature. Finite and positive, and known without
-        looking at the data, such as the range that a format or a published description gives.
+        One divisor for all features, or one for each feature, shape (dim,). Divisors are finite,
+        positive and public, such as a range from a published description; never computed from the
+        data.
+
+    Returns
+    -------
+    The records with divided features. Labels and name do not change; `feature_norm` is None.
 
     Raises
     ------
@@ -61,7 +66,7 @@ def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
 def _checked_divisors(divisor: npt.ArrayLike, dim: int) -> npt.NDArray[np.float64]:
     """Return a divisor for each feature, shape (dim,); fail unless all are finite and positive."""
     divisors = np.asarray(divisor)
-    if divisors.dtype.kind not in "iuf":
+    if divisors.dtype.kind not in "iuf":  # such as a Fraction, or not a number, which fails
         divisors = np.asarray(number("divisor", cast("float", divisor)))
     divisors = divisors.astype(np.float64)
     if divisors.shape not in ((), (dim,)):
@@ -73,10 +78,19 @@ def _checked_divisors(divisor: npt.ArrayLike, dim: int) -> npt.NDArray[np.float6
 
 
 def unit_norm(dataset: Dataset) -> Dataset:
-    """Divide each record by its L2 norm; a record of zeros stays.
+    """Divide each record by its L2 norm; a record of zeros does not change.
 
-    The result has a `Dataset.feature_norm` of 1. The gradient of a linear model's loss is the slope
-    of the loss times the record: its norm is then at most 1 for hinge and logistic losses.
+    The gradient of a linear model's loss is the derivative of the loss by the score, times the
+    record. For hinge and logistic losses its L2 norm is then at most 1.
+
+    Parameters
+    ----------
+    dataset
+        The records, dense or sparse.
+
+    Returns
+    -------
+    The records with L2 norm 1 (or 0), and a `Dataset.feature_norm` of 1.
 
     Raises
     ------
@@ -105,9 +119,19 @@ def unit_norm(dataset: Dataset) -> Dataset:
 
 
 def with_constant(dataset: Dataset, value: float = 1.0) -> Dataset:
-    """Append a feature that is `value` in every record: the intercept of a linear model.
+    """Append a constant feature to every record, for the intercept of a linear model.
 
-    A bound b on the norm of records becomes ``sqrt(b^2 + value^2)``.
+    Parameters
+    ----------
+    dataset
+        The records, dense or sparse.
+    value
+        Value of the constant feature, finite.
+
+    Returns
+    -------
+    The records with one more feature, the last one. A `Dataset.feature_norm` of b becomes
+    ``sqrt(b^2 + value^2)``.
 
     Raises
     ------
@@ -133,21 +157,24 @@ def with_constant(dataset: Dataset, value: float = 1.0) -> Dataset:
 
 
 def random_projection(dataset: Dataset, dim: int, generator: np.random.Generator) -> Dataset:
-    """Project every record onto `dim` random directions, drawn without looking at the data.
+    """Project every record onto random directions that do not depend on the data.
 
-    The matrix has independent normal entries of mean 0 and variance ``1 / dim``. It keeps squared
-    norms on average (Johnson and Lindenstrauss 1984), and may be published. The result has no bound
-    on norms.
+    The matrix of the projection has independent normal entries of mean 0 and variance ``1 / dim``.
+    It preserves squared norms on average (Johnson and Lindenstrauss 1984), and may be published.
 
     Parameters
     ----------
     dataset
-        The records, dense or sparse; the result is dense.
+        The records, dense or sparse.
     dim
         Number of directions, at least 1.
     generator
-        Source of the directions. Two generators in the same state, such as two made from the same
-        key, project two datasets alike.
+        Random generator of the directions. Two generators in the same state give the same
+        projection, for example of training and test records.
+
+    Returns
+    -------
+    Dense records with `dim` features. `feature_norm` is None, since norms are unbounded.
 
     Raises
     ------
@@ -170,11 +197,11 @@ def random_projection(dataset: Dataset, dim: int, generator: np.random.Generator
 
 
 def _positive_norms(norms: npt.NDArray[np.float64], dtype: npt.DTypeLike) -> FloatArray:
-    """Return the norms in the type of the features, 1 in place of 0."""
+    """Return norms as divisors in the type of the features: 1 instead of 0."""
     return np.where(norms > 0, norms, 1).astype(dtype)
 
 
 def _with_values(dataset: Dataset, features: sparse.csr_array, values: FloatArray) -> Dataset:
-    """Replace the stored values of the dataset's sparse features."""
+    """Return the dataset with other stored values of its sparse features, at the same positions."""
     parts = (values, features.indices, features.indptr)
     return replace(dataset, features=sparse.csr_array(parts, shape=features.shape))

@@ -1,4 +1,4 @@
-"""Scattering features of images, see `dpmesh.tables.wavelets`."""
+"""Scattering features of the images of a `Dataset`, computed by `dpmesh.tables.wavelets`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dpmesh.tables.wavelets import channels_of, coefficients
 def scattering(
     images: Dataset, shape: tuple[int, int], *, scales: int = 2, angles: int = 8
 ) -> Dataset:
-    """Compute the wavelet scattering features of grey images, normalised within each record.
+    """Compute the wavelet scattering features of grey images, normalized within each record.
 
-    Each channel of a record is normalised by its mean and standard deviation over the windows of
-    the record, as in group normalisation. To each standard deviation 1/100 of the largest one of
-    the record is added. A feature depends on no other record. Apply `unit_norm` and `with_constant`
-    to the result for the models of this package.
+    Each channel of a record is normalized by its mean and standard deviation over the windows of
+    the record, as in group normalization. A hundredth of the record's largest standard deviation is
+    added to each. The features of a record depend on no other record, so they need no epsilon.
+    Apply `unit_norm` and `with_constant` to the result for the models of this package.
 
     Parameters
     ----------
@@ -35,8 +35,9 @@ def scattering(
 
     Returns
     -------
-    The same records with float32 features: ``1 + J L + L^2 J (J - 1) / 2`` channels of ``height *
-    width / 4^J`` windows: 81 of 49 for images of 28 x 28.
+    The same records with float32 features: ``1 + J L + L^2 J (J - 1) / 2`` channels, each of
+    ``height * width / 4^J`` windows. With the defaults, images of 28 x 28 pixels have 81 channels
+    of 49 windows.
 
     Raises
     ------

@@ -1,4 +1,8 @@
-"""Shakespeare by speaking role: next-character prediction, one client for each role of a play."""
+"""Shakespeare's plays as a federated data set: next-character prediction, one client for each role.
+
+`shakespeare` reads the file, `speeches` collects the text of each role, and `next_characters` makes
+the records, as in the paper that docs/algorithms/federated.md reproduces.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +22,42 @@ from dpmesh.data.loaders import find_file
 from dpmesh.data.partition import Partition
 
 Windows: TypeAlias = npt.NDArray[np.float32]
-"""Codes of characters, shape (windows, length)."""
+"""Codes of characters (positions in the alphabet), shape (windows, length)."""
 
 NOT_PLAYS = ("THE SONNETS", "A LOVER'S COMPLAINT")
+"""Titles in the file that are not plays."""
 
 _UNICODE = 0x110000
 """Number of Unicode code points."""
 
 FRACTIONS = (0.7, 0.1, 0.2)
-"""Shares of a role's text, in its order: training, validation, test, as in the federated paper."""
+"""Shares of a role's text for training, validation and test, in the order of the text."""
 
-# One play of the edition is not indented.
 _INDENT = {"THE COMEDY OF ERRORS": ""}
+"""Indent of the first line of a speech in the one play of the edition that has another one."""
 _NOTICE = re.compile(r"<<.*?>>", re.DOTALL)
 _TITLE = re.compile(r"^(\S.*)\n\s*\nby William Shakespeare$", re.MULTILINE)
 
 
 class Characters(NamedTuple):
-    """Windows of text with the character that follows, in three parts that share no text.
+    """Records for next-character prediction: windows of text, labelled with the next character.
 
-    Features are codes of characters, positions in `alphabet`, as float32; labels are codes too.
+    Features (float32) and labels are codes of characters: positions in `alphabet`.
+
+    Attributes
+    ----------
+    train, validation, test
+        Records of three parts of the text, which share no text.
+    partition
+        Indices of the training records of each role, in the order of the text.
+    roles
+        Name of each role, as "play: role".
+    alphabet
+        All characters, sorted.
     """
 
     train: Dataset
     partition: Partition
-    """The training records of each role, in the order of the text."""
     validation: Dataset
     test: Dataset
     roles: tuple[str, ...]
@@ -54,14 +69,15 @@ class Characters(NamedTuple):
 
 
 def speeches(text: str) -> dict[str, str]:
-    """Return the whole text of each role, in order, by "play: role".
+    """Return the text of all speeches of each role, in order, by "play: role".
 
-    A speech starts with two blanks, a name and a period; its lines go on after four blanks.
+    The first line of a speech is indented by two blanks and starts with a name and a period. Its
+    further lines are indented by four blanks.
 
     Parameters
     ----------
     text
-        The whole file.
+        Text of the file of complete works.
     """
     pieces = _TITLE.split(_NOTICE.sub("", text))  # a preface, then titles and plays in turn
     titles = [title.strip() for title in pieces[1::2]]
@@ -75,7 +91,7 @@ def speeches(text: str) -> dict[str, str]:
 
 
 def _collect_lines(play: str, body: str, lines_of_roles: dict[str, list[str]]) -> None:
-    """Append the lines of one play to those of its roles."""
+    """Append the lines of one play to the lists of its roles' lines."""
     indent = _INDENT.get(play, "  ")
     speech_start = re.compile(rf"{indent}([A-Z][\w'-]*(?: [\w'-]+){{0,3}})\. +(\S.*)")
     continuation = re.compile(rf"{indent}  \S")
@@ -110,12 +126,13 @@ def next_characters(
         Number of characters from the start of one window to the next. 1 gives all windows, at 4
         bytes per character of each window.
     least_records
-        Least number of training records of a role; shorter roles are left out. The paper uses 100.
+        Smallest number of training records of a role; roles with fewer are left out. The paper uses
+        100.
 
     Raises
     ------
     ValueError
-        If an argument is out of its range, or no role has enough.
+        If an argument is out of its range, or no role has enough training records.
     """
     window = integer("window", window, at_least=1)
     stride = integer("stride", stride, at_least=1)
@@ -123,18 +140,19 @@ def next_characters(
     alphabet = "".join(sorted(set("".join(texts.values()))))
     code_of = np.zeros(_UNICODE, dtype=np.float32)  # the code of each Unicode character
     code_of[[ord(character) for character in alphabet]] = np.arange(len(alphabet))
-    windows_of_roles: dict[str, list[Windows]] = {}  # of training, validation and test
+    windows_of_roles: dict[str, list[Windows]] = {}  # training, validation and test windows
     for role, text in texts.items():
         codes = code_of[np.array([text]).view(np.uint32)]
         cuts = np.floor(np.cumsum(FRACTIONS[:2]) * len(codes)).astype(int)
-        # a window and the character that follows it
+        # each window ends with the next character, which becomes the label
         windows = [_windows(part, window + 1, stride) for part in np.split(codes, cuts)]
         training_records = len(windows[0])
         if training_records >= least_records:
             windows_of_roles[role] = windows
     if not windows_of_roles:
         fail("texts", f"a role with at least {least_records} training records", "none")
-    training, validation, test = zip(*windows_of_roles.values(), strict=True)  # each by role
+    # three tuples with an array of windows for each role
+    training, validation, test = zip(*windows_of_roles.values(), strict=True)
     ends = np.cumsum([len(role_windows) for role_windows in training])
     return Characters(
         train=_dataset(np.concatenate(training)),
@@ -149,14 +167,14 @@ def next_characters(
 def shakespeare(
     *, window: int = 80, stride: int = 1, least_records: int = 100, folder: StrPath | None = None
 ) -> Characters:
-    """Return next-character prediction by role; see `next_characters`.
+    """Load Shakespeare's plays as records for next-character prediction, one client for each role.
 
     Parameters
     ----------
     window, stride, least_records
         As for `next_characters`.
     folder
-        Where ``t8.shakespeare.txt`` (or ``.gz``) is; by default the subfolder shakespeare of the
+        Folder of ``t8.shakespeare.txt`` (or ``.gz``); by default the subfolder shakespeare of the
         folder that the environment variable DPMESH_DATA names.
 
     Raises
@@ -174,13 +192,13 @@ def shakespeare(
 
 
 def _windows(codes: npt.NDArray[np.float32], length: int, stride: int) -> Windows:
-    """Return a read-only view of shape (windows, length) on the codes, every `stride`-th window."""
+    """Return every `stride`-th window of the codes as a read-only view, shape (windows, length)."""
     if len(codes) < length:
         return np.empty((0, length), np.float32)
     return np.lib.stride_tricks.sliding_window_view(codes, length)[::stride]
 
 
 def _dataset(windows: Windows) -> Dataset:
-    """Return windows as records whose label is their last character."""
+    """Return windows as records, with the last character of each as its label."""
     next_character = windows[:, -1].astype(np.int64)
     return Dataset(windows[:, :-1], next_character, "shakespeare")

@@ -1,4 +1,8 @@
-"""Experiments from files: settings with precise errors, parallel sweeps, a report page."""
+"""Experiments that TOML files describe: single runs, parallel sweeps, and pages of results.
+
+``dpmesh run`` and ``dpmesh report`` use this package. `Experiment` builds a run from settings,
+`run_sweep` runs all combinations of a sweep, and `Result` reads a finished run.
+"""
 
 from dpmesh.experiments.experiment import Experiment
 from dpmesh.experiments.results import Result

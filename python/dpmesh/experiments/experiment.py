@@ -1,4 +1,9 @@
-"""Experiments that files describe: data, nodes, network, algorithm, and one run."""
+"""`Experiment`: one run that a file of settings describes, from data to privacy report.
+
+`Experiment.of` checks all settings and builds the parts without a run; `Experiment.simulate` loads
+the data and runs. `run_into` also saves the result into a folder. `dpmesh.experiments.sweep` calls
+these for each combination of settings.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +33,16 @@ from dpmesh.settings.parts import SECTIONS, VALUES, Maker, installed_kinds, part
 from dpmesh.topology import Topology
 
 Changes: TypeAlias = Mapping[str, Any]
-"""Values of settings, by key, that a cell of a sweep replaces."""
+"""Settings that one combination of a sweep replaces: values by key, such as ``"run.seed"``."""
 
 CHECKPOINT = "checkpoint"
-"""In the folder of a run that is not finished: its file of private state."""
+"""Name of the file of private state in the folder of an unfinished run."""
 
 EDGES_SHOWN = 2000
-"""A graph with more links is not drawn in a report."""
+"""Largest number of links of a graph that a report draws."""
 
 PUBLIC = "numbers of nodes, records, features and classes are public, and so are test records"
-"""Facts that an experiment reads off its data, as its report states them."""
+"""Assumption that an experiment adds to its privacy report."""
 
 _KEEP = "Each link is up in a round with this probability; by default always."
 _EPSILON = (
@@ -85,7 +90,27 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A run without its data."""
+    """A run that settings describe, built and checked, without its data.
+
+    Parameters
+    ----------
+    settings
+        The settings.
+    run
+        Number of rounds, seed and metrics.
+    nodes
+        Number of nodes.
+    key
+        Key of all randomness: seeded by ``run.seed``, or fresh.
+    algorithm
+        The algorithm, with its noise calibrated.
+    topology
+        Communication graph of gossip; None for other algorithms.
+    network
+        Conditions of a simulated network (latency, failures); None for an ideal network.
+    budget
+        Privacy budget that the run must keep; None without a stated budget.
+    """
 
     settings: Settings
     run: RunSettings
@@ -98,17 +123,21 @@ class Experiment:
 
     @classmethod
     def of(cls, settings: Settings) -> Experiment:
-        """Return the experiment that settings describe; the data are loaded when it is run.
+        """Build the experiment that settings describe, and check that its plan keeps the budget.
+
+        The data are loaded only where sizes or a threat model depend on them.
 
         Raises
         ------
         ValueError
-            If a setting does not fit; the message names the file, the line and the key.
+            If a setting is invalid. The message names the file, the line and the key.
         """
         settings = replace(settings, installed=True)
         _check_tables(settings)
         run: RunSettings = settings.make("run", settings.table("run"), {"run": RunSettings})
-        key = Key.generate() if run.seed is None else Key.seeded(run.seed)
+        key = Key.generate()
+        if run.seed is not None:
+            key = Key.seeded(run.seed)
         data = Records(settings, key)
         nodes = data.nodes()
         make_graph = partial(settings.graph, nodes, key)
@@ -122,7 +151,7 @@ class Experiment:
         algorithm = assemble(settings, sizes, delta=run.delta)
         graph: Topology | None = None
         if has_topology and algorithm.communication == "gossip":
-            graph = make_graph()  # others of a sweep need none
+            graph = make_graph()
             if "first_stage" in settings.content:
                 settings.call("topology", require_complete, matrix=graph.matrix(0))
         budget: Budget | None = _optional_part(settings, "budget")
@@ -149,7 +178,7 @@ class Experiment:
         )
 
     def problem(self) -> Any:
-        """Load the data, set some aside for testing, and partition the rest."""
+        """Load the data, split off test records, and partition the training records."""
         return Records(self.settings, self.key).problem()
 
     def simulate(
@@ -159,7 +188,18 @@ class Experiment:
         progress: bool | None = None,
         engine: Engine | None = None,
     ) -> Run:
-        """Run it; with a seed and a checkpoint it can be interrupted."""
+        """Run the experiment.
+
+        Parameters
+        ----------
+        checkpoint
+            File of private state, from which an interrupted run with a seed resumes; None for no
+            checkpoints. Without a seed it is ignored.
+        callback, progress
+            As for `dpmesh.Metrics`.
+        engine
+            Engine that runs the nodes; None for a simulation on the stated network.
+        """
         if self.topology is None and self.algorithm.communication == "gossip":
             fail_without_topology(self.settings, type(self.algorithm).__name__)
         loaded = Records(self.settings, self.key).load()
@@ -223,9 +263,20 @@ def run_into(
     progress: bool | None = None,
     engine: Engine | None = None,
 ) -> None:
-    """Run an experiment that makes these changes, and save its releases and results.
+    """Run an experiment, and save its releases and results into a folder.
 
-    On an engine only the root saves.
+    On an engine of several processes, the root process alone saves.
+
+    Parameters
+    ----------
+    folder
+        Folder of the run.
+    experiment
+        The experiment.
+    changes
+        Settings of this combination of a sweep, saved with the result.
+    callback, progress, engine
+        As for `Experiment.simulate`.
     """
     writable_folder(folder)
     checkpoint = folder / CHECKPOINT
@@ -235,19 +286,20 @@ def run_into(
     run.save(folder)
     run.history.to_csv(folder / "history.csv")
     result = {"changes": changes, "graph": experiment.graph()}
-    replace_text(folder / "result.json", json.dumps(result, indent=1))  # last: the run is finished
+    # written last: a folder with this file is finished
+    replace_text(folder / "result.json", json.dumps(result, indent=1))
     checkpoint.unlink(missing_ok=True)
 
 
 def _optional_part(settings: Settings, name: str) -> Any:
-    """Return the part that a table describes; None without the table."""
+    """Build the object that a table of settings describes; None without the table."""
     if name not in settings.content:
         return None
     return settings.make(name, settings.table(name), SECTIONS[name])
 
 
 def _require_public_data(settings: Settings, algorithm: AnyAlgorithm) -> None:
-    """Fail if a controller scores models on public data and there are none."""
+    """Fail if the algorithm's controller scores models on public data, and there is none."""
     controller = getattr(algorithm, "controller", None)
     if not getattr(controller, "scores_public_data", False):
         return
@@ -263,11 +315,11 @@ _LEAST_LINES = {
     "partition": 'kind = "iid", nodes = 4',
     "problem": 'loss = "softmax", classes = 10',
 }
-"""The least that each required table needs, for the error where it is missing."""
+"""Example lines of each required table, for the error about a missing table."""
 
 
 def _check_tables(settings: Settings) -> None:
-    """Fail unless all tables are there, and those that are made with the data fit."""
+    """Fail unless all required tables exist, and [data], [partition] and [problem] are valid."""
     settings.known("", settings.content, ["format", "run", "data", *SECTIONS, "sweep"])
     check_format(settings)
     required = ["run", "data", "algorithm"]
@@ -286,7 +338,7 @@ def _check_tables(settings: Settings) -> None:
 
 
 def all_keys() -> str:
-    """Return every key of a file with its meaning and its default, as text."""
+    """Return a text that explains every key of a file of settings, with its default."""
     lines = ["", "first line", f"  format: {FORMAT}, needed where a number sets a noise."]
     tables: dict[str, Maker] = {"[run]": RunSettings, "[data]": load}
     tables["[data] with files of your own"] = load_files

@@ -1,4 +1,8 @@
-"""Figures of a page about runs: a panel for each network, a colour for each method."""
+"""Figures of a page about runs: scores and metrics, a panel for each network.
+
+Terms: a *setting* is a method, a network and an epsilon, with the runs of all seeds; *levels* are
+horizontal or vertical lines at the scores of non-private baselines.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +25,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CURVES = ("accuracy", "released_accuracy", "loss", "regret", "consensus_distance")
-"""Metrics that a page shows over the rounds, where all runs measured them."""
+"""Metrics that a page shows over the rounds, if all runs measured them."""
 
 MARKS = 8
-"""Up to this many different epsilons are written below their axis."""
+"""Largest number of different epsilons that have labels on their axis."""
 
 ResultsBySetting: TypeAlias = Mapping[Setting, Sequence[Result]]
 """Results of each method, network and epsilon."""
 
 Levels: TypeAlias = Mapping[str, float]
-"""Means of baselines, by their names."""
+"""Mean score of each baseline, by name."""
 
 
 def drawings(results: Sequence[Result]) -> Iterable[tuple[Figure, str]]:
-    """Draw scores of released models, then metrics over the rounds and over the bytes sent."""
+    """Yield figures with captions: scores, then metrics over rounds, time and traffic."""
     by_setting = results_by_setting(results)
     if all(np.isfinite(scores(runs)).all() for runs in by_setting.values()):
         levels = _levels(results)
@@ -58,8 +62,14 @@ def drawings(results: Sequence[Result]) -> Iterable[tuple[Figure, str]]:
             yield _curves(by_setting, "accuracy", x), caption
 
 
-def graphs(graphs: Mapping[str, JsonObject]) -> Iterable[tuple[Figure, str]]:
-    """Draw networks, by their descriptions, that are small enough."""
+def graph_figures(graphs: Mapping[str, JsonObject]) -> Iterable[tuple[Figure, str]]:
+    """Yield a figure with a caption for each graph that is small enough.
+
+    Parameters
+    ----------
+    graphs
+        Graphs as `Experiment.graph` returns them, by description.
+    """
     from matplotlib.figure import Figure
 
     for description, graph in graphs.items():
@@ -130,7 +140,19 @@ def _panels(
     line: Callable[[str, Sequence[Setting]], Line],
     panel: Callable[[str, Sequence[Line]], Panel],
 ) -> Figure:
-    """Draw panels, by their titles, with a line for each method that runs there."""
+    """Draw a panel for each title, with a line for each method.
+
+    Parameters
+    ----------
+    results
+        The results.
+    title_of
+        Function that returns the title of a setting's panel.
+    line
+        Function that returns the line of a method from its settings in a panel.
+    panel
+        Function that returns the panel of a title and its lines.
+    """
     methods_by_title: dict[str, dict[str, list[Setting]]] = defaultdict(lambda: defaultdict(list))
     for setting in results:
         methods_by_title[title_of(setting)][setting.method].append(setting)
@@ -190,7 +212,7 @@ def _by_method(results: ResultsBySetting, levels: Levels) -> Figure:
 
 
 def _levels(results: Sequence[Result]) -> Levels:
-    """Return the means of baselines without privacy, of runs that know them all."""
+    """Return the mean scores of non-private baselines; empty unless all runs have them."""
     of_accuracy = []
     for run in results:
         baselines = run.baselines
@@ -206,7 +228,7 @@ def _levels(results: Sequence[Result]) -> Levels:
 
 
 def _columns(panels: int) -> int:
-    """Return how many panels stand in a row."""
+    """Return the number of panels in a row."""
     if panels == 4:
         return 2
     return min(3, panels)

@@ -1,4 +1,8 @@
-"""Records of one's own for an experiment: tables, arrays or LIBSVM files of several sites."""
+"""The user's records for an experiment: tables, arrays or LIBSVM files of several sites.
+
+`load_files` is the loader of a table ``[data]`` with a key ``files``. Its docstring is also the
+help of these keys.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +33,18 @@ from dpmesh.tables.sites import find_files, names_of, read_sites, site_notices
 _LIBSVM = (".libsvm", ".svm", ".svmlight")
 
 
-class OwnRecords(NamedTuple):
-    """Records to train on and to test on, those of each site, and what they stand for."""
+class SiteRecords(NamedTuple):
+    """Records of the user's files, split into training and test records.
+
+    Attributes
+    ----------
+    train, test
+        Encoded training records and test records.
+    sites
+        Indices of each site's training records.
+    outline
+        Columns and classes or target range, for a model of these records.
+    """
 
     train: Dataset
     test: Dataset
@@ -61,8 +75,8 @@ def load_files(
     drop_missing_labels: bool = False,
     *,
     generator: np.random.Generator,
-) -> OwnRecords:
-    """Return the records of your own files, and which site holds which.
+) -> SiteRecords:
+    """Load the records of the user's files, with the site of each.
 
     Parameters
     ----------
@@ -148,7 +162,7 @@ def load_files(
     title = Path(paths[0]).stem if len(paths) == 1 else f"{len(paths)} files"
     dataset = Dataset(records.features, records.labels, title)
     training_codes = codes[~is_tested]
-    return OwnRecords(
+    return SiteRecords(
         train=dataset.take(np.flatnonzero(~is_tested)),
         test=dataset.take(np.flatnonzero(is_tested)),
         sites=tuple(np.flatnonzero(training_codes == code) for code in np.unique(training_codes)),
@@ -162,7 +176,19 @@ def _tested(
     sites: tuple[str, ...] | None,
     generator: np.random.Generator,
 ) -> npt.NDArray[np.bool_]:
-    """Return which records are for testing: those of some sites, or a share of every site's."""
+    """Return a mask of the test records: all records of some sites, or a share of every site's.
+
+    Parameters
+    ----------
+    owners
+        Site of each record, shape (records,).
+    fraction
+        Share of each site's records, if `sites` is None.
+    sites
+        Sites whose records are all test records; None for a share of every site.
+    generator
+        Random generator.
+    """
     names, codes = np.unique(owners, return_inverse=True)
     if sites is None:
         tested = np.zeros(len(codes), dtype=bool)
@@ -171,9 +197,9 @@ def _tested(
             count = max(round(fraction * len(records)), 1)
             tested[records[: min(count, len(records) - 1)]] = True
     else:
-        strange = [name for name in sites if name not in names]
-        if strange:
-            fail("test_sites", f"some of {', '.join(names)}", repr(strange[0]))
+        unknown = [name for name in sites if name not in names]
+        if unknown:
+            fail("test_sites", f"some of {', '.join(names)}", repr(unknown[0]))
         tested = np.isin(owners, sites)
     if tested.all() or not tested.any():
         fail("test_sites", "records to train on and records to test on", list(names))
@@ -181,14 +207,14 @@ def _tested(
 
 
 class _File(NamedTuple):
-    """A file as it was at some time, so that one that changes is read again.
+    """A file at a time: part of the key of a cache, so that a changed file is read again.
 
     Attributes
     ----------
     path
-        Where it is.
+        Path of the file.
     modified
-        Time of its last change, in nanoseconds.
+        Time of the last change, in nanoseconds.
     """
 
     path: str
@@ -196,13 +222,13 @@ class _File(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> _File:
-        """Return a file as it is now."""
+        """Return a file with the present time of its last change."""
         return cls(path, Path(path).stat().st_mtime_ns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ReadRequest:
-    """Arguments of `load_files` that determine what is read, but not how it is split."""
+    """Arguments of `load_files` that determine the records, but not their split: a cache key."""
 
     files: tuple[_File, ...]
     range_files: tuple[_File, ...]
@@ -219,25 +245,29 @@ class _ReadRequest:
     drop_missing_labels: bool
 
     @property
-    def stated_forms(self) -> dict[str, Any]:
-        """The range of the label that is stated beside the files, by its form."""
-        forms = {"classes": self.classes, "target": self.target}
-        return {form: value for form, value in forms.items() if value is not None}
+    def label_range(self) -> dict[str, Any]:
+        """Range of the label by the arguments `classes` or `target`, which may be empty."""
+        stated: dict[str, Any] = {}
+        if self.classes is not None:
+            stated["classes"] = self.classes
+        if self.target is not None:
+            stated["target"] = self.target
+        return stated
 
 
 class _ReadRecords(NamedTuple):
-    """Records of files.
+    """Encoded records of all files, before the split.
 
     Attributes
     ----------
     features
-        Shape (records, dim): an array or a sparse matrix.
+        Features, shape (records, dim): an array or a sparse matrix.
     labels
-        As a model learns them.
+        Labels, encoded by `Outline.encode_labels`, shape (records,).
     sites
         Name of each record's site, shape (records,).
     outline
-        What a model of them stands for.
+        Columns and classes or target range, for a model of these records.
     """
 
     features: Any
@@ -246,7 +276,7 @@ class _ReadRecords(NamedTuple):
     outline: Outline
 
 
-@lru_cache(maxsize=2)  # the cells of a sweep share it
+@lru_cache(maxsize=2)  # shared by the runs of a sweep
 def _read(request: _ReadRequest) -> _ReadRecords:
     """Read the records of files."""
     paths = [file.path for file in request.files]
@@ -278,7 +308,7 @@ def _read_tables(paths: Sequence[str], request: _ReadRequest) -> _ReadRecords:
         listed = names
     not_features = {*labels, request.site}
     column_names = request.columns or tuple(name for name in listed if name not in not_features)
-    target = _target(labels, by_column, request.stated_forms)
+    target = _target(labels, by_column, request.label_range)
     ranges: Ranges = request.ranges
     if isinstance(request.ranges, str):
         ranges = {name: by_column[name] for name in column_names if name in by_column}
@@ -299,24 +329,38 @@ def _read_tables(paths: Sequence[str], request: _ReadRequest) -> _ReadRecords:
 
 
 def _target(
-    labels: Sequence[str], by_column: Mapping[str, Any], stated_forms: Mapping[str, Any]
+    labels: Sequence[str], by_column: Mapping[str, Any], label_range: Mapping[str, Any]
 ) -> Label:
-    """Return the public range of labels, which is never read off them."""
+    """Return the public range of the label, or of several labels; never computed from the data.
+
+    Parameters
+    ----------
+    labels
+        Names of the label's columns.
+    by_column
+        Ranges of a file of ranges, by column.
+    label_range
+        See `_ReadRequest.label_range`. Exactly one of both must state the range of each label.
+    """
     for label in labels:
-        sources = [*stated_forms]
+        sources = [*label_range]
         if label in by_column:
             sources.append("ranges")
         if len(sources) != 1:
             expected = f"classes = [0, 1] or target = [0, 100] in [data], or a range of {label}"
             fail("classes", f"{expected} in ranges", " and ".join(sources) or "none of them")
-    return as_labels({label: by_column.get(label, dict(stated_forms)) for label in labels})
+    return as_labels({label: by_column.get(label, dict(label_range)) for label in labels})
 
 
 def _read_libsvm(paths: Sequence[str], request: _ReadRequest) -> _ReadRecords:
-    """Read the records of files in LIBSVM's format, each a site."""
-    target: Any = _target(["label"], {}, request.stated_forms)
-    with_names = {"site": request.site, "columns": request.columns, "ranges": request.ranges}
-    for argument, value in with_names.items():
+    """Read the records of files in LIBSVM's format; each file is a site."""
+    target: Any = _target(["label"], {}, request.label_range)
+    arguments_with_names = {
+        "site": request.site,
+        "columns": request.columns,
+        "ranges": request.ranges,
+    }
+    for argument, value in arguments_with_names.items():
         if value is not None:
             fail(argument, "none for LIBSVM's format, which has no names", value)
     datasets = [data.unit_norm(data.read_libsvm(path, dim=request.dim)) for path in paths]

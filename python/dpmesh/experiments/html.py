@@ -1,4 +1,8 @@
-"""Parts of self-contained HTML pages: tables, and pictures that are embedded."""
+"""Parts of self-contained HTML pages: tables, folded text and embedded figures.
+
+Pages of ``dpmesh report``, ``dpmesh fit`` and ``dpmesh stats`` use them. Texts are escaped here;
+`body`, `content` and the results are HTML.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,22 @@ _STYLE = Path(__file__).with_name("page.css").read_text("utf-8")
 _SCRIPT = Path(__file__).with_name("page.js").read_text("utf-8")
 
 _LONG = 30
-"""Letters from which on a cell of a table may have several lines."""
+"""Largest number of characters of a column whose cells are kept on one line."""
 
 _UNQUOTED = ' <>/=:;,.()"!*?@$+-_'
-"""Characters that may stand in a quoted attribute that holds an address."""
+"""Characters of an SVG that need no percent-encoding in a data URL between single quotes."""
 
 
 def document(title: str, body: Iterable[str]) -> str:
-    """Return a page of these parts, with no link to anywhere else."""
+    """Return a page with a title and a body, without links to other files.
+
+    Parameters
+    ----------
+    title
+        Title, as text.
+    body
+        Parts of the body, as HTML; empty ones are left out.
+    """
     head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
     view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     content = "\n".join(filter(None, body))
@@ -36,20 +48,28 @@ def document(title: str, body: Iterable[str]) -> str:
 
 
 def details(title: str, content: str) -> str:
-    """Return content that is folded until somebody opens it."""
+    """Return HTML content below a title, folded until the reader opens it."""
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table with a line of heads, which sort it; it scrolls where it is too wide."""
-    classes = [_class_of(column) for column in zip(heads, *rows, strict=True)]
+    """Return a table whose heads sort it by their column; a wide table scrolls.
+
+    Parameters
+    ----------
+    heads
+        Head of each column, as text.
+    rows
+        Cells of each row.
+    """
+    classes = [_class_attribute(column) for column in zip(heads, *rows, strict=True)]
     head = "".join(map(_head, classes, heads))
     body = "".join(f"<tr>{_row(classes, row)}</tr>" for row in rows)
     return f'<div class="wide" tabindex="0"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def _head(css_class: str, text: str) -> str:
-    """Return the head of a column, which sorts the table by it."""
+    """Return the head of a column: a button that sorts the table by the column."""
     if not text:
         return "<td></td>"
     return f'<th scope="col"{css_class}><button>{escape(text)}</button></th>'
@@ -61,8 +81,8 @@ def _row(classes: Sequence[str], row: Sequence[object]) -> str:
     return "".join(f"<td{css_class}>{escape(str(cell))}</td>" for css_class, cell in pairs)
 
 
-def _class_of(column: Sequence[object]) -> str:
-    """Return the attribute of a column's cells: long texts may have several lines."""
+def _class_attribute(column: Sequence[object]) -> str:
+    """Return the class attribute of a column's cells: empty, or for long texts that may wrap."""
     longest = max(len(str(cell)) for cell in column)
     if longest > _LONG:
         return ' class="text"'
@@ -70,16 +90,19 @@ def _class_of(column: Sequence[object]) -> str:
 
 
 def figures(figures: Iterable[tuple[Figure, str]]) -> str:
-    """Return figures, each with a text for those who cannot see it, embedded in the page.
+    """Return figures embedded as SVG, each with its PDF to download.
 
-    They may be saved as SVG and PDF.
+    Parameters
+    ----------
+    figures
+        Figures of matplotlib, each with a caption that is also its alternative text.
     """
     numbered = enumerate(figures, 1)
     return "".join(_figure(figure, text, number) for number, (figure, text) in numbered)
 
 
 _TENTHS = re.compile(r"(\.\d)\d+|\n\s*")
-"""Tenths of a point are enough for places in tags; what labels say stays."""
+"""Further digits of decimal numbers, and line breaks, in the tags of an SVG: all to be removed."""
 
 
 def _figure(figure: Figure, text: str, number: int) -> str:
@@ -99,7 +122,7 @@ def _figure(figure: Figure, text: str, number: int) -> str:
 
 
 def _file_of(figure: Figure, kind: str, *, transparent: bool = False) -> bytes:
-    """Return a figure as a file of this kind."""
+    """Return a figure as the bytes of a file of this format."""
     from matplotlib import rc_context
 
     file = io.BytesIO()

@@ -1,4 +1,9 @@
-"""One self-contained HTML page about all results in a folder."""
+"""The page of ``dpmesh report``: one self-contained HTML page about the results in folders.
+
+`write_page` reads the results and writes the page, or only its table of settings as LaTeX or CSV.
+Functions with an underscore yield parts of the page as HTML. *Groups* are the runs that differ in
+their seed alone, by the name of their setting.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +21,9 @@ import numpy as np
 from dpmesh import __version__
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail
-from dpmesh.experiments.figures import CURVES, drawings, graphs
+from dpmesh.experiments.figures import CURVES, drawings, graph_figures
 from dpmesh.experiments.html import document, figures, table
-from dpmesh.experiments.results import Result, failures, finished
+from dpmesh.experiments.results import Result, failures, load_results
 from dpmesh.experiments.summary import (
     Groups,
     compared,
@@ -35,29 +40,29 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
     Parameters
     ----------
     folders
-        Folders of sweeps, of single runs, or of several that `Run.save` wrote. The results of
-        several folders stand side by side, each under the name of its folder.
+        Folders of sweeps, of single runs, or of several runs that `Run.save` wrote. The settings of
+        several folders are named by their folder.
     target
-        The page; by default ``report.html``, in the folder if there is only one. A name that ends
-        in ``.tex`` or ``.csv`` gets the table of settings alone, for a paper.
+        Path of the page; by default ``report.html``, in the folder if there is only one. A path
+        that ends in ``.tex`` or ``.csv`` gets the table of settings alone, for a paper.
 
     Returns
     -------
-    Where the page is.
+    Path of the page.
 
     Raises
     ------
     ValueError
         If a folder holds no finished runs, or `target` is a folder or a file of another kind.
     OSError
-        If it cannot be written; it is not made then.
+        If the page cannot be written.
     """
     places = [Path(folder) for folder in folders]
     if len(places) == 1:
         (folder,) = places
         title = folder.resolve().name
         path = folder / "report.html"
-        results, settings = finished(folder)
+        results, settings = load_results(folder)
     else:
         folders_by_name = _by_name(places)
         title = ", ".join(folders_by_name)
@@ -65,8 +70,8 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
         results = []
         settings = {}
         for name, folder in folders_by_name.items():
-            results_there, settings[name] = finished(folder)
-            for result in results_there:
+            results_of_folder, settings[name] = load_results(folder)
+            for result in results_of_folder:
                 results.append(replace(result, changes={"folder": name, **result.changes}))
     if target is not None:
         path = Path(target)
@@ -87,7 +92,7 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
 
 
 def _by_name(folders: Sequence[Path]) -> dict[str, Path]:
-    """Return folders by the parts of their paths that differ."""
+    """Return folders by their paths relative to their common parent folder."""
     shared = os.path.commonpath([folder.resolve() for folder in folders])
     return {str(folder.resolve().relative_to(shared)): folder for folder in folders}
 
@@ -98,7 +103,7 @@ def page(
     settings: Mapping[str, object],
     failed: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the page: text, tables and pictures, with no link to anywhere else.
+    """Return the page as HTML: text, tables and figures, without links to other files.
 
     Parameters
     ----------
@@ -107,9 +112,9 @@ def page(
     results
         Results that the page shows.
     settings
-        Settings that all results share, in plain types.
+        Settings of the results, in plain types, as `load_results` returns them.
     failed
-        Errors of runs that failed, by their names.
+        Error of each failed run, by the name of its folder.
     """
     groups = grouped(results)
     body = [
@@ -135,7 +140,7 @@ def page(
 
 
 def _failed(failed: Mapping[str, str]) -> Iterable[str]:
-    """Show the runs that failed, each reason once."""
+    """Yield a table of the failed runs, with a row for each error."""
     if not failed:
         return
     names_by_error: dict[str, list[str]] = defaultdict(list)
@@ -147,7 +152,7 @@ def _failed(failed: Mapping[str, str]) -> Iterable[str]:
 
 
 def _summary(results: Sequence[Result], groups: Groups) -> Iterable[str]:
-    """Show how many runs there are, and the sentences about them."""
+    """Yield the numbers of runs and settings, cautions, and the sentences about the results."""
     runs = _counted(len(results), "run")
     yield f'<p class="note">{runs} of {_counted(len(groups), "setting")}. '
     yield "Measurements look at the nodes' own models, their records and test data: they are for "
@@ -160,34 +165,34 @@ def _summary(results: Sequence[Result], groups: Groups) -> Iterable[str]:
 
 
 def _counted(count: int, noun: str) -> str:
-    """Return a number of things."""
+    """Return a count with its noun, in singular or plural."""
     if count == 1:
         return f"1 {noun}"
     return f"{count} {noun}s"
 
 
 def _compared(groups: Groups) -> Iterable[str]:
-    """Show epsilon, scores and traffic of each setting."""
+    """Yield the table of epsilon, scores and traffic of each setting."""
     settings_table = compared(groups)
     yield table(*settings_table.varying)
     yield f'<p class="note">{escape(settings_table.constant)}</p>'
 
 
 def _networks(results: Sequence[Result]) -> Iterable[str]:
-    """Show the networks of the first round."""
+    """Yield the communication graphs of the first round."""
     graph_by_description = {
         result.graph["description"]: result.graph for result in results if result.graph is not None
     }
     if graph_by_description:
         yield "<h2>Network in the first round</h2>"
-        yield figures(graphs(graph_by_description))
+        yield figures(graph_figures(graph_by_description))
     for description, graph in graph_by_description.items():
         gap = f"{graph['nodes']} nodes, spectral gap {graph['spectral_gap']:.4g}"
         yield f"<p>{escape(description)}: {gap}.</p>"
 
 
 def _reports(groups: Groups) -> Iterable[str]:
-    """Show the privacy report of each setting."""
+    """Yield the privacy report of each setting, folded."""
     yield "<h2>Privacy reports</h2>"
     yield '<p class="note">Each report is for one run alone. Publishing several runs on the same '
     yield "data costs more: dpmesh.privacy.total_cost.</p>"
@@ -196,7 +201,7 @@ def _reports(groups: Groups) -> Iterable[str]:
 
 
 def _details(title: str, text: str, *, opened: bool = False) -> Iterable[str]:
-    """Show text that is folded until somebody opens it."""
+    """Yield text below a title, folded until the reader opens it."""
     attribute = " open" if opened else ""
     summary = f"<summary>{escape(title)}</summary>"
     yield f"<details{attribute}>{summary}<pre>{escape(text)}</pre></details>"

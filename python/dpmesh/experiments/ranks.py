@@ -1,4 +1,8 @@
-"""Experiments on MPI ranks: one run after the other, each on all ranks."""
+"""Sweeps on MPI ranks: one run after the other, each on all ranks.
+
+Every rank executes `run_on_ranks`. Rank 0 writes the folders, and reports progress to stderr. A
+*cell* is one combination of a sweep's settings.
+"""
 
 from __future__ import annotations
 
@@ -18,40 +22,40 @@ from dpmesh.run.metrics import Callback
 from dpmesh.settings import Settings
 
 NAMED = 64
-"""Up to this many ranks their processes are listed."""
+"""Largest number of ranks whose processes are listed at the start."""
 
 PAUSE = 10.0
-"""Rank 0 reports how far a run is at most once in this many seconds."""
+"""Shortest time between two reports of progress, in seconds."""
 
 
 def run_on_ranks(settings: Settings, folder: Path) -> None:
-    """Run all cells that are not finished; every rank makes this call.
+    """Run all unfinished cells of a sweep; every rank calls this function.
 
-    However it ends, the same command resumes from the last checkpoint, on any number of ranks. Rank
-    0 reports it at the beginning, since a killed process cannot.
+    After an interruption or a failure, the same command resumes from the last checkpoint, on any
+    number of ranks. Rank 0 prints the command at the start, since a killed process cannot.
 
     Parameters
     ----------
     settings
-        The experiment, with a seed: the ranks must partition the records alike.
+        Settings of the sweep, with a seed, so that all ranks partition the records in the same way.
     folder
-        In it each cell gets a folder of its own, written by rank 0.
+        Folder of the sweep, in which rank 0 writes a folder for each cell.
 
     Raises
     ------
     ValueError
-        On all ranks, if a setting does not fit, a cell has no seed, or the folder holds results of
+        On all ranks, if a setting is invalid, a cell has no seed, or the folder holds results of
         other settings.
     RankFailed
-        On all ranks, if one fails in a round.
+        On all ranks, if one rank fails in a round.
     """
     ranks = MPI.COMM_WORLD
     all_cells = cells(settings)
     for cell in all_cells:
         _check_cell(settings.replaced(cell.changes), ranks)
     missing = [cell for cell in all_cells if not is_finished(folder / cell.name)]
-    ranks.Barrier()  # all have checked before one is finished
-    _claimed(folder, settings, ranks)
+    ranks.Barrier()  # all ranks have listed the unfinished cells before one finishes
+    _claim_on_all_ranks(folder, settings, ranks)
     for cell in missing:
         experiment = Experiment.of(settings.replaced(cell.changes))
         engine = MpiEngine(experiment.topology or experiment.nodes, ranks)
@@ -80,8 +84,8 @@ def _check_cell(settings: Settings, ranks: MPI.Comm) -> None:
         settings.fail("partition.nodes", f"wanted at least {ranks.size}, one for each rank")
 
 
-def _claimed(folder: Path, settings: Settings, ranks: MPI.Comm) -> None:
-    """Let rank 0 claim the folder; if it fails, all ranks do."""
+def _claim_on_all_ranks(folder: Path, settings: Settings, ranks: MPI.Comm) -> None:
+    """Let rank 0 claim the folder; if it fails, all ranks raise its error."""
     failure = None
     if ranks.rank == 0:
         try:
@@ -102,7 +106,7 @@ def _claimed(folder: Path, settings: Settings, ranks: MPI.Comm) -> None:
 
 
 def _reporting(name: str, rounds: int) -> Callback:
-    """Return a callback that reports how far a run is: under a launcher there is no bar."""
+    """Return a callback that prints the number of finished rounds, in place of a progress bar."""
     last_report = time.monotonic()
 
     def callback(finished: int, _: object) -> None:
@@ -120,5 +124,5 @@ def command(ranks: MPI.Comm) -> str:
 
 
 def _say(line: str) -> None:
-    """Print a line for the user of a launcher."""
+    """Print a line to stderr at once, also under a launcher."""
     print(line, file=sys.stderr, flush=True)

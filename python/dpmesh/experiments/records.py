@@ -1,4 +1,9 @@
-"""Records of an experiment, the node of each, and the problem that they make."""
+"""The data of an experiment: records, partition among nodes, and the problem to solve.
+
+`Records` reads the tables ``[data]``, ``[partition]`` and ``[problem]`` of the settings. `load` is
+the loader of known data sets, `dpmesh.experiments.files.load_files` of the user's files. Their
+docstrings are also the help of the keys of ``[data]``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from dpmesh.algorithms.first_stage import require_dense
 from dpmesh.data import Dataset
 from dpmesh.data.partition import Partition
 from dpmesh.defaults import Sizes
-from dpmesh.experiments.files import OwnRecords, load_files
+from dpmesh.experiments.files import SiteRecords, load_files
 from dpmesh.keys import Key, Purpose
 from dpmesh.problems import Problem
 from dpmesh.settings import Settings
@@ -24,15 +29,15 @@ from dpmesh.tables.cells import Cells
 from dpmesh.tables.models import Outline
 
 _MARGINS = ("logistic", "hinge")
-"""Losses of labels -1 and +1."""
+"""Losses whose labels are -1 and +1."""
 
 
 SplitRecords: TypeAlias = tuple[Dataset, Dataset, Dataset | None]
-"""Records to train on, those to test on, and public ones, if there are any."""
+"""Training records, test records, and public records (None without any)."""
 
 
 class Loaded(NamedTuple):
-    """A problem, and the records that are public."""
+    """The problem of an experiment, and public records (None without any)."""
 
     problem: Problem
     public: Dataset | None
@@ -40,16 +45,24 @@ class Loaded(NamedTuple):
 
 @dataclass(frozen=True)
 class Records:
-    """The data of an experiment; the key decides which are for testing and who holds which."""
+    """The data of an experiment.
+
+    Parameters
+    ----------
+    settings
+        Settings of the experiment.
+    key
+        Key that draws the test records and the partition.
+    """
 
     settings: Settings
     key: Key
 
     def nodes(self) -> int:
-        """Return the number of nodes: of the partition, or of the files' sites without one."""
+        """Return the number of nodes: of ``[partition]``, or without it the number of sites."""
         if "partition" not in self.settings.content:
             records = self._loaded(keys.generator(self.key, Purpose.SPLIT))
-            assert isinstance(records, OwnRecords)
+            assert isinstance(records, SiteRecords)
             return len(records.sites)
         nodes = self.settings.table("partition").get("nodes")
         if nodes is None:
@@ -60,11 +73,11 @@ class Records:
         return nodes
 
     def problem(self) -> Any:
-        """Return the problem alone."""
+        """Load the data, and return the problem."""
         return self.load().problem
 
     def sizes(self) -> Sizes:
-        """Load the data, and return their public sizes after a first stage, if there is one."""
+        """Load the data, and return their public sizes, after the first stage if there is one."""
         problem = self.problem()
         features = 0
         learned = problem
@@ -81,7 +94,7 @@ class Records:
         )
 
     def load(self) -> Loaded:
-        """Load the data, set some aside for testing, and partition the rest."""
+        """Load the data, split off test and public records, and partition the training records."""
         settings = self.settings
         generator = keys.generator(self.key, Purpose.SPLIT)
         records = self._loaded(generator)
@@ -89,7 +102,7 @@ class Records:
         outline: Outline | None = None
         partition: Partition | None = None
         public: Dataset | None = None
-        if isinstance(records, OwnRecords):
+        if isinstance(records, SiteRecords):
             outline = records.outline
             partition = records.sites
             train, test = records.train, records.test
@@ -113,25 +126,26 @@ class Records:
         problem: Problem = settings.make("problem", table, SECTIONS["problem"], **derived)
         return Loaded(problem, public)
 
-    def _loaded(self, generator: np.random.Generator) -> OwnRecords | SplitRecords:
+    def _loaded(self, generator: np.random.Generator) -> SiteRecords | SplitRecords:
         """Load the records that the table [data] names."""
         table = self.settings.table("data")
         source = source_of(table)
         arguments = self.settings.arguments("data", table, part_fields(source))
-        records: OwnRecords | SplitRecords = self.settings.call(
+        records: SiteRecords | SplitRecords = self.settings.call(
             "data", source, **arguments, generator=generator
         )
         return records
 
 
 def _linear_table(table: JsonObject, outline: Outline) -> tuple[JsonObject, bool]:
-    """Return the table of a linear problem with what follows from an outline.
+    """Fill in the parameters of a linear problem that follow from an outline.
 
     Returns
     -------
-    The table, and whether its loss takes labels of -1 and +1.
+    The table, and True if its loss requires labels -1 and +1.
     """
-    table = {"feature_norm": 1.0, "loss": outline.loss, **table}  # all that are encoded have norm 1
+    # encoded records have norm 1
+    table = {"feature_norm": 1.0, "loss": outline.loss, **table}
     if outline.classes is None:
         return table, False
     classes = len(outline.classes)
@@ -141,7 +155,7 @@ def _linear_table(table: JsonObject, outline: Outline) -> tuple[JsonObject, bool
 
 
 def _signed(labels: Cells) -> Cells:
-    """Return labels 0 and 1 as -1 and +1."""
+    """Convert labels 0 and 1 to -1 and +1."""
     return 2 * labels - 1
 
 
@@ -156,7 +170,7 @@ def load(
     *,
     generator: np.random.Generator,
 ) -> SplitRecords:
-    """Return the records to train on, those to test on, and public ones, if there are any.
+    """Load a known data set, and split it into training, test and public records.
 
     Parameters
     ----------
@@ -201,7 +215,7 @@ def load(
 
 
 def source_of(table: object) -> Maker:
-    """Return the function that loads the records of a table [data]."""
+    """Return the loader of a table ``[data]``: `load_files` with a key ``files``, else `load`."""
     if isinstance(table, dict) and "files" in table:
         return load_files
     return load

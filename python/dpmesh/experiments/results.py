@@ -1,4 +1,8 @@
-"""Finished runs in folders."""
+"""Finished runs in folders: `Result` reads one run, `load_results` all runs of a folder.
+
+A run folder holds ``run.json``, ``released.npy``, and for a run of ``dpmesh run`` also
+``result.json`` with the changed settings.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +26,24 @@ from dpmesh.run.run import Tabled, released_model
 from dpmesh.tables.models import Model, Outline
 
 FAILED = "failed.txt"
-"""File in the folder of a run that failed: its error."""
+"""Name of the file with the error, in the folder of a failed run."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result(Tabled):
-    """A finished run in a folder.
+    """A finished run, read from its folder.
 
     Parameters
     ----------
     changes
-        Settings of this cell of a sweep, by key; empty without a sweep.
+        Settings of this combination of a sweep, by key; empty without a sweep.
     run
-        The run as `Run.as_dict` returns it.
+        The run in plain types, as `Run.as_dict` returns it.
     graph
-        The graph as `Experiment.graph` returns it; None without a file of settings.
+        The communication graph, as `Experiment.graph` returns it; None without a graph, and for a
+        run that `Run.save` wrote.
     folder
-        The folder.
+        Folder of the run.
 
     Examples
     --------
@@ -66,23 +71,23 @@ class Result(Tabled):
 
     @property
     def settings(self) -> dict[str, str | int]:
-        """The algorithm, the network and the number of rounds, in words."""
+        """Algorithm, communication graph and number of rounds, as text."""
         settings: dict[str, str | int] = self.run["settings"]
         return settings
 
     @property
     def history(self) -> History:
-        """The measurements."""
+        """Measurements of the metrics over the rounds."""
         return History.from_dicts(self.run["history"])
 
     @property
     def ledger(self) -> Plan:
-        """The releases, from which epsilon can be computed again."""
+        """The noisy releases of the run, from which epsilon can be recomputed."""
         return Plan.from_dict(self.run["ledger"])
 
     @property
     def traffic(self) -> Traffic:
-        """Messages and bits that crossed the network."""
+        """Numbers of messages and bits that the nodes sent."""
         return Traffic(**self.run["traffic"])
 
     @property
@@ -114,25 +119,25 @@ class Result(Tabled):
 
     @property
     def released(self) -> Released:
-        """The models to publish, as `Run.released`."""
+        """The released models, as `Run.released`."""
         return Released(np.load(self.folder / "released.npy"))
 
     def model(self, node: int | None = None, *, network: str | MakeNetwork | None = None) -> Model:
-        """Return a released model that predicts, as `Run.model`.
+        """Return a released model for prediction, as `Run.model`.
 
         Parameters
         ----------
         node
-            By default the mean of all released models.
+            Index of the node whose model is returned; None for the mean of all released models.
         network
-            Of a network, the function that makes it, as in `Model.load`.
+            Function that returns the network, as in `Model.load`, if the model is a network.
 
         Raises
         ------
         ValueError
-            If there is no such node, or nothing states what the released numbers stand for.
+            If there is no such node, or the run has no outline of its model.
         OSError
-            If `released` cannot be read.
+            If the file of released models cannot be read.
         """
         outline: Outline | None = None
         saved = self.run.get("outline")
@@ -142,12 +147,12 @@ class Result(Tabled):
 
     @classmethod
     def load(cls, folder: str | Path) -> Result:
-        """Read the folder of a run of ``dpmesh run``, or one that `Run.save` wrote.
+        """Read the folder of one run: of ``dpmesh run``, or written by `Run.save`.
 
         Raises
         ------
         OSError
-            If there is none.
+            If the folder is not that of a run.
         """
         folder = Path(folder)
         if not (folder / "run.json").exists():
@@ -168,11 +173,13 @@ def is_finished(folder: Path) -> bool:
     return (folder / "result.json").exists()
 
 
-def finished(folder: Path) -> tuple[list[Result], JsonObject]:
-    """Return the results in a folder or one level below, and their settings.
+def load_results(folder: Path) -> tuple[list[Result], JsonObject]:
+    """Load all results in a folder or one level below, and their settings.
 
-    Results are sorted by their changes. The settings are those of the sweep. In a folder without a
-    sweep they are those of each run, by the name of its folder, or of the only run.
+    Returns
+    -------
+    The results, sorted by their changes. And the settings: of the sweep; without a sweep of the
+    only run, or of each run by the name of its folder.
 
     Raises
     ------
@@ -201,7 +208,7 @@ def finished(folder: Path) -> tuple[list[Result], JsonObject]:
 
 
 def failures(folder: Path) -> dict[str, str]:
-    """Return the errors of a sweep's failed runs, by the names of their folders."""
+    """Return the error of each failed run of a sweep, by the name of its folder."""
     return {
         error_file.parent.name: error_file.read_text("utf-8")
         for error_file in sorted(folder.glob(f"*/{FAILED}"))
@@ -215,7 +222,7 @@ def _require_some(results: list[Result], folder: Path) -> None:
 
 
 def _order(result: Result) -> list[tuple[bool, float, str]]:
-    """Return the sort key of a result: numbers by size, before texts."""
+    """Return the sort key of a result, from the values of its changes."""
     return [_order_of_value(value) for value in result.changes.values()]
 
 

@@ -1,4 +1,9 @@
-"""Results in a table: epsilon, scores and traffic of each setting, beside its baselines."""
+"""Comparison of results: a table of settings with their baselines, and sentences.
+
+Runs that differ in their seed alone are one *group*, named by its setting. `compared` makes the
+table of epsilon, scores and traffic; `sentences` states the improvement over single sites, or which
+setting is best at an epsilon. ``dpmesh run`` prints both, and the page shows them.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +29,26 @@ Groups: TypeAlias = Mapping[str, Sequence[Result]]
 """Runs that differ in their seed alone, by the name of their setting."""
 
 Changes: TypeAlias = JsonObject
-"""Settings of a cell of a sweep by key, such as ``"run.seed"``: values, or tables with a kind."""
+"""Settings of one combination of a sweep by key, such as ``"run.seed"``: values, or tables with a
+``kind``."""
 
 _BUDGET = ("epsilon", "delta", *NOISES)
-"""Settings of a budget or of noise, without which runs at several epsilons have one name."""
+"""Keys of budgets and of noise, which are left out of the name of a method."""
 
 _MOST_NAMED = 3
-"""So many settings are named that are not clearly below the best; others are counted."""
+"""Largest number of settings, not significantly below the best, that a sentence names."""
 
 
 class SettingsTable(NamedTuple):
-    """A table of settings: columns that are the same for all of them are one line.
+    """A table of settings, of which constant columns are printed as one line below.
 
-    Tables of one or two settings keep all columns.
+    A table of one or two settings has no constant columns.
     """
 
     table: Table
 
     def __str__(self) -> str:
-        """Return lines of text; columns whose cells are all alike are one line below."""
+        """Return the table as text, with a line of the constant columns."""
         varying = self.varying
         sides = "l" + "r" * (len(varying.heads) - 1)
         lines = varying.aligned(sides)
@@ -52,7 +58,7 @@ class SettingsTable(NamedTuple):
 
     @property
     def varying(self) -> Table:
-        """The first column, and all that differ between rows."""
+        """The table of the first column and all columns that differ between rows."""
         further_columns = range(1, len(self.table.heads))
         columns = [0, *(column for column in further_columns if not self._is_constant(column))]
         heads = [self.table.heads[column] for column in columns]
@@ -61,7 +67,7 @@ class SettingsTable(NamedTuple):
 
     @property
     def constant(self) -> str:
-        """The columns that are the same in all rows, in words."""
+        """The constant columns as a sentence; empty if there are none."""
         heads, rows = self.table
         constants = [
             f"{name} {rows[0][column]}"
@@ -73,16 +79,16 @@ class SettingsTable(NamedTuple):
         return f"In all rows: {', '.join(constants)}."
 
     def _is_constant(self, column: int) -> bool:
-        """Return whether a column has the same cell in all rows, of which there are at least 3."""
+        """Return True if a column has the same cell in all rows, of at least 3."""
         rows = self.table.rows
         return len(rows) > 2 and len({row[column] for row in rows}) == 1
 
 
 def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Return the results by what they set, except the seed.
+    """Group results by their changes without the seed; return them by the name of the setting.
 
-    A table, such as an algorithm, is named by its kind, and by what differs between those of a
-    kind.
+    A table, such as an algorithm, is named by its kind and by the parameters that differ between
+    tables of this kind.
     """
     varying = _varying_keys([result.changes for result in results])
     groups: dict[str, list[Result]] = defaultdict(list)
@@ -92,9 +98,9 @@ def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def _varying_keys(changes_of_runs: Sequence[Changes]) -> set[tuple[str, str]]:
-    """Return (kind, key) of each setting that differs between tables of one kind.
+    """Return (kind, key) of each parameter that differs between tables of one kind.
 
-    A key that only some tables of the kind have differs, too.
+    A parameter that only some tables of the kind have is among them.
     """
     tables_by_kind: dict[str, list[JsonObject]] = defaultdict(list)
     for changes in changes_of_runs:
@@ -132,12 +138,12 @@ def _label(changes: Changes, varying: set[tuple[str, str]]) -> str:
 
 
 def _is_not_algorithm(key: str) -> bool:
-    """Return whether a key is of another table than the algorithm's."""
+    """Return True if a key does not belong to the algorithm; sorts the algorithm first."""
     return not key.startswith("algorithm")
 
 
 def _in_words(key: str, value: object) -> str:
-    """Return a key and its value; a table that has a kind is named by it."""
+    """Return a key and its value as text; a table with a kind is named by the kind."""
     if isinstance(value, str):
         return f"{key} = {value}"
     if not isinstance(value, dict) or "kind" not in value:
@@ -149,7 +155,7 @@ def _in_words(key: str, value: object) -> str:
 
 
 def compared(groups: Groups) -> SettingsTable:
-    """Return epsilon, scores beside the baselines, and traffic of each setting."""
+    """Return the table of epsilon, scores, baselines and traffic of each setting."""
     verdicts = {name: verdict(runs) for name, runs in groups.items()}
     known_verdicts = [setting for setting in verdicts.values() if setting is not None]
     metrics = ["accuracy"]
@@ -175,7 +181,7 @@ def compared(groups: Groups) -> SettingsTable:
 
 
 def _guarantee(privacy: Report) -> tuple[str, str, str]:
-    """Return unit, neighboring relation and adversary; dashes where nothing is guaranteed."""
+    """Return unit, neighboring relation and adversary; dashes without a finite epsilon."""
     if not privacy.is_finite:
         return "-", "-", "-"
     relation = privacy.neighboring_relation.replace("_", "-")
@@ -183,7 +189,7 @@ def _guarantee(privacy: Report) -> tuple[str, str, str]:
 
 
 def last_measurements(groups: Groups, metrics: Sequence[str]) -> Table:
-    """Return the last measurements of these metrics and of seconds, where all runs have them."""
+    """Return the table of last measurements of metrics, and of seconds, that all runs have."""
     all_runs = [run for runs in groups.values() for run in runs]
     common_metrics = set.intersection(*(set(run.history.metrics) for run in all_runs))
     names = [name for name in (*metrics, "seconds") if name in common_metrics]
@@ -197,7 +203,7 @@ def last_measurements(groups: Groups, metrics: Sequence[str]) -> Table:
 
 
 class Setting(NamedTuple):
-    """Method, network ("" for none) and epsilon as shown, which some runs have in common."""
+    """Method, communication graph ("" for none) and epsilon as text: the same for some runs."""
 
     method: str
     network: str
@@ -205,9 +211,9 @@ class Setting(NamedTuple):
 
 
 def results_by_setting(results: Sequence[Result]) -> dict[Setting, list[Result]]:
-    """Return the results by method, network and epsilon, the largest of their seeds.
+    """Group results by method, communication graph and epsilon (the largest over seeds).
 
-    Methods name their unit of privacy where the results have several units.
+    If the results have several units of privacy, the name of a method states its unit.
     """
     varying = _varying_keys([_without_budget(result.changes) for result in results])
     units = {result.privacy.unit for result in results if result.privacy.is_finite}
@@ -231,7 +237,7 @@ def results_by_setting(results: Sequence[Result]) -> dict[Setting, list[Result]]
 
 
 def _epsilon(runs: Sequence[Result]) -> str:
-    """Return the epsilon of runs as shown; "none" without a guarantee."""
+    """Return the largest epsilon of runs as text; "none" without a guarantee."""
     privacy = largest_epsilon(runs)
     if not privacy.is_finite:
         return "none"
@@ -239,12 +245,12 @@ def _epsilon(runs: Sequence[Result]) -> str:
 
 
 def _is_of_network(key: str) -> bool:
-    """Return whether a key is of the table [topology]."""
+    """Return True if a key belongs to the table ``[topology]``."""
     return key.partition(".")[0] == "topology"
 
 
 def _without_budget(changes: Changes) -> Changes:
-    """Return settings without those that state a budget or a noise, also within tables."""
+    """Return changes without keys of budgets and noise, also within tables."""
     without_budget: Changes = {}
     for key, value in changes.items():
         if key.rpartition(".")[2] in _BUDGET:
@@ -254,10 +260,17 @@ def _without_budget(changes: Changes) -> Changes:
 
 
 def _leader(groups: Groups, opening: str) -> str:
-    """Return which setting scores highest, and which are not clearly below it.
+    """Return a sentence on the setting with the highest score, and those not significantly below.
 
-    Runs are paired by their seeds; without equal seeds, or with fewer than `LEAST` runs, no
-    setting is compared with the best.
+    Runs are paired by their seeds. Without equal seeds, or with fewer than `LEAST` runs, no setting
+    is compared with the best.
+
+    Parameters
+    ----------
+    groups
+        Runs of each setting, with the same guarantee.
+    opening
+        Beginning of the sentence.
     """
     best = max(groups, key=lambda name: float(np.mean(scores(groups[name]))))
     best_runs = groups[best]
@@ -286,7 +299,7 @@ def _leader(groups: Groups, opening: str) -> str:
 
 
 def _held_out(run: Result) -> float:
-    """Return the share of the records that a run's baselines held out; 0 without baselines."""
+    """Return the share of held-out records of a run; 0 without baselines."""
     if run.baselines is None:
         return 0.0
     return run.baselines.held_out
@@ -298,9 +311,10 @@ def _seeds(runs: Sequence[Result]) -> list[object]:
 
 
 def verdict(runs: Sequence[Result]) -> Verdict | None:
-    """Return the verdict on federation, over the runs of a setting.
+    """Return the comparison with baselines over the runs of a setting.
 
-    It is None where a run has no measures or baselines, or where these differ in kind.
+    The result is None if a run has no measures or baselines, or if baselines differ in number of
+    nodes or metric.
     """
     measures = []
     baselines = []
@@ -328,11 +342,12 @@ def verdict(runs: Sequence[Result]) -> Verdict | None:
 
 
 def sentences(groups: Groups) -> list[str]:
-    """Return what can be said of one setting beside its baselines, or of several at one epsilon.
+    """Return sentences about the results.
 
-    Of several: which scores highest, and which are not clearly below it. Runs are paired by their
-    seeds; how many settings are clearly below is Holm's procedure at 5%. Settings are compared that
-    have the epsilon, the unit, the relation and the adversary in common.
+    For one setting: the comparison with its baselines. For several settings with the same epsilon,
+    unit, neighbouring relation and adversary: the setting with the highest score, and the settings
+    that are not significantly below it. Runs are paired by their seeds. Significance is by Holm's
+    procedure at 5%.
     """
     if len(groups) == 1:
         verdicts = [verdict(runs) for runs in groups.values()]
@@ -351,12 +366,12 @@ def sentences(groups: Groups) -> list[str]:
 
 
 def scores(runs: Sequence[Result]) -> list[float]:
-    """Return the score of each run's released models; NaN where it was not measured."""
+    """Return the score of each run's released models; NaN if it was not measured."""
     return [float("nan") if run.score is None else run.score for run in runs]
 
 
 def _baseline_cells(verdict: Verdict | None, metrics: Sequence[str]) -> list[str]:
-    """Return further measures, four baselines, and the claim; dashes if they are not known."""
+    """Return cells of further measures, four baselines and the claim; dashes without a verdict."""
     if verdict is None:
         return ["-"] * (len(metrics) + 5)
     measures = [f"{verdict.mean(metric):.3g}" for metric in metrics]
@@ -375,12 +390,12 @@ def _baseline_cells(verdict: Verdict | None, metrics: Sequence[str]) -> list[str
 
 
 def largest_epsilon(runs: Sequence[Result]) -> Report:
-    """Return the report with the largest epsilon: what a run releases may depend on its seed."""
+    """Return the report with the largest epsilon, which may differ between seeds."""
     return max((run.privacy for run in runs), key=lambda report: report.epsilon)
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
-    """Return mean and standard deviation in few digits."""
+    """Return mean and standard deviation as text; a dash if a value is not finite."""
     if not all(map(isfinite, values)):
         return "-"
     mean = f"{np.mean(values):.3g}"

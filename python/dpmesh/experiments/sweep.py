@@ -1,4 +1,9 @@
-"""Many runs of one experiment: all combinations of settings, in parallel, only missing ones."""
+"""Sweeps: all combinations of lists of settings, each a run in a folder, in parallel.
+
+`cells` lists the combinations (*cells*). `run_sweep` runs the unfinished ones, in this process or
+in a pool of worker processes, so that the same call continues an interrupted sweep. Workers ignore
+Ctrl-C. The sweep ends them by closing a pipe, and each then saves its checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -31,26 +36,32 @@ from dpmesh.settings import Settings
 from dpmesh.settings.parts import SECTIONS
 
 Progress: TypeAlias = Callable[[int], None]
-"""Called with a number of newly finished rounds."""
+"""Function that is called with the number of newly finished rounds."""
 
 Failures: TypeAlias = list[tuple["Cell", Exception]]
-"""Cells that failed, each with its error."""
+"""Failed cells, each with its error."""
 
 _OF_THESE = "a new one, or that of results of these settings"
 
-_ticks: Any = None
-"""In a worker: the queue for its finished rounds."""
+_finished_rounds: Any = None
+"""In a worker: the queue to which it writes numbers of finished rounds."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination: its changes to the settings, by key, and its folder's name."""
+    """One combination of a sweep.
+
+    Parameters
+    ----------
+    changes
+        Settings that the combination replaces, by key.
+    """
 
     changes: Changes
 
     @property
     def name(self) -> str:
-        """The changes as a folder's name."""
+        """Name of the cell's folder, from the changes."""
         parts = [
             f"{key.removeprefix('run.')}={_short(value)}" for key, value in self.changes.items()
         ]
@@ -60,7 +71,12 @@ class Cell:
 def cells(settings: Settings) -> list[Cell]:
     """Return all combinations of the lists in the table ``[sweep]``.
 
-    Without that table there is a single cell, which changes nothing.
+    Without that table there is a single cell, without changes.
+
+    Raises
+    ------
+    ValueError
+        If a value is not a list, a key is unknown, or two cells have the same name.
     """
     settings.known("sweep", settings.table("sweep"), ["seeds", "run", "data", *SECTIONS])
     grid = dict(_flat(settings.table("sweep")))
@@ -72,8 +88,9 @@ def cells(settings: Settings) -> list[Cell]:
     combinations = []
     for values in itertools.product(*grid.values()):
         changes = dict(zip(grid, values, strict=True))
-        combinations.append(Cell(_used(settings, changes)))
-    if any(key.startswith("topology") for key in grid):  # those without a network run once
+        combinations.append(Cell(_without_unused_topology(settings, changes)))
+    # an algorithm without a topology runs once for all topologies
+    if any(key.startswith("topology") for key in grid):
         distinct = {json.dumps(cell.changes): cell for cell in combinations}
         combinations = [*distinct.values()]
     ((name, times),) = Counter(cell.name for cell in combinations).most_common(1)
@@ -82,8 +99,8 @@ def cells(settings: Settings) -> list[Cell]:
     return combinations
 
 
-def _used(settings: Settings, changes: Changes) -> Changes:
-    """Return the changes without those of a network that the algorithm does not use."""
+def _without_unused_topology(settings: Settings, changes: Changes) -> Changes:
+    """Return the changes, without those of a topology that the algorithm does not use."""
     table = settings.replaced(changes).table("algorithm")
     maker = settings.maker("algorithm", table, SECTIONS["algorithm"])
     if getattr(maker, "communication", "gossip") == "gossip":
@@ -98,28 +115,31 @@ def run_sweep(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Failures:
-    """Run all cells that are not finished, and return those that failed.
+    """Run all unfinished combinations of a sweep, and return the failed ones.
 
     An interrupted run with a seed resumes from its checkpoint.
 
     Parameters
     ----------
     settings
-        The experiment.
+        Settings with a table ``[sweep]``, or of a single run.
     folder
-        In it each cell gets a folder of its own.
+        Folder of the sweep, in which each combination has a folder.
     processes
-        Number of cells that run at a time; by default one for each core.
+        Number of combinations that run at a time; by default one for each core.
     progress
-        Called with numbers of finished rounds.
+        Function that is called with numbers of newly finished rounds.
+
+    Returns
+    -------
+    The combinations that failed, each with its error, which is also saved in its folder.
 
     Raises
     ------
     ValueError
-        If a cell's settings do not fit, before any of them runs, or the folder holds results of
-        other settings.
+        Before any run, if settings are invalid, or the folder holds results of other settings.
     OSError
-        Before any of them runs, if nothing can be written into the folder.
+        Before any run, if the folder cannot be written.
     """
     instance("settings", settings, "what dpmesh.experiments.read returns", Settings)
     folder = Path(folder)
@@ -145,20 +165,20 @@ def run_sweep(
 
 
 def rounds_left(settings: Settings, folder: Path) -> int:
-    """Return the number of rounds of all unfinished cells together."""
+    """Return the total number of rounds of all unfinished cells."""
     total = 0
     for cell in _missing(settings, folder):
         changed = settings.replaced(cell.changes)
         stated = changed.table("run").get("rounds")
         if stated is None:
-            continue  # the run of the cell fails, and names all that is missing
+            continue  # the run of the cell will fail with a precise error
         rounds: int = changed.convert("run.rounds", stated, int)
         total += rounds
     return total
 
 
 def _ignore(rounds: int) -> None:
-    """Do nothing about finished rounds."""
+    """Ignore the number of finished rounds."""
 
 
 def _missing(settings: Settings, folder: Path) -> list[Cell]:
@@ -179,7 +199,7 @@ def _run_one_by_one(
 
 
 def _error_of(settings: Settings, cell: Cell, folder: Path, progress: Progress) -> Exception | None:
-    """Run a cell; return its error if it fails: the other cells go on."""
+    """Run a cell; return its error if it fails, so that other cells continue."""
     try:
         _run(settings, cell, folder, progress)
     except Exception as error:
@@ -192,17 +212,21 @@ def _run_in_parallel(
 ) -> Failures:
     """Run cells in several processes; return those that failed."""
     context = multiprocessing.get_context("spawn")
-    ticks = context.Queue()
-    workers_end, own_end = context.Pipe(duplex=False)
+    finished_rounds = context.Queue()
+    workers_end, sweep_end = context.Pipe(duplex=False)
     threads = max(1, (os.cpu_count() or 1) // count)
-    pool = ProcessPoolExecutor(count, context, _begin, (ticks, workers_end, threads))
+    worker_arguments = (finished_rounds, workers_end, threads)
+    pool = ProcessPoolExecutor(count, context, _start_worker, worker_arguments)
     with workers_end, Interrupt(deferred=True, patient=True) as interrupt:
         try:
             with _without_ctrl_c():
-                running = {pool.submit(_work, settings, cell, folder): cell for cell in missing}
-            _follow(running, ticks, progress, interrupt)
+                running = {
+                    pool.submit(_run_in_worker, settings, cell, folder): cell for cell in missing
+                }
+            _report_until_done(running, finished_rounds, progress, interrupt)
         finally:
-            own_end.close()  # this ends the workers, also those that wait for a dead one's lock
+            # ends all workers, also those that wait for the lock of a dead worker
+            sweep_end.close()
             pool.shutdown(cancel_futures=True)
     failed: Failures = []
     for future, cell in running.items():
@@ -212,20 +236,20 @@ def _run_in_parallel(
     return failed
 
 
-def _follow(
-    running: Iterable[Future[None]], ticks: Any, progress: Progress, interrupt: Interrupt
+def _report_until_done(
+    running: Iterable[Future[None]], finished_rounds: Any, progress: Progress, interrupt: Interrupt
 ) -> None:
-    """Report finished rounds until all cells are done, or an interrupt."""
+    """Report finished rounds until all cells are done or the user interrupts."""
     while not interrupt.requested and not all(future.done() for future in running):
         with suppress(queue.Empty):
-            progress(ticks.get(timeout=0.2))
+            progress(finished_rounds.get(timeout=0.2))
     if interrupt.requested:
         raise KeyboardInterrupt
 
 
 @contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Start processes that a terminal's Ctrl-C does not reach; here it acts after the block."""
+    """Block Ctrl-C (SIGINT) for processes started here, and in this process until the end."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -236,21 +260,32 @@ def _without_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
-def _begin(ticks: Any, sweep: Connection, threads: int) -> None:
-    """Set a worker up: several share the cores, and the sweep alone ends them."""
-    global _ticks
+def _start_worker(finished_rounds: Any, sweep: Connection, threads: int) -> None:
+    """Initialize a worker process.
+
+    Parameters
+    ----------
+    finished_rounds
+        Queue for numbers of finished rounds.
+    sweep
+        The worker's end of a pipe that the sweep closes to end the worker.
+    threads
+        Number of threads of kernels, since workers share the cores.
+    """
+    global _finished_rounds
     import dpmesh.kernels as kernels
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _ticks = ticks
-    _ticks.cancel_join_thread()  # a killed worker may hold the queue's lock
+    _finished_rounds = finished_rounds
+    _finished_rounds.cancel_join_thread()  # a killed worker may hold the queue's lock
     kernels.set_threads(threads)
-    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"  # names no source
+    # warnings without their line of source
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
     threading.Thread(target=_end_with, args=(sweep,), daemon=True).start()
 
 
 def _end_with(sweep: Connection) -> None:
-    """End this worker when the sweep closes its end of the pipe, or is gone."""
+    """Wait until the sweep closes its end of the pipe or dies, and then end this worker."""
     with suppress(EOFError, OSError):
         sweep.recv_bytes()
     while True:
@@ -258,10 +293,10 @@ def _end_with(sweep: Connection) -> None:
         time.sleep(0.1)
 
 
-def _work(settings: Settings, cell: Cell, folder: Path) -> None:
-    """Run a cell in a worker."""
+def _run_in_worker(settings: Settings, cell: Cell, folder: Path) -> None:
+    """Run a cell in a worker process."""
     try:
-        _run(settings, cell, folder, _ticks.put)
+        _run(settings, cell, folder, _finished_rounds.put)
     except KeyboardInterrupt:
         raise InterruptedError("the process of this run was ended") from None
 
@@ -280,12 +315,17 @@ def _run(settings: Settings, cell: Cell, folder: Path, progress: Progress) -> No
 
 
 def claim(folder: Path, settings: Settings) -> None:
-    """Record in the folder the settings of its results, or check that they are these.
+    """Record the settings of a sweep in its folder; fail if its results have other settings.
 
-    If all runs failed at once, as for a typo in the file, there is nothing to check.
+    A folder that holds only errors of failed runs, as after a typo in a file, accepts any settings.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds results of other settings, or a setting is a date or time.
     """
     base = {name: table for name, table in settings.content.items() if name != "sweep"}
-    for key, value in _flat(base):  # those that are swept, too, which no run reads
+    for key, value in _flat(base):
         if isinstance(value, (datetime.date, datetime.time)):
             settings.fail(key, f"wanted no date or time, got {value}")
     note = folder / "settings.json"
@@ -294,12 +334,12 @@ def claim(folder: Path, settings: Settings) -> None:
     has_results = any(file.name != FAILED for file in folder.glob("*/*"))
     if note.exists() and has_results:
         _require_same(folder, saved=json.loads(note.read_text()), current=json.loads(text))
-    for cell in cells(settings):  # its short name may also stand for other values
+    for cell in cells(settings):
         if is_finished(folder / cell.name):
             saved = json.dumps(Result.load(folder / cell.name).changes)
-            if saved != json.dumps(cell.changes):
+            if saved != json.dumps(cell.changes):  # other values may have the same short name
                 fail("folder", _OF_THESE, f"{folder}, whose {cell.name} is of {saved}")
-            # it is still there if the run was killed between its result and this
+            # a run that was killed after its result has left its checkpoint
             (folder / cell.name / CHECKPOINT).unlink(missing_ok=True)
     replace_text(note, text)
 
@@ -315,7 +355,7 @@ def _require_same(folder: Path, *, saved: JsonObject, current: JsonObject) -> No
 
 
 def _flat(table: JsonObject, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values of tables within tables."""
+    """Yield (key, value) of all values in nested tables, with dotted keys."""
     for name, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{path}{name}.")
@@ -324,7 +364,7 @@ def _flat(table: JsonObject, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _short(value: object) -> str:
-    """Return a value as a part of a folder's name."""
+    """Return a value as text for a folder's name."""
     if isinstance(value, dict):
         return "-".join(map(_short, value.values()))
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Figures as functions that return matplotlib axes; needs the extra ``plots``."""
+"""Figures of runs and networks: functions that return matplotlib axes (extra ``plots``)."""
 
 from dpmesh.plots.measurements import bands, curves
 from dpmesh.plots.networks import network

@@ -1,4 +1,4 @@
-"""Figures of metrics over the rounds of runs: curves of single runs, bands of repeated ones."""
+"""Figures of metrics over the rounds: curves of single runs, means and bands of repeated runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, instance, require_methods
-from dpmesh.plots.panels import Line, axes, finished, interval, look
+from dpmesh.plots.panels import Line, axes, interval, label_axes, line_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BAND_OPACITY = 0.18
-"""Opacity of bands: lines stay visible where several bands overlap."""
+"""Opacity of bands, so that lines stay visible where several bands overlap."""
 
 
 class MetricHistory(Protocol):
@@ -38,7 +38,7 @@ def curves(histories: Mapping[str, MetricHistory], metric: str, *, ax: Axes | No
     metric
         Name of the metric.
     ax
-        Where to draw; by default a new figure.
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -47,7 +47,7 @@ def curves(histories: Mapping[str, MetricHistory], metric: str, *, ax: Axes | No
     Raises
     ------
     ValueError
-        If `histories` holds no histories, or one lacks the metric.
+        If `histories` is not a mapping of histories, or a run lacks the metric.
     """
     instance("histories", histories, "the history of each run, by a label", Mapping)
     groups = {label: [history] for label, history in histories.items()}
@@ -63,19 +63,20 @@ def bands(
 ) -> Axes:
     """Draw the mean of a metric over repeated runs, with a band of its 95% interval.
 
-    The interval is Student's, in each round by itself; fewer than 3 runs have none.
+    The interval is Student's t interval of each round by itself. With fewer than 3 runs there is no
+    band.
 
     Parameters
     ----------
     groups
-        For each label the histories of runs that differ in their seed, measured in the same rounds.
+        Histories of runs that differ in their seed, measured in the same rounds, by label.
     metric
         Name of the metric.
     x
         Horizontal axis: ``"round"``, or a metric measured in the same rounds, such as ``"seconds"``
-        or ``"megabytes"``, whose mean over the runs is taken.
+        or ``"megabytes"``, of which the mean over the runs is drawn.
     ax
-        Where to draw; by default a new figure.
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -84,25 +85,25 @@ def bands(
     Raises
     ------
     ValueError
-        If a group holds no histories, one lacks the metric, a group is empty, or its runs were
-        measured in different rounds.
+        If a group is empty or holds other objects than histories, a run lacks the metric, or the
+        runs of a group were measured in different rounds.
     """
     ax = axes(ax)
     for i, (label, histories) in enumerate(groups.items()):
-        style = look(i)
+        style = line_style(i)
         line = mean_line(label, histories, metric, x)
         ax.plot(line.x, line.y, label=label, color=style["color"], linestyle=style["linestyle"])
         half_widths = np.asarray(line.spread)
         low = np.subtract(line.y, half_widths)
         high = np.add(line.y, half_widths)
         ax.fill_between(line.x, low, high, color=style["color"], alpha=BAND_OPACITY, linewidth=0)
-    return finished(ax, x, metric, curves=len(groups))
+    return label_axes(ax, x, metric, curves=len(groups))
 
 
 def mean_line(
     label: str, histories: Sequence[MetricHistory], metric: str, x: str = "round"
 ) -> Line:
-    """Return one line of `bands`: the mean of a metric over runs, and half of its 95% interval.
+    """Return one line of `bands`: the mean of a metric over runs, and the half-width of its band.
 
     Parameters
     ----------

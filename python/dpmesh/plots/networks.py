@@ -1,4 +1,4 @@
-"""Networks, and what their nodes learn of each other."""
+"""Drawings of communication graphs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Positions: TypeAlias = npt.NDArray[np.float64]
-"""Shape (nodes, 2): horizontal and vertical place of each node."""
+"""Horizontal and vertical position of each node, shape (nodes, 2)."""
 
 LINK_COLOUR = "0.6"
 LINK_WIDTH = 0.8
 CIRCLE_NODES = 32
-"""Most nodes that are drawn on a circle."""
+"""Largest number of nodes that are drawn on a circle."""
 
 
 def network(
@@ -31,20 +31,23 @@ def network(
     title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a graph: a star around its hub, up to 32 other nodes on a circle, more by springs.
+    """Draw a communication graph.
+
+    A star is drawn around its hub. Any other graph of up to 32 nodes is drawn on a circle, and a
+    larger graph by a spring layout.
 
     Parameters
     ----------
     edges
-        Shape (edges, 2): the linked pairs, as `MixingMatrix.edges`.
+        Linked pairs of nodes, shape (edges, 2), as `MixingMatrix.edges`.
     nodes
         Number of nodes.
     grid
-        Rows and columns of a torus: its nodes are drawn in a grid, and links around it as arcs.
+        Rows and columns of a torus, to draw its nodes in a grid; links around the torus are arcs.
     title
-        Written above.
+        Title above the axes.
     ax
-        Where to draw; by default a new figure.
+        Axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -67,8 +70,8 @@ def network(
     positions = _positions(graph, grid)
     for pair in pairs:
         ends = positions[pair]
-        is_around = grid is not None and np.abs(ends[1] - ends[0]).sum() > 1
-        _draw_link(ax, ends, is_arc=is_around)
+        is_wrapped = grid is not None and np.abs(ends[1] - ends[0]).sum() > 1
+        _draw_link(ax, ends, is_arc=is_wrapped)
     marker_area = max(4.0, 160 / np.sqrt(nodes))
     ax.scatter(positions[:, 0], positions[:, 1], s=marker_area, color=COLOURS[0], zorder=2)
     ax.set_title(title, fontsize="small")
@@ -78,7 +81,7 @@ def network(
 
 
 def _draw_link(ax: Axes, ends: Positions, *, is_arc: bool) -> None:
-    """Draw one link as a straight line, or as an arc, between two places: shape (2, 2)."""
+    """Draw one link, straight or as an arc, between the positions `ends` of shape (2, 2)."""
     if not is_arc:
         ax.plot(ends[:, 0], ends[:, 1], color=LINK_COLOUR, linewidth=LINK_WIDTH, zorder=1)
         return
@@ -93,7 +96,7 @@ def _draw_link(ax: Axes, ends: Positions, *, is_arc: bool) -> None:
 
 
 def _positions(graph: nx.Graph, grid: tuple[int, int] | None) -> Positions:
-    """Return the place of each node, shape (nodes, 2)."""
+    """Return the position of each node, shape (nodes, 2)."""
     import networkx as nx
 
     nodes = len(graph)
@@ -112,7 +115,7 @@ def _positions(graph: nx.Graph, grid: tuple[int, int] | None) -> Positions:
 
 
 def _hub(graph: nx.Graph) -> int | None:
-    """Return the centre of a star of more than 3 nodes; None for any other graph."""
+    """Return the hub of a star of more than 3 nodes; None for any other graph."""
     nodes = len(graph)
     hubs = [node for node, degree in graph.degree if degree == nodes - 1]
     is_star = nodes > 3 and len(hubs) == 1 and graph.number_of_edges() == nodes - 1

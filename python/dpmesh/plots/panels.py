@@ -1,4 +1,8 @@
-"""Colours and axes of all figures; figures of panels, in which a method has one colour."""
+"""Colours and axes of all figures, and figures of several panels with one legend.
+
+A `Panel` is a pair of axes with `Line`s. `drawn` draws panels as one figure, in which each method
+(label) has the same colour in all panels.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
-"""Okabe and Ito's, which colour-blind readers can distinguish."""
+"""Colours by Okabe and Ito, which colour-blind readers can distinguish."""
 
 LEGEND_WIDTH = 40
-"""Characters in a line of the legend; longer labels are wrapped."""
+"""Number of characters in a line of the legend, at which longer labels are wrapped."""
 
 _COLUMN = 14
-"""Most curves in one column of a legend."""
+"""Largest number of curves in one column of a legend."""
 
 _LABELS = {
     "accuracy": "test accuracy, nodes' models",
@@ -39,17 +43,17 @@ _LABELS = {
 }
 
 DASHES = ("-", "--", "-.", ":")
-"""Dashes of curves, so that they differ in print as well."""
+"""Line styles of curves, so that curves also differ without colours."""
 LEVEL_DASHES = DASHES[1:]
-"""Dashes of horizontal lines."""
+"""Line styles of horizontal lines."""
 FEW = 6
-"""Most positions on a logarithmic axis that all have a tick."""
+"""Largest number of positions on a logarithmic axis of which each has a tick."""
 PANEL = (4.2, 3.4)
 """Width and height of a panel in inches, without the legend."""
 CATEGORY_HEIGHT = 1.6
-"""Inches below a panel for words on its horizontal axis."""
+"""Height below a panel for categories on its horizontal axis, in inches."""
 TITLE_WIDTH = 38
-"""Characters in a line of a panel's title."""
+"""Number of characters in a line of a panel's title."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +63,15 @@ class Line:
     Parameters
     ----------
     label
-        Its name, by which it has a colour.
+        Name of the method, which determines the colour.
     x, y
-        Numbers of one length; words in `x` are categories, which no line joins.
+        Positions and heights of the points, of equal length. Texts in `x` are categories, which no
+        line joins.
     spread
-        Half the height of the bar or band around each.
+        Half-height of the bar or band at each point; None for no bars.
     paper
-        The paper's numbers, drawn dotted.
+        Numbers of a paper to compare with, drawn as crosses on a dotted line; None for a missing
+        number.
     """
 
     label: str
@@ -76,7 +82,7 @@ class Line:
 
     @property
     def is_categorical(self) -> bool:
-        """True if x holds words."""
+        """True if `x` holds categories."""
         return any(isinstance(position, str) for position in self.x)
 
 
@@ -87,19 +93,20 @@ class Panel:
     Parameters
     ----------
     title, x, y
-        In words: of the panel, and of its axes.
+        Title of the panel, and labels of the horizontal and the vertical axis.
     lines
-        The lines; a panel without any is left out.
+        The lines; a panel without lines is left out.
     levels
         Heights of horizontal lines, by name.
     log
-        The logarithmic axes.
+        Names of the logarithmic axes.
     ticks
-        Ticks of the horizontal axis: numbers, or their texts by number; None for matplotlib's.
+        Ticks of the horizontal axis: positions, or labels by position; None for matplotlib's ticks.
     limits
-        Ends of the vertical axis; None for those of the lines.
+        Ends of the vertical axis; None for matplotlib's limits.
     kind
-        Lines with marks and bars, lines alone with bands, or dots.
+        ``"marks"``: lines with marks and error bars. ``"bands"``: lines with bands. ``"dots"``:
+        small dots without lines.
     """
 
     title: str
@@ -114,7 +121,7 @@ class Panel:
 
     @property
     def is_categorical(self) -> bool:
-        """True if the horizontal axis of a line holds words."""
+        """True if a line has categories on the horizontal axis."""
         return any(line.is_categorical for line in self.lines)
 
 
@@ -131,9 +138,9 @@ def drawn(panels: Sequence[Panel], *, columns: int = 0) -> Figure:
     Parameters
     ----------
     panels
-        The panels; those without lines are left out.
+        The panels; panels without lines are left out.
     columns
-        Panels beside each other; 0 for all.
+        Number of panels in a row; 0 for all in one row.
 
     Returns
     -------
@@ -168,7 +175,17 @@ def drawn(panels: Sequence[Panel], *, columns: int = 0) -> Figure:
 
 
 def _add_legend(figure: Figure, handles: Mapping[str, Artist], width: float) -> None:
-    """Put a legend beside the panels, and widen the figure by its longest line."""
+    """Add a legend to the right of the panels, and widen the figure by the legend's width.
+
+    Parameters
+    ----------
+    figure
+        The figure.
+    handles
+        Artist of each label.
+    width
+        Width of the figure without the legend, in inches.
+    """
     names = [fill(name.replace("$", r"\$"), LEGEND_WIDTH) for name in handles]
     lines = "\n".join(names).split("\n")
     longest = max(len(line) for line in lines)
@@ -177,7 +194,7 @@ def _add_legend(figure: Figure, handles: Mapping[str, Artist], width: float) -> 
 
 
 def _styles(panels: Sequence[Panel]) -> dict[str, LineStyle]:
-    """Return colour and dashes of each label, in the order of the fullest panel."""
+    """Return the style of each label: colours first by the order of the panel with most lines."""
     fullest_first = sorted(panels, key=lambda panel: -len(panel.lines))
     labels = dict.fromkeys(line.label for panel in fullest_first for line in panel.lines)
     styles: dict[str, LineStyle] = {}
@@ -188,7 +205,7 @@ def _styles(panels: Sequence[Panel]) -> dict[str, LineStyle]:
 
 
 def _draw(ax: Axes, line: Line, kind: str, style: LineStyle) -> Artist:
-    """Draw one line; return its handle for the legend."""
+    """Draw one line of a panel of this `kind`; return its artist for the legend."""
     colour = style["color"]
     if line.paper is not None:
         _draw_paper(ax, line, line.paper, colour)
@@ -215,7 +232,7 @@ def _draw(ax: Axes, line: Line, kind: str, style: LineStyle) -> Artist:
 
 
 def _draw_paper(ax: Axes, line: Line, numbers: Sequence[float | None], colour: str) -> None:
-    """Draw the paper's numbers with crosses, joined by dots unless x holds words."""
+    """Draw the paper's numbers as crosses, joined by a dotted line unless x is categorical."""
     if all(number is None for number in numbers):
         return
     heights = [np.nan if number is None else number for number in numbers]
@@ -261,7 +278,7 @@ def _label(ax: Axes, panel: Panel) -> None:
 
 
 def axes(ax: Axes | None) -> Axes:
-    """Return these axes, or those of a new figure."""
+    """Return these axes; for None the axes of a new figure."""
     if ax is not None:
         return ax
     with needed_by("a figure"):
@@ -270,13 +287,13 @@ def axes(ax: Axes | None) -> Axes:
     return plt.subplots(figsize=(5, 3.5), layout="constrained")[1]
 
 
-def look(i: int) -> LineStyle:
-    """Return colour and line style of the i-th curve."""
+def line_style(i: int) -> LineStyle:
+    """Return colour and dashes of the i-th curve, from 0."""
     return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i % len(DASHES)]}
 
 
 def interval(values: Sequence[float]) -> float:
-    """Return half the 95% interval of the mean (Student's); NaN for fewer than 3 values."""
+    """Return the half-width of Student's 95% interval of a mean; NaN for fewer than 3 values."""
     if len(values) < 3:
         return float("nan")
     degrees_of_freedom = len(values) - 1
@@ -286,12 +303,12 @@ def interval(values: Sequence[float]) -> float:
 
 
 def in_words(metric: str) -> str:
-    """Return the name of a metric on an axis."""
+    """Return the label of a metric on an axis."""
     return _LABELS.get(metric, metric.replace("_", " "))
 
 
-def finished(ax: Axes, x: str, metric: str, *, curves: int) -> Axes:
-    """Label the axes of curves of a metric, with a legend if the curves look different.
+def label_axes(ax: Axes, x: str, metric: str, *, curves: int) -> Axes:
+    """Label axes with curves of a metric, with a legend if all curves have different styles.
 
     Parameters
     ----------

@@ -1,4 +1,9 @@
-"""Answers with their noise, their sampling error, and both together."""
+"""Answers to questions: estimates with intervals, as rows of a table.
+
+Each `Row` has the half-widths of two 95% intervals, for the privacy noise alone and for sampling
+alone, and one 95% interval for both. Questions (`dpmesh.statistics.questions`) compute the rows
+from noisy sums; `Answer` arranges the rows in tables, and states warnings.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +22,13 @@ from dpmesh.statistics.bins import Floats
 from dpmesh.statistics.two_way import PairTables
 
 Z = 1.959963984540054
-"""Half of a 95% interval of a normal distribution, in standard deviations."""
+"""Half-width of a 95% interval of a normal distribution, in standard deviations."""
 
 _LEAST_P = 1e-16
-"""Smaller p-values are not told apart: they are below the rounding of float64."""
+"""Smallest p-value that is printed; smaller ones are below the precision of float64."""
 
 MOST_MARKS = 6
-"""Times at which numbers at risk are printed."""
+"""Largest number of times for which numbers at risk are printed."""
 
 LOUD = "noise exceeds the sampling error: more records, or a larger epsilon, help"
 
@@ -64,15 +69,15 @@ class Row(NamedTuple):
     p_value: float | None = None
 
 
-def row(name: str, estimate_and_errors: Floats, value_range: tuple[float, float]) -> Row:
-    """Return a row with a normal interval, cut off at the possible values.
+def normal_row(name: str, estimate_and_errors: Floats, value_range: tuple[float, float]) -> Row:
+    """Return a row with a normal interval, clipped to the possible values.
 
     Parameters
     ----------
     name
         Name of the row.
     estimate_and_errors
-        The estimate, and the standard deviations of noise and sampling, shape (3,).
+        The estimate, and the standard deviations of noise and of sampling, shape (3,).
     value_range
         The smallest and the largest possible value.
     """
@@ -82,16 +87,16 @@ def row(name: str, estimate_and_errors: Floats, value_range: tuple[float, float]
     return Row(name, estimate, Z * noise, Z * sampling, float(low), float(high))
 
 
-def nothing(name: str) -> Row:
-    """Return a row of what cannot be estimated."""
+def unknown_row(name: str) -> Row:
+    """Return a row of NaN, for a number that cannot be estimated."""
     nan = np.nan
     return Row(name, estimate=nan, noise=nan, sampling=nan, low=nan, high=nan)
 
 
-def share(name: str, count: float, noise: float, records: float) -> Row:
-    """Return a noisy count among n records, with Wilson's interval widened by the noise.
+def count_row(name: str, count: float, noise: float, records: float) -> Row:
+    """Return the row of a noisy count among n records, with Wilson's interval widened by the noise.
 
-    The interval holds all expected counts x = n p with ``(count - x)^2 <= Z^2 (x (1 - x / n) +
+    The interval holds all expected counts x with ``(count - x)^2 <= Z^2 (x (1 - x / n) +
     noise^2)``. Its ends are the roots of ``(1 + Z^2 / n) x^2 - 2 (count + Z^2 / 2) x + count^2 -
     Z^2 noise^2``.
 
@@ -100,9 +105,9 @@ def share(name: str, count: float, noise: float, records: float) -> Row:
     name
         Name of the row.
     count
-        The noisy count; for the interval it is cut off at 0 and at n.
+        The noisy count; for the interval it is clipped to [0, n].
     noise
-        Standard deviation of its noise.
+        Standard deviation of the noise in the count.
     records
         Number of records, n.
     """
@@ -128,9 +133,9 @@ class Grid:
     Parameters
     ----------
     rows, columns
-        Names of the categories of the first and of the second of both columns of data.
+        Names of the categories of the first data column (rows), and of the second (columns).
     hidden
-        A name whose row and column are not shown; None if all are.
+        Name of a category whose row and column are not shown; None to show all.
     """
 
     rows: tuple[str, ...]
@@ -138,9 +143,14 @@ class Grid:
     hidden: str | None = None
 
     def table(self, title: str, counts: Sequence[Row]) -> Table:
-        """Return the counts, each with its 95% interval.
+        """Return the two-way table of counts, each with its 95% interval.
 
-        `counts` holds those of all cells, row by row.
+        Parameters
+        ----------
+        title
+            Heading of the first column.
+        counts
+            The counts of all cells, row by row.
         """
         heads = [title, *(column for column in self.columns if column != self.hidden)]
         width = len(self.columns)
@@ -168,6 +178,7 @@ def p_in_words(p_value: float | None) -> str:
 
 
 Matrix = tuple[tuple[float, ...], ...]
+"""A matrix as a tuple of its rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,11 +188,11 @@ class Fit:
     Parameters
     ----------
     names
-        Of the coefficients.
+        Name of each coefficient.
     coefficients
-        One for each name.
+        The coefficients, in the order of `names`.
     noise_covariance, sampling_covariance
-        Of the noise, and of the choice of the records, row by row.
+        Covariance matrix of the coefficients due to privacy noise alone, and due to sampling alone.
     """
 
     names: tuple[str, ...]
@@ -191,7 +202,7 @@ class Fit:
 
     @property
     def covariance(self) -> Floats:
-        """The covariance of noise and sampling together, shape (coefficients, coefficients)."""
+        """Covariance of noise and sampling together, shape (coefficients, coefficients)."""
         covariance: Floats = np.array(self.noise_covariance) + np.array(self.sampling_covariance)
         return covariance
 
@@ -202,18 +213,21 @@ class Fit:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupCurve:
-    """A survival curve and numbers at risk of one group, as a picture needs them.
+    """A survival curve and numbers at risk of one group, for tables and pictures.
 
     Parameters
     ----------
-    name, time
-        The group, and the column of times.
+    name
+        Name of the group.
+    time
+        Name of the column of times.
     times, marks
-        The edges of bins, bins + 1 of them, as numbers and in words.
+        Edges of the bins of time, as numbers and as text, shape (bins + 1,).
     survival, low, high
-        The curve and its 95% band at each edge.
+        The curve, and the ends of its 95% band, at each edge, shape (bins + 1,).
     at_risk, at_risk_noise
-        Numbers who enter each bin, and half of a 95% interval for their noise.
+        Number of persons at risk at the start of each bin, and the half-width of a 95% interval for
+        its noise, shape (bins,).
     """
 
     name: str
@@ -320,7 +334,7 @@ class Answer:
     @property
     def coefficients(self) -> Floats:
         """The coefficients of a regression, shape (coefficients,)."""
-        return np.array(self._fitted.coefficients)
+        return np.array(self._required_fit.coefficients)
 
     @property
     def covariance(self) -> Floats:
@@ -328,17 +342,18 @@ class Answer:
 
         Shape (coefficients, coefficients).
         """
-        return self._fitted.covariance
+        return self._required_fit.covariance
 
     @property
-    def _fitted(self) -> Fit:
+    def _required_fit(self) -> Fit:
+        """The fit; fail if the answer has none."""
         if self.fit is None:
             fail("answer", "that of a regression whose coefficients are shown", self.title)
         return self.fit
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings for the reader, computed from the rows."""
+        """Warnings about noise: rows without an estimate, and noise above the sampling error."""
         all_rows = (*self.rows, *self.ratios)
         unknown = [row.name for row in all_rows if isnan(row.estimate)]
         warnings = []
@@ -356,9 +371,9 @@ class Answer:
         return self._table_of(self.title, self.rows)
 
     def tables(self) -> tuple[Table, ...]:
-        """Return all tables that are shown: the rows, medians, numbers at risk and ratios.
+        """Return all tables to show: rows, noisy two-way tables, medians, numbers at risk, ratios.
 
-        There is none where the notes say why there are no estimates.
+        If the notes explain why there are no estimates, the table of rows is left out.
         """
         tables = []
         if self.rows and not self.explained:
@@ -384,10 +399,10 @@ class Answer:
         return Table(heads, lines)
 
     def _cells(self, row: Row) -> list[str]:
-        """Return the cells of a row without its p-value: dashes if it cannot be estimated."""
+        """Return the cells of a row without its p-value, as text; dashes without an estimate."""
         if isnan(row.estimate):
             return [row.name, "-", "-", "-", "-"]
-        if row.noise == row.sampling == 0:  # public, as the number of all records is
+        if row.noise == row.sampling == 0:  # a public number, such as the number of all records
             return [row.name, f"{row.estimate:.6g}", "0", "0", "public"]
         decimals = _decimals(row)
         noise = _half_in_words(row.noise, decimals)
@@ -430,35 +445,36 @@ class Answer:
 
 
 def _decimals(row: Row) -> int:
-    """Return the number of decimals of a row, by which its larger error has one or two digits.
+    """Return the number of decimals with which a row's larger error has one or two digits.
 
-    A median that is not reached has no errors: its interval begins at the edge of a bin.
+    A median that is not reached has no finite errors. Its interval starts at an edge of a bin.
     """
     finite_errors = [half for half in (row.noise, row.sampling) if half < inf]
     if not finite_errors:
         if row.low == round(row.low):
             return 0
         return 2
-    last_digit = max(1e-9, *finite_errors) / 30  # the larger error is at least 3 of it
+    # the larger error is between 3 and 30 units of the last digit
+    last_digit = max(1e-9, *finite_errors) / 30
     return int(np.clip(-np.floor(np.log10(last_digit)), 0, 8))
 
 
 def _half_in_words(half: float, decimals: int) -> str:
-    """Return half of an interval; a dash if it is not finite."""
+    """Return the half-width of an interval as text; a dash if it is not finite."""
     if not isfinite(half):
         return "-"
     return f"± {half:.{decimals}f}"
 
 
 def _number_in_words(number: float, decimals: int) -> str:
-    """Return a number with so many decimals; infinite times are not reached."""
+    """Return a number as text; an infinite time is "not reached"."""
     if number == inf:
         return "not reached"
     return f"{number:.{decimals}f}"
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    """Return a row in plain types; NaN, and what is not reached, become None."""
+    """Return a row in plain types; NaN and infinite numbers become None."""
     fields = {name: _finite(value) for name, value in row._asdict().items()}
     if row.p_value is None:
         del fields["p_value"]
@@ -466,45 +482,46 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """Return a value, None for a number that is not finite."""
+    """Return a value unchanged; None for a number that is not finite."""
     if isinstance(value, float) and not isfinite(value):
         return None
     return value
 
 
-def consistent(counts: Floats, records: int) -> Floats:
-    """Return noisy counts of disjoint cells, shifted so that their sum is the number of records.
+def shift_to_total(counts: Floats, records: int) -> Floats:
+    """Shift noisy counts of disjoint cells so that their sum is the public number of records.
 
-    The sum of all noise is spread evenly over the cells, shape (cells,).
+    All counts are shifted by the same amount, shape (cells,). This removes the mean noise.
     """
     return np.asarray(counts + (records - counts.sum()) / len(counts))
 
 
 def quantile(q: float, counts: Floats, noise: float, absent: bool) -> Floats:
-    """Return a quantile, its noise and sampling error, and an interval, all in bins.
+    """Estimate a quantile from noisy counts of bins, with errors and an interval, in bins.
 
-    At the edge j between bins, consider the balance ``B_j = (count below j) - q (count of all)``:
-    it rises with j, and is 0 at the quantile. Its noise has the variance that `_balance_variance`
-    returns; sampling of n records gives it about the variance ``n q (1 - q)`` of a binomial count.
-    The interval holds all bins where a 95% interval of the balance reaches 0. The estimate is
-    where the balance crosses 0, linear within a bin, after isotonic regression.
+    The *balance* at the edge j between bins is ``B_j = (count below j) - q (count of all bins)``.
+    It rises with j, and is 0 at the quantile. Its noise has the variance of `_balance_variance`.
+    Sampling of n records adds about ``n q (1 - q)``, the variance of a binomial count. The interval
+    holds all edges at which a 95% interval of the balance includes 0. The estimate is the point at
+    which the balance crosses 0, by linear interpolation after isotonic regression.
 
     Parameters
     ----------
     q
-        Which quantile, in (0, 1).
+        Probability of the quantile, in (0, 1).
     counts
-        Noisy counts of the bins and, last, if `absent`, of the records without a value, already
-        made `consistent`; shape (bins,) or (bins + 1,).
+        Noisy counts of the bins, shifted by `shift_to_total`, shape (bins,). If `absent`, a count
+        of the records without a value follows, shape (bins + 1,).
     noise
-        Standard deviation of the noise of a count, before counts were made `consistent`.
+        Standard deviation of the noise in a count before `shift_to_total`.
     absent
         True if the last count is of records without a value.
 
     Returns
     -------
-    The estimate, half intervals for noise and sampling alone, and the ends of the 95% interval,
-    which are edges of bins, shape (5,); NaN if there are too few records.
+    Five numbers in units of a bin's width, from the low end of the range: estimate, half-widths of
+    95% intervals for noise alone and for sampling alone, low and high end of the 95% interval for
+    both. The ends are edges of bins. All are NaN if there are too few records.
     """
     present = counts[:-1] if absent else counts
     bins = len(present)
@@ -533,11 +550,20 @@ def quantile(q: float, counts: Floats, noise: float, absent: bool) -> Floats:
 
 
 def _balance_variance(q: float, bins: int, cells: int, noise: float) -> Floats:
-    """Return the variance of the noise of ``B_j`` in `quantile` at each edge, shape (bins + 1,).
+    """Return the variance of the noise in ``B_j`` of `quantile` at each edge, shape (bins + 1,).
 
-    The balance weighs j bins below the edge with ``1 - q``, the other bins with ``-q``, and a cell
-    of absent values with 0. Counts that were made `consistent` have lost the mean noise of all
-    cells. That takes the squared sum of the weights over the number of cells off the variance.
+    The balance is a sum of counts with weights: ``1 - q`` for the j bins below the edge, ``-q`` for
+    the other bins, and 0 for absent values. `shift_to_total` removes the mean noise of all cells.
+    This reduces the variance by the squared sum of the weights over the number of cells.
+
+    Parameters
+    ----------
+    q
+        Probability of the quantile.
+    bins, cells
+        Number of bins, and of bins and the cell of absent values together.
+    noise
+        Standard deviation of the noise in a count before `shift_to_total`.
     """
     below = np.arange(bins + 1)  # number of bins below each edge
     above = bins - below
@@ -548,10 +574,14 @@ def _balance_variance(q: float, bins: int, cells: int, noise: float) -> Floats:
 
 
 def _quantile_interval(balance: Floats, variance: Floats) -> tuple[float, float]:
-    """Return the first and the last edge where the balance may be 0, and one edge more either way.
+    """Return the first and the last edge at which the balance may be 0, widened by one edge each.
 
-    It may be 0 where it is within `Z` standard deviations of 0. Both arguments hold the value at
-    each edge, shape (bins + 1,).
+    The balance may be 0 where it is within `Z` standard deviations of 0.
+
+    Parameters
+    ----------
+    balance, variance
+        Balance and its variance at each edge, shape (bins + 1,).
     """
     bins = len(balance) - 1
     reach = Z * np.sqrt(np.maximum(variance, 0))

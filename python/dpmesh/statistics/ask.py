@@ -1,4 +1,12 @@
-"""Ask a table questions: one release of sums for all of them."""
+"""Private answers to questions about a table: `ask` releases noisy sums for all questions.
+
+A question maps each record to a vector. `Questions` puts the vectors of all questions of a round
+together: each is scaled by the inverse of its sensitivity, and by the root of its share of the
+budget, so that noise of one scale serves all. `AnswerBudget` finds the least noise for the budget.
+`RecordVectors` is the problem that `dpmesh.simulate` runs: `RecordSums` releases the sums of one
+round, `AdaptiveSums` those of several rounds, in which vectors depend on earlier noisy sums.
+``dpmesh stats`` and contracts between parties use the same classes.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +48,13 @@ from dpmesh.tables.sites import site_of_each
 from dpmesh.tables.table import Table
 
 _BLOCK = 2**20
-"""Numbers of vectors that are in memory at once, about."""
+"""Approximate number of elements of vectors that are in memory at once."""
 
 _NORM_SLACK = 1 + 1e-9
-"""Rounding of the norm of a record's vector, far below it."""
+"""Factor on norms of vectors that exceeds rounding errors."""
 
 PUBLIC = "the number of sites and of all records together are public"
+"""Assumption of every guarantee of answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +79,7 @@ class Statistics(InNotebooks):
         Remarks on the data for their owner alone, such as numbers of clipped values. They are
         computed without noise, no epsilon covers them, and they are neither printed nor saved.
     origin
-        For a run between parties: the contract, and the signatures of the total, see
+        For a run between parties: the contract, and the parties' signatures of the totals, see
         `dpmesh.deploy.outcome`. None for a simulation.
     earlier
         Ledgers of earlier releases of the same records, whose epsilon is included in `privacy`.
@@ -158,19 +167,21 @@ class Statistics(InNotebooks):
         return fields
 
 
-class Part(NamedTuple):
-    """A question's vectors within those of one round.
+class RoundPart(NamedTuple):
+    """The part of one question in the vectors of a round.
 
     Attributes
     ----------
     number
-        The number of the question among all, from 0.
+        Index of the question.
     question
         The question.
     size
-        The public size of its vectors.
+        Length, largest norm and sensitivity of the question's vectors in this round.
     factor
-        What they are multiplied with: the root of the round's share over their distance.
+        Factor on the question's vectors: ``sqrt(weight * share) / size.distance``, where `weight`
+        is the question's share of the budget over an equal share, and `share` is the round's share
+        of the question's budget.
     """
 
     number: int
@@ -181,22 +192,22 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Questions:
-    """Questions with all public facts about them.
+    """Several questions with the public ranges of their columns: how their vectors share rounds.
 
-    In a round, the vectors of all questions that have one are put together, each multiplied with
-    ``sqrt(weight share) / distance``. All rounds have noise of one scale, so that each question has
-    the same budget times its weight: k questions together need as much noise as one release of
-    vectors sqrt(k) apart.
+    The vectors of all questions of a round are concatenated, each multiplied with its
+    `RoundPart.factor`. The noise has the same scale in all elements and rounds. So each question
+    gets a share of mu^2 in proportion to its weight. With k questions of equal weight, the
+    sensitivity of a single round is sqrt(k).
 
     Parameters
     ----------
     questions
         The questions, in order.
     kinds
-        The public ranges of the columns that they read.
+        Public range of each column that the questions read.
     weights
-        Share of mu^2 of each question, over that of an equal division; their mean is 1. Empty for
-        an equal division.
+        Positive weight of each question in the budget; divided by their mean, so that the mean is
+        1. Empty for equal weights.
 
     Raises
     ------
@@ -223,25 +234,25 @@ class Questions:
 
     @cached_property
     def sizes(self) -> list[tuple[Size, ...]]:
-        """The public sizes of each question's vectors, by round."""
+        """Length, norm and sensitivity of each question's vectors, by question and round."""
         return [question.sizes(self.kinds) for question in self.questions]
 
     @cached_property
     def rounds(self) -> int:
-        """Number of sums that are released, one after another."""
+        """Number of rounds; each releases one sum."""
         return max(map(len, self.sizes))
 
     @cached_property
-    def parts(self) -> tuple[tuple[Part, ...], ...]:
-        """The parts of each round's vectors."""
-        parts_by_round: list[list[Part]] = [[] for _ in range(self.rounds)]
+    def parts(self) -> tuple[tuple[RoundPart, ...], ...]:
+        """The parts of the questions in the vectors of each round."""
+        parts_by_round: list[list[RoundPart]] = [[] for _ in range(self.rounds)]
         weights = self.weights or (1.0,) * len(self.questions)
         for number, question in enumerate(self.questions):
             sizes = self.sizes[number]
             shares = question.shares(self.kinds)
             for t, (size, share) in enumerate(zip(sizes, shares, strict=True)):
                 factor = sqrt(weights[number] * share) / size.distance
-                parts_by_round[t].append(Part(number, question, size, factor))
+                parts_by_round[t].append(RoundPart(number, question, size, factor))
         return tuple(tuple(parts) for parts in parts_by_round)
 
     @property
@@ -251,7 +262,7 @@ class Questions:
 
     @property
     def longest(self) -> tuple[float, ...]:
-        """Largest norm of the vectors of each round."""
+        """Largest L2 norm of a record's vector in each round."""
         norms = []
         for parts in self.parts:
             squared_norm = sum((part.size.norm * part.factor) ** 2 for part in parts)
@@ -260,7 +271,7 @@ class Questions:
 
     @property
     def distances(self) -> tuple[float, ...]:
-        """Largest distance between two vectors of each round."""
+        """L2 sensitivity of each round's sum: the largest distance of two records' vectors."""
         distances = []
         for parts in self.parts:
             squared_distance = sum((part.size.distance * part.factor) ** 2 for part in parts)
@@ -269,7 +280,7 @@ class Questions:
 
     @property
     def sums(self) -> dict[str, Any]:
-        """The parameters of the algorithm that follow from the questions."""
+        """Constructor parameters of `algorithm` that follow from the questions."""
         if self.rounds > 1:
             return {
                 "lengths": list(self.lengths),
@@ -287,15 +298,26 @@ class Questions:
         return RecordSums if self.rounds == 1 else AdaptiveSums
 
     def require(self, noises: Sequence[float], records: int) -> None:
-        """Fail if records are too few for the noise in a number of each round's sum."""
+        """Raise a `ValueError` if a question has too few records for its noise.
+
+        Parameters
+        ----------
+        noises
+            Standard deviation of the noise in each element of each round's sum.
+        records
+            Public number of records of all sites.
+        """
         noises_by_question = self.noises_of(noises)
         for question, question_noises in zip(self.questions, noises_by_question, strict=True):
             question.require_all(self.kinds, question_noises, records)
 
     def noises_of(self, noises: Sequence[float]) -> list[list[float]]:
-        """Return the noise in a number of each question's sum, by question and round.
+        """Return the noise in the elements of each question's unscaled sum, by question and round.
 
-        `noises` holds the standard deviation of the noise in a number of each round's sum.
+        Parameters
+        ----------
+        noises
+            Standard deviation of the noise in each element of each round's sum.
         """
         noises_by_question: list[list[float]] = [[] for _ in self.questions]
         for noise, parts in zip(noises, self.parts, strict=True):
@@ -306,18 +328,16 @@ class Questions:
     def vectors(
         self, columns: Mapping[str, Column], t: int = 0, totals: Sequence[NoisyTotal] = ()
     ) -> Vectors:
-        """Return the vectors of records in round t, shape (records, length).
-
-        They are those of all questions, one after another.
+        """Return the vectors of records in round t, shape (records, ``lengths[t]``).
 
         Parameters
         ----------
         columns
-            The records.
+            The cells of each column.
         t
-            The round.
+            The round, from 0.
         totals
-            The released sums of the rounds before it.
+            The noisy sums of the rounds before t.
         """
         totals_by_question = self._by_question(totals)
         blocks: list[Vectors] = []
@@ -329,9 +349,9 @@ class Questions:
         return np.hstack(blocks)
 
     def _by_question(self, totals: Sequence[NoisyTotal]) -> list[list[NoisyTotal]]:
-        """Return the sums of each question, by question and round, from the totals of rounds.
+        """Split the totals of rounds into unscaled sums of questions, by question and round.
 
-        A question's part of a total is divided by its factor, and so is the noise.
+        The part of a question in a total, and its noise, are divided by the question's factor.
         """
         totals_by_question: list[list[NoisyTotal]] = [[] for _ in self.questions]
         for parts, released in zip(self.parts, totals, strict=False):
@@ -344,7 +364,15 @@ class Questions:
         return totals_by_question
 
     def by_round(self, totals: Floats, noises: Sequence[float]) -> list[NoisyTotal]:
-        """Return the released sum of each round from all of them one after another."""
+        """Split the concatenated sums of all rounds by round.
+
+        Parameters
+        ----------
+        totals
+            Noisy sums of all rounds, concatenated, shape (sum of `lengths`,).
+        noises
+            Standard deviation of the noise in each element of each round's sum.
+        """
         ends = np.cumsum(self.lengths)[:-1]
         totals_of_rounds: list[Floats] = np.split(totals, ends)
         return [
@@ -353,16 +381,14 @@ class Questions:
         ]
 
     def answers(self, totals: Floats, noises: Sequence[float], records: int) -> tuple[Answer, ...]:
-        """Return the answers from the released sums.
+        """Compute the answers from the released sums.
 
         Parameters
         ----------
-        totals
-            Of all rounds one after another, shape (sum of lengths,).
-        noises
-            Standard deviation of the noise in a number of each round.
+        totals, noises
+            As for `by_round`.
         records
-            The public number of records of all sites.
+            Public number of records of all sites.
         """
         totals_by_question = self._by_question(self.by_round(totals, noises))
         answers = []
@@ -372,19 +398,19 @@ class Questions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The records of some sites as vectors: those of all questions, one after another.
+class RecordVectors:
+    """The records of some sites as a problem of vectors to add up, for `RecordSums`.
 
     Parameters
     ----------
     questions
-        What is asked.
+        The questions.
     columns
-        What they read, each cell by itself.
+        The cells of each column that the questions read.
     parts
-        The records of each site.
+        Indices of the records of each site.
     on_site
-        Called after the vectors of each site in each round.
+        Function without arguments, called after the vectors of each site in each round.
     """
 
     questions: Questions
@@ -407,28 +433,29 @@ class Asked:
         """Return the vectors of a site's records in round 0, in blocks of shape (records, dim)."""
         return self.in_round(0, ()).vectors(node)
 
-    def in_round(self, t: int, totals: Sequence[NoisyTotal]) -> AskedInRound:
-        """Return the vectors of round t, given the totals of those before."""
-        return AskedInRound(asked=self, t=t, totals=tuple(totals))
+    def in_round(self, t: int, totals: Sequence[NoisyTotal]) -> RoundVectors:
+        """Return the problem of round t, given the noisy sums of earlier rounds."""
+        return RoundVectors(asked=self, t=t, totals=tuple(totals))
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedInRound:
-    """The vectors of one round of `Asked`.
+class RoundVectors:
+    """The vectors of one round of a `RecordVectors`.
 
     Parameters
     ----------
     asked
         The records.
     t
-        The round.
+        The round, from 0.
     totals
-        The released sums of the rounds before it.
+        Noisy sums of the rounds before t.
     counts
-        The public number of records of every site, if some are elsewhere.
+        Public number of records of each site, if only some sites' records are in this process. None
+        if all are.
     """
 
-    asked: Asked
+    asked: RecordVectors
     t: int
     totals: tuple[NoisyTotal, ...]
     counts: tuple[int, ...] | None = None
@@ -553,7 +580,7 @@ def ask(
     owners = site_of_each(groups, table.records)
     parts = tuple(np.flatnonzero(owners == site) for site in np.unique(owners))
     sites = len(parts)
-    spending = Spending(
+    spending = AnswerBudget(
         epsilon=epsilon,
         delta=delta,
         sites=sites,
@@ -567,7 +594,7 @@ def ask(
     copies = describe_copies(fingerprints(table), parts, np.unique(owners))
     if copies is not None:
         warnings.warn(copies, UserWarning, stacklevel=2)
-    problem: Any = Asked(questions=settled, columns=columns, parts=parts, on_site=on_site)
+    problem: Any = RecordVectors(questions=settled, columns=columns, parts=parts, on_site=on_site)
     quiet = Metrics([], progress=False)
     algorithm: Any = sums
     run = simulate(algorithm, problem, rounds=settled.rounds, key=key, delta=delta, metrics=quiet)
@@ -583,17 +610,17 @@ def ask(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spending:
-    """The public numbers that determine the noise of answers.
+class AnswerBudget:
+    """The privacy budget of answers, with the public numbers that determine their noise.
 
     Parameters
     ----------
     epsilon, delta
         The budget of all answers together.
     sites, records
-        Their public numbers.
+        Public numbers of sites, and of records of all sites together.
     colluding, dropouts, secure
-        As of `RecordSums`.
+        As for `RecordSums`.
     """
 
     epsilon: float
@@ -605,7 +632,7 @@ class Spending:
     secure: bool = True
 
     def sums(self, questions: Questions) -> RecordSums | AdaptiveSums:
-        """Return the sums of questions with the least noise that keeps the budget."""
+        """Return the algorithm that releases the sums, with the least noise for the budget."""
         return questions.algorithm.for_budget(
             epsilon=self.epsilon,
             delta=self.delta,
@@ -623,15 +650,28 @@ class Spending:
         ranges: Mapping[str, Any],
         weights: Sequence[float] = (),
     ) -> tuple[Questions, RecordSums | AdaptiveSums]:
-        """Return questions with all that follows from their noise, and their sums.
+        """Fill in the defaults of questions that depend on the noise, and calibrate the noise.
 
-        The noise is found for the questions at their smallest; those that grow with less noise,
-        such as a number of bins, are then settled by it, and the noise is found again.
+        The noise is first calibrated with the shortest vectors of each question. It determines
+        defaults such as a number of bins. If a default changes, the noise is calibrated again.
+
+        Parameters
+        ----------
+        questions
+            The questions.
+        ranges
+            Public range of each column, by name.
+        weights
+            Weight of each question; empty for equal weights.
+
+        Returns
+        -------
+        The questions, and the algorithm that releases their sums.
 
         Raises
         ------
         ValueError
-            If records are too few for the noise.
+            If a question has too few records for its noise.
         """
         smallest = [question.settled(None, self.records) for question in questions]
         with_ranges = questions_about(smallest, ranges, weights)
@@ -649,7 +689,7 @@ class Spending:
 
 
 def names_of(questions: Sequence[Question], ranges: Mapping[str, Any]) -> list[str]:
-    """Return the columns that are asked about, each once; fail if one has no range."""
+    """Return the names of the columns that questions read, each once; fail without a range."""
     names = list(dict.fromkeys(name for question in questions for name in question.names))
     for name in names:
         if name not in ranges:
@@ -661,13 +701,13 @@ def names_of(questions: Sequence[Question], ranges: Mapping[str, Any]) -> list[s
 def questions_about(
     questions: Sequence[Question], ranges: Mapping[str, Any], weights: Sequence[float] = ()
 ) -> Questions:
-    """Return questions with the public ranges of the columns that they read."""
+    """Return a `Questions` with the public ranges of the columns that are read."""
     kinds = {name: as_range(name, ranges[name]) for name in names_of(questions, ranges)}
     return Questions(questions=tuple(questions), kinds=kinds, weights=tuple(weights))
 
 
 def named(table: Table) -> Table:
-    """Return a table whose columns have names."""
+    """Return a table with names: x0, x1, and so on for the columns of an array."""
     if table.names is not None:
         return table
     names = tuple(f"x{place}" for place in range(len(table.columns)))
@@ -675,12 +715,17 @@ def named(table: Table) -> Table:
 
 
 def read_columns(questions: Questions, table: Table) -> tuple[dict[str, Column], list[str]]:
-    """Return the columns that are asked about, and notices for the data's owner alone.
+    """Read the columns that questions ask about.
+
+    Returns
+    -------
+    The column of each name; and notices about clipped and unreadable values, for the owner of the
+    data alone.
 
     Raises
     ------
     ValueError
-        If columns hold what their ranges do not allow; the message has the problems of all.
+        If cells hold values that their ranges do not allow. The message describes all columns.
     """
     columns: dict[str, Column] = {}
     notices: list[str] = []

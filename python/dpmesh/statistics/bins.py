@@ -1,9 +1,8 @@
-"""Equal bins of a public range: the edges, the bin of each number, and the names of the bins.
+"""Bins of equal width over a public range: edges, the bin of each number, and names.
 
-Every range is cut here and nowhere else. The ends of a range are read as the decimal numbers that
-people write, an edge is the float nearest to the exact ``low + (high - low) j / bins``, and numbers
-are compared with these floats as they are. So 0.3 begins a bin of [0, 1.5] cut in 15, as it does on
-paper, and a whole number that is an edge is in one bin alone.
+Edge j of `bins` bins is the float nearest to the exact ``low + (high - low) j / bins``, where the
+ends of the range are read as decimal numbers. So 0.3 is an edge of [0, 1.5] in 15 bins, in spite of
+rounding, and a number that equals an edge is in exactly one bin.
 """
 
 from __future__ import annotations
@@ -23,14 +22,15 @@ Floats = npt.NDArray[np.float64]
 
 _LEAST_DIGITS = 4
 _MOST_DIGITS = 17
-"""Significant digits of an edge in words; 17 tell any two floats apart."""
+"""Smallest and largest number of significant digits of an edge as text. Any two different floats
+differ in 17 digits."""
 
 _CLOSE = 1000
-"""An edge is shown with so few digits that it is off by less than this part of a bin."""
+"""Inverse of the largest rounding error of an edge as text, in bins."""
 
 
 def ends(kind: Kind) -> tuple[float, float]:
-    """Return the ends of a range of numbers, dates or flags."""
+    """Return the ends (low, high) of a range of numbers, dates (in days) or flags."""
     assert not isinstance(kind, Category)
     return kind.ends
 
@@ -50,25 +50,25 @@ def _edges(low: float, high: float, bins: int) -> tuple[float, ...]:
 
 
 def bins_of(numbers: Floats, kind: Kind, bins: int) -> npt.NDArray[np.int64]:
-    """Return the bin of each number: ``[low, high)``, the last one with its high end.
+    """Return the index of each number's bin, for bins ``[low, high)``; the last is closed.
 
-    Numbers beyond the range are in its first or last bin.
+    Numbers outside of the range are in the first or last bin.
     """
     inner = edges_of(kind, bins)[1:-1]
     return np.searchsorted(inner, numbers, side="right").astype(np.int64)
 
 
 def bins_closed_above(numbers: Floats, kind: Kind, bins: int) -> npt.NDArray[np.int64]:
-    """Return the bin of each number: ``(low, high]``, the first one with its low end.
+    """Return the index of each number's bin, for bins ``(low, high]``; the first is closed.
 
-    Numbers beyond the range are in its first or last bin.
+    Numbers outside of the range are in the first or last bin.
     """
     inner = edges_of(kind, bins)[1:-1]
     return np.searchsorted(inner, numbers, side="left").astype(np.int64)
 
 
 def names_of_bins(kind: Kind, bins: int) -> list[str]:
-    """Return the names of bins as intervals: a bracket is an end that belongs to the bin."""
+    """Return the names of bins in interval notation, such as ``[0, 10)``."""
     edges = [edge_in_words(kind, edge, bins) for edge in edges_of(kind, bins)]
     names = [f"[{low}, {high})" for low, high in pairwise(edges)]
     names[-1] = names[-1][:-1] + "]"
@@ -76,7 +76,17 @@ def names_of_bins(kind: Kind, bins: int) -> list[str]:
 
 
 def edge_in_words(kind: Kind, edge: float, bins: int) -> str:
-    """Return an edge in the units of the column: a date as a date, with its time if it has one."""
+    """Return an edge as text, in the units of the column; for dates a date, perhaps with a time.
+
+    Parameters
+    ----------
+    kind
+        Public range of the column.
+    edge
+        The edge.
+    bins
+        Number of bins, which determines the number of digits.
+    """
     if isinstance(kind, Dates):
         return _moment(edge)
     low, high = ends(kind)
@@ -89,7 +99,7 @@ def edge_in_words(kind: Kind, edge: float, bins: int) -> str:
 
 
 def _moment(day: float) -> str:
-    """Return days as a date, or as a date and a time to the minute."""
+    """Return a number of days as a date, with a time in minutes unless it is midnight."""
     whole_day = floor(day)
     minutes = round((day - whole_day) * 24 * 60)
     moment = datetime.combine(date.fromordinal(whole_day), datetime.min.time())

@@ -1,4 +1,9 @@
-"""Bounds of columns from a release: between which powers of two their numbers lie."""
+"""Private bounds of columns whose range nobody knows: between two powers of two.
+
+A noisy histogram over bins whose edges are powers of two, of both signs, shows the outermost bins
+with many records. ``dpmesh ranges`` calls `bounds`. The release has an epsilon, which counts
+towards the budget of the records.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ import numpy.typing as npt
 
 from dpmesh._validate import fail
 from dpmesh.keys import Key
-from dpmesh.statistics.answers import Answer, Row, nothing
+from dpmesh.statistics.answers import Answer, Row, unknown_row
 from dpmesh.statistics.ask import Statistics, ask
 from dpmesh.statistics.bins import Floats
 from dpmesh.statistics.geometry import Columns
@@ -19,31 +24,34 @@ from dpmesh.statistics.questions import Histogram, Kinds
 from dpmesh.tables.kinds import Number
 
 LEAST = -16
+"""Exponent of the smallest edge: numbers below ``2^LEAST`` in magnitude count as 0."""
+
 OCTAVES = 48
-"""Numbers count as 0 below ``2^LEAST``; of each sign so many powers of two follow."""
+"""Number of bins, each an octave wide, of each sign."""
 
 WIDEST = Number(low=-(2.0 ** (LEAST + OCTAVES)), high=2.0 ** (LEAST + OCTAVES), missing=True)
-"""The range of any column whose own is not known."""
+"""Public range of a column whose range is unknown."""
 
 CLEAR = 4.0
-"""A bin holds records if its count exceeds so many standard deviations of the noise."""
+"""Smallest count of a bin that is taken to hold records, in standard deviations of the noise."""
 
 FEWEST = 20.0
-"""So many standard deviations of the noise in a bin all records together must be."""
+"""Smallest number of all records for bounds, in standard deviations of the noise in a bin."""
 
 
 @dataclass(frozen=True)
 class Bounds(Histogram):
-    """Between which powers of two the numbers of a column lie: its range is `WIDEST`.
+    """Histogram of a column over octaves, which gives two powers of two that enclose its numbers.
 
-    A record is in the one bin of its sign and of the largest power of two that it reaches, or of
-    missing values: the sensitivity is sqrt(2). Bins that few records are in are cut off.
+    The range of the column is `WIDEST`. A record is in one bin: that of its sign and of the largest
+    power of two that it reaches, or that of missing values. So the L2 sensitivity to replacing a
+    record is sqrt(2). Outer bins with few records are left out of the bounds.
     """
 
     bins: int = 2 * OCTAVES + 1
 
     def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
-        """Return the number of each record's bin: from large negative to large positive ones."""
+        """Return the index of each record's bin: from large negative to large positive numbers."""
         present = columns[self.column].present
         numbers = np.where(present, columns[self.column].numbers, 0.0)
         _, exponents = np.frexp(np.abs(numbers))  # 2^(exponent - 1) <= number < 2^exponent
@@ -53,18 +61,18 @@ class Bounds(Histogram):
         return np.where(present, bins, self.bins)
 
     def require(self, noise: float, records: int) -> None:
-        """Fail if so few records are lost in the noise, before anything is released."""
+        """Raise a `ValueError` before any release if there are too few records for the noise."""
         if records < FEWEST * noise:
             least_records = f"{FEWEST * noise:,.0f} records for bounds of {self.column}"
             expected = f"at least {least_records}, fewer columns or a larger epsilon"
             fail("epsilon", expected, f"{records:,} records")
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return the low and the high end, if there are any."""
+        """Return a low and a high bound, without an error; NaN if no bin stands out."""
         filled_bins = np.flatnonzero(total[: self.bins] > CLEAR * noise)
         low_name = f"{self.column}, low"
         high_name = f"{self.column}, high"
-        rows = (nothing(low_name), nothing(high_name))
+        rows = (unknown_row(low_name), unknown_row(high_name))
         if len(filled_bins):
             low = _low_end(filled_bins[0])
             mirrored_bin = 2 * OCTAVES - filled_bins[-1]
@@ -75,13 +83,13 @@ class Bounds(Histogram):
 
 
 def _exact(name: str, end: float) -> Row:
-    """Return the row of a bound: it is one of public numbers, with no error to state."""
+    """Return the row of a bound, which is a public number without an error."""
     return Row(name, end, 0.0, 0.0, end, end)
 
 
-def _low_end(number: int) -> float:
-    """Return the low end of a bin: bin `OCTAVES` is that of 0."""
-    octave = int(number) - OCTAVES
+def _low_end(bin_index: int) -> float:
+    """Return the low end of a bin; the bin with index `OCTAVES` holds 0."""
+    octave = int(bin_index) - OCTAVES
     if octave == 0:
         return 0.0
     if octave < 0:
@@ -99,14 +107,21 @@ def bounds(
     colluding: int = 1,
     key: Key | None = None,
 ) -> tuple[dict[str, tuple[float, float]], Statistics]:
-    """Return bounds of columns of numbers, of those that have any, and the release beneath them.
+    """Release private bounds of columns of numbers.
+
+    All bounds together are (epsilon, delta)-DP under the threat model of `ask`.
 
     Parameters
     ----------
     columns
-        Their names, from public knowledge.
+        Names of the columns, from public knowledge.
     X, groups, epsilon, delta, colluding, key
         As for `ask`.
+
+    Returns
+    -------
+    The bounds (low, high) of each column for which the noise shows any, by name; and the result of
+    `ask` with the guarantee.
 
     Raises
     ------
@@ -127,6 +142,6 @@ def bounds(
     ends = {}
     for answer in statistics.answers:
         low_row, high_row = answer.rows
-        if low_row.estimate < high_row.estimate:  # not NaN, as where there are no bounds
+        if low_row.estimate < high_row.estimate:  # False for NaN: no bounds
             ends[answer.title] = (low_row.estimate, high_row.estimate)
     return ends, statistics

@@ -1,8 +1,10 @@
-"""The terms of a regression, coded by public ranges alone, and their coefficients in other units.
+"""The design of a regression: coding of its terms (independent variables), and units.
 
-A number is in [-1, 1], linear in its range. A flag is -1 or 1. A category of m levels is a corner
-of a regular simplex of length 1 in m - 1 dimensions. The constant and the terms are z: its squared
-length is at most 1 + columns, whatever the number of levels.
+`Design.rows` codes each record as a vector z, by public ranges alone. The first entry is the
+constant 1. A number is mapped linearly from its range to [-1, 1]. A flag is -1 or 1. A category
+with m levels is a corner of a regular simplex in m - 1 dimensions, of length 1. So the squared
+length of z is at most 1 + the number of columns, for any number of levels. `Design.to_units`
+converts coefficients of z to the units of the columns.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ class Block(NamedTuple):
     Attributes
     ----------
     name
-        The column.
+        Name of the column.
     kind
-        Its public range.
+        Public range of the column.
     first, width
-        The place of its first entry, and their number.
+        Index of the column's first entry in z, and number of its entries.
     """
 
     name: str
@@ -42,25 +44,25 @@ class Block(NamedTuple):
 
     @property
     def entries(self) -> slice:
-        """The places of its entries."""
+        """Indices of the column's entries in z."""
         return slice(self.first, self.first + self.width)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """The columns that a regression has as terms, with their public ranges.
+    """The terms of a regression with their public ranges.
 
     Parameters
     ----------
     kinds
-        The range of each term, in their order.
+        Public range of each term's column, by name, in order.
     """
 
     kinds: Mapping[str, Kind]
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """Where the entries of each column are; the constant is entry 0."""
+        """The entries of each column in z, after the constant."""
         blocks: list[Block] = []
         first = 1
         for name, kind in self.kinds.items():
@@ -73,22 +75,22 @@ class Design:
 
     @property
     def width(self) -> int:
-        """Length p of a record's vector z: the constant and the entries of all blocks."""
+        """Number p of entries of a record's vector z, and of coefficients."""
         return 1 + sum(block.width for block in self.blocks)
 
     @property
     def radius(self) -> float:
-        """Largest length of z, R."""
+        """Largest L2 norm R of z."""
         return sqrt(1 + len(self.kinds))
 
     @property
     def has_categories(self) -> bool:
-        """True if an entry may be other than linear in a number or a flag."""
+        """True if a term is a category."""
         return any(isinstance(kind, Category) for kind in self.kinds.values())
 
     @property
     def may_be_missing(self) -> bool:
-        """True if a record may lack a term."""
+        """True if a record may lack the value of a term."""
         return any(kind.may_be_missing for kind in self.kinds.values())
 
     def present(self, columns: Columns) -> Floats:
@@ -97,7 +99,7 @@ class Design:
         return np.asarray(np.all(present_by_term, axis=0), np.float64)
 
     def rows(self, columns: Columns) -> Floats:
-        """Return z of each record, shape (records, width), zeros where a term is missing."""
+        """Return z of each record, shape (records, width); zeros if a term is missing."""
         has_all_terms = self.present(columns)
         rows = np.zeros((len(has_all_terms), self.width))
         rows[:, 0] = 1
@@ -105,7 +107,8 @@ class Design:
             column = columns[block.name]
             if isinstance(block.kind, Category):
                 corners = simplex(block.width + 1)
-                corners = np.vstack([corners, np.zeros(block.width)])  # no category
+                no_category = np.zeros(block.width)  # at the place after the last category
+                corners = np.vstack([corners, no_category])
                 rows[:, block.entries] = corners[column.places]
             else:
                 rows[:, block.first] = column.z
@@ -127,12 +130,11 @@ class Design:
 
     @cached_property
     def to_units(self) -> Floats:
-        """The linear map from coefficients of z to those in the units of the columns.
+        """Linear map from coefficients of z to coefficients in the units of the columns.
 
-        Shape (width, width). The constant is then for numbers 0, flags false and first levels.
-
-        A number x has ``z = (2 x - low - high) / (high - low)``. A level of a category has the
-        score of its corner, and its coefficient is the difference from that of the first level.
+        Shape (width, width). In these units the constant is the score of a record whose numbers are
+        0, flags false and categories their first levels. The coefficient of another level is the
+        difference from the first level. A number x has ``z = (2 x - low - high) / (high - low)``.
         """
         to_units = np.zeros((self.width, self.width))
         to_units[0, 0] = 1
@@ -148,7 +150,10 @@ class Design:
         return to_units
 
     def spans(self) -> Floats:
-        """Return how much each coefficient's column may vary, in its units, shape (width,)."""
+        """Return the width of the public range of each coefficient's number, shape (width,).
+
+        It is 1 for a flag, for levels of categories, and for the constant.
+        """
         spans = np.ones(self.width)
         for block in self.blocks:
             if not isinstance(block.kind, Category):
@@ -169,9 +174,15 @@ class Design:
         return largest
 
     def columns_along(self, direction: Floats) -> list[str]:
-        """Return columns by their loadings in a unit vector, the largest first.
+        """Return the names of the columns with the largest loadings in a unit vector, in order.
 
-        Columns with less than a third of the largest loading are left out.
+        The loading of a column is the L2 norm of its entries. Columns with less than a third of the
+        largest loading are left out.
+
+        Parameters
+        ----------
+        direction
+            Unit vector, shape (width,).
         """
         loadings = {CONSTANT: abs(float(direction[0]))}
         for block in self.blocks:
@@ -182,10 +193,10 @@ class Design:
 
 
 def simplex(levels: int) -> Floats:
-    """Return the corners of a regular simplex of length 1, shape (levels, levels - 1).
+    """Return the corners of a regular simplex, each of L2 norm 1, shape (levels, levels - 1).
 
-    They are scaled Helmert contrasts: entry k - 1 compares level k with all levels before it. Of
-    two levels they are -1 and 1.
+    They are scaled Helmert contrasts: entry k - 1 compares level k with all levels before it. The
+    corners of two levels are -1 and 1.
     """
     contrasts = np.zeros((levels, levels - 1))
     for level in range(1, levels):

@@ -1,6 +1,8 @@
-"""Vectors of records: functions of one record and of public numbers, for a statistic.
+"""Vectors of records whose noisy sums answer questions, and the columns that they are made of.
 
-The distance between the vectors of two records is the sensitivity of their sum under replace-one.
+Each vector is a function of one record and of public numbers. Under replace-one, the L2 sensitivity
+of the sum of all vectors is the largest distance between the vectors of two records: `Size` states
+it. `Column` holds the cells of a column in the forms that vectors need.
 """
 
 from __future__ import annotations
@@ -19,18 +21,19 @@ from dpmesh.tables.table import Table
 
 
 class Size(NamedTuple):
-    """The public size of a vector.
+    """Length, largest norm and sensitivity of a record's vector: public numbers.
 
     Attributes
     ----------
     dim
-        Its length.
+        Number of elements of the vector.
     norm
-        Its largest L2 norm.
+        Largest L2 norm of a record's vector.
     distance
-        The largest L2 distance between the vectors of two records.
+        Largest L2 distance between the vectors of two records: the L2 sensitivity of the sum to
+        replacing a record.
     entries
-        How many of its numbers are not 0, if it is sparse.
+        Number of nonzero elements of a sparse vector; None for a dense vector.
     """
 
     dim: int
@@ -40,41 +43,46 @@ class Size(NamedTuple):
 
     @property
     def stored(self) -> int:
-        """Number of a vector's entries in memory: those other than 0 if it is sparse, else all."""
+        """Number of a vector's elements that are stored in memory."""
         if self.entries is None:
             return self.dim
         return self.entries
 
 
 MISSING = "missing"
-"""The name of the cell of missing values."""
+"""Name of the cell (bin) of missing values."""
 
 ONE_HOT = (1.0, sqrt(2))
-"""Norm and distance of vectors with a single 1: a record is in one cell, replaced in another."""
+"""Largest norm, and distance, of one-hot vectors: a replaced record moves to another cell."""
 
 MOMENTS = (sqrt(2.125), sqrt(4.25))
-"""Norm and distance of (z, z^2, z^3 / 4, z^4 / 4) for z in [-1, 1]: see docs/statistics.md."""
+"""Largest norm, and distance, of (z, z^2, z^3 / 4, z^4 / 4) for z in [-1, 1]: see
+docs/statistics.md."""
 
 FOURTH = 0.25
-"""Weight of the third and the fourth power."""
+"""Weight, a fourth, of the third and the fourth power in these vectors."""
 
 
 class Column(NamedTuple):
-    """A column, each of its cells read by itself.
+    """The cells of a column, read as numbers or categories.
+
+    All arrays have the shape (records,).
 
     Attributes
     ----------
     kind
-        Its public range.
+        Public range of the column.
     numbers
-        Numbers and dates in the units of the column, not clipped, NaN where there is none; shape
-        (records,).
+        Numbers, dates (in days) and flags in the units of the column, not clipped; NaN for a
+        missing value. Zeros for a column of categories.
     z
-        Numbers, dates and flags in [-1, 1], 0 where there is none; shape (records,).
+        The same numbers clipped and mapped linearly from the range to [-1, 1]; 0 for a missing
+        value. Zeros for a column of categories.
     present
-        Whether there is a value, shape (records,).
+        True for a record with a value.
     places
-        The place of each category, and the number of categories where there is none.
+        Index of the category; for a missing value the number of categories. Zeros for a column of
+        numbers.
     """
 
     kind: Kind
@@ -85,31 +93,39 @@ class Column(NamedTuple):
 
     @classmethod
     def read(cls, name: str, kind: Kind, table: Table) -> tuple[Column, int, list[Any]]:
-        """Return a column, the number of values that are clipped, and those that cannot be read."""
+        """Read a column of a table.
+
+        Returns
+        -------
+        The column, the number of clipped values, and the values that cannot be read.
+        """
         values = table.select([name]).columns[0]
         if isinstance(kind, Category):
             features, clipped, unread = kind.encode(name, values)
             present = np.asarray(features.any(axis=1))
             places = np.where(present, features.argmax(axis=1), kind.width)
-            no_numbers = np.zeros(len(places))
-            return cls(kind, no_numbers, no_numbers, present, places), clipped, unread
+            zeros = np.zeros(len(places))
+            return cls(kind, zeros, zeros, present, places), clipped, unread
         numbers = kind.checked_numbers(name, values)
         read = kind.encode_numbers(numbers, values)
         return cls.of_numbers(kind, numbers), read.clipped, read.unread
 
     @classmethod
     def of_numbers(cls, kind: Number | Flag | Dates, numbers: Floats) -> Column:
-        """Return a column of numbers in its units, NaN where there is none."""
+        """Return a column of these numbers in the units of the column; NaN for a missing value."""
         present = ~np.isnan(numbers)
         scaled = kind.scaled(numbers)
-        if isinstance(kind, Flag):  # which is 0 or 1
+        if isinstance(kind, Flag):  # `Flag.scaled` is 0 or 1
             scaled = 2 * scaled - 1
         z = np.where(present, scaled, 0.0)
         return cls(kind, numbers, z, present, np.zeros(len(z), np.int64))
 
     @property
     def encoded(self) -> Floats:
-        """Each cell as two finite numbers: its value, and whether there is one."""
+        """Each cell as two finite numbers, shape (records, 2): its value, and 1 if it has a value.
+
+        The value of a category is its index. A missing value is 0, 0.
+        """
         values = self.numbers
         if isinstance(self.kind, Category):
             values = self.places.astype(np.float64)
@@ -118,9 +134,10 @@ class Column(NamedTuple):
 
     @classmethod
     def decoded(cls, kind: Kind, cells: Floats) -> Column:
-        """Return the column that `encoded` gave.
+        """Return the column from an array that `encoded` returned.
 
-        Where a value may not be missing, a cell without one (of made-up records) is its number 0.
+        If values may not be missing, the second number of a cell is ignored: made-up records may
+        have any numbers there.
         """
         values = cells[:, 0]
         present = cells[:, 1] != 0
@@ -128,12 +145,12 @@ class Column(NamedTuple):
             present = np.ones_like(present)
         if isinstance(kind, Category):
             places = np.where(present, values, kind.width).astype(np.int64)
-            no_numbers = np.zeros(len(places))
-            return cls(kind, no_numbers, no_numbers, present, places)
+            zeros = np.zeros(len(places))
+            return cls(kind, zeros, zeros, present, places)
         return cls.of_numbers(kind, np.where(present, values, np.nan))
 
     def take(self, records: npt.NDArray[np.int64]) -> Column:
-        """Return the records at these indices."""
+        """Return the column of the records at these indices."""
         return Column(
             kind=self.kind,
             numbers=self.numbers[records],
@@ -143,7 +160,13 @@ class Column(NamedTuple):
         )
 
     def cell(self, bins: int) -> npt.NDArray[np.int64]:
-        """Return the number of each record's cell among those that `cells` names."""
+        """Return the index of each record's cell (bin or category) in the list of `cells`.
+
+        Parameters
+        ----------
+        bins
+            Number of bins, for numbers and dates.
+        """
         if isinstance(self.kind, Category):
             return self.places
         if isinstance(self.kind, Flag):
@@ -157,9 +180,18 @@ Columns = Mapping[str, Column]
 def kind_of(
     kinds: Mapping[str, Kind], name: str, types: type | tuple[type, ...], noun: str
 ) -> Kind:
-    """Return the kind of a column; fail unless it is of one of these types.
+    """Return the public range of a column; fail unless it is of one of these types.
 
-    `noun` names the types in the error.
+    Parameters
+    ----------
+    kinds
+        Public range of each column.
+    name
+        Name of the column.
+    types
+        Accepted classes of ranges.
+    noun
+        Description of the accepted types for the error.
     """
     kind = kinds[name]
     if not isinstance(kind, types):
@@ -168,13 +200,13 @@ def kind_of(
 
 
 def unscaled(kind: Kind, z: npt.ArrayLike) -> Floats:
-    """Return numbers in [-1, 1] in the units of their column."""
+    """Map numbers linearly from [-1, 1] to the public range of their column."""
     low, high = ends(kind)
     return np.asarray(low + (high - low) * (np.asarray(z, np.float64) + 1) / 2)
 
 
 def cells(kind: Kind, bins: int) -> list[str]:
-    """Return the names of a column's cells: categories or bins, and ``missing`` if there may be."""
+    """Return the names of a column's cells: its categories or bins, then ``missing`` if allowed."""
     if isinstance(kind, Category):
         return [*map(str, kind.categories), MISSING]
     if isinstance(kind, Flag):
@@ -187,16 +219,16 @@ def cells(kind: Kind, bins: int) -> list[str]:
 
 
 def one_hot(cell: npt.NDArray[np.int64], count: int) -> Floats:
-    """Return vectors with a 1 at the place of a record's cell, shape (records, count)."""
+    """Return one-hot vectors, shape (records, count), from the index of each record's cell."""
     vectors = np.zeros((len(cell), count))
     vectors[np.arange(len(cell)), cell] = 1
     return vectors
 
 
 def moments(columns: Sequence[Column]) -> Floats:
-    """Return the powers of each column, and a 1 for each value if one may be missing.
+    """Return the weighted powers of each column, see `MOMENTS`, shape (records, dim).
 
-    Shape (records, 4 or 5 for each column).
+    A column whose values may be missing has a fifth element: 1 for a present value, else 0.
     """
     entries = []
     for column in columns:
@@ -208,9 +240,10 @@ def moments(columns: Sequence[Column]) -> Floats:
 
 
 def products(columns: Sequence[Column]) -> Floats:
-    """Return the upper triangle of ``(1, z)(1, z)^T``, off-diagonals times sqrt(2).
+    """Return the upper triangle of ``(1, z)(1, z)^T``, off-diagonal entries times sqrt(2).
 
-    Its length is the squared length of (1, z). A record that lacks a value is all zeros.
+    The L2 norm of the result is the squared norm of (1, z). The vector of a record with a missing
+    value is 0.
     """
     ones = np.ones(len(columns[0].z))
     rows = np.stack([ones, *(column.z for column in columns)], axis=1)
@@ -219,14 +252,14 @@ def products(columns: Sequence[Column]) -> Floats:
 
 
 def triangles(rows: Floats) -> Floats:
-    """Return the upper triangle of ``z z^T`` for each row z, off-diagonals times sqrt(2)."""
+    """Return the upper triangle of ``z z^T`` for each row z, off-diagonal entries times sqrt(2)."""
     first, second = np.triu_indices(rows.shape[1])
     weights = np.where(first == second, 1.0, sqrt(2))
     return np.asarray(rows[:, first] * rows[:, second] * weights)
 
 
 def matrix_of_triangle(entries: Floats, width: int) -> Floats:
-    """Return the symmetric matrix, shape (width, width), of a triangle of `triangles`."""
+    """Return the symmetric matrix, shape (width, width), from a triangle as of `triangles`."""
     first, second = np.triu_indices(width)
     upper = np.zeros((width, width))
     upper[first, second] = entries / np.where(first == second, 1.0, sqrt(2))

@@ -1,6 +1,7 @@
-"""Hazard ratios, medians and numbers at risk from the cells that `Survival` releases.
+"""Hazard ratios, median survival and numbers at risk from the noisy counts of `Survival`.
 
-They follow from released numbers and cost nothing more.
+All are post-processing of the release, and need no further epsilon. A *cell* is one of the counts
+of a group, see `dpmesh.statistics.kaplan_meier.Cells`.
 """
 
 from __future__ import annotations
@@ -16,24 +17,25 @@ from dpmesh.statistics.kaplan_meier import Cells, Curve
 
 SMALL_HAZARD = 0.02
 LARGE_HAZARD = 0.97
-"""Shares of those at risk in a bin with an event; beyond them the noise would decide."""
+"""Smallest and largest share of persons at risk with an event in a bin for which the exact time at
+risk is computed. Beyond them it is approximated, since noise would dominate."""
 
 CLEAR = 2 * Z
-"""A sum of events must exceed so many standard deviations of its noise."""
+"""Smallest sum of events of a group for a hazard ratio, in standard deviations of its noise."""
 
 LEAST_DROP = 1e-9
-"""A curve that falls by less in a bin is taken to fall by this, to divide by it."""
+"""Smallest fall of a curve in a bin, by which an interpolation divides."""
 
 
 class LogRatio(NamedTuple):
-    """The logarithm of a hazard ratio of two groups.
+    """Logarithm of the hazard ratio of two groups.
 
     Attributes
     ----------
     estimate
-        Of the second group against the first.
+        Estimate for the second group against the first.
     noise, sampling
-        Standard deviations.
+        Standard deviations due to privacy noise and due to sampling.
     """
 
     estimate: float
@@ -42,14 +44,14 @@ class LogRatio(NamedTuple):
 
 
 class Median(NamedTuple):
-    """The time by which half of a group had an event, in bins.
+    """Time by which half of a group had an event, in bins.
 
     Attributes
     ----------
     estimate
-        Infinite if the curve does not reach 1/2.
+        Median; infinite if the curve does not reach 1/2.
     low, high
-        The interval: ends of bins; `high` is infinite if it is not reached.
+        Ends of a 95% interval, which are edges of bins; `high` may be infinite.
     """
 
     estimate: float
@@ -58,10 +60,11 @@ class Median(NamedTuple):
 
 
 def exposure(cells: Cells) -> Floats:
-    """Return the time at risk in each bin, in bins, if a bin has one rate; shape (.., bins).
+    """Return the person-time at risk in each bin, in bins, for constant rates; shape (.., bins).
 
-    If a share h of those at risk has the event in a bin at a constant rate, the rate is ``-log(1 -
-    h)`` and the mean time at risk ``h / -log(1 - h)``, which is about ``1 - h / 2`` for small h.
+    If a share h of the persons at risk has the event in a bin at a constant rate, the rate is
+    ``-log(1 - h)`` and the mean time at risk is ``h / -log(1 - h)``, about ``1 - h / 2`` for
+    small h.
     """
     risk = np.maximum(cells.at_risk, 1.0)
     share = cells.events / risk
@@ -72,11 +75,11 @@ def exposure(cells: Cells) -> Floats:
 
 
 def weighted_events(cells: Cells) -> Floats:
-    """Return the Mantel-Haenszel sums of two groups: that of the second group, then of the first.
+    """Return the Mantel-Haenszel sums of two groups, shape (2,): second group, first group.
 
-    With events d and times at risk T by group and bin, they are ``sum of d_2 T_1 / (T_1 + T_2)``
-    and ``sum of d_1 T_2 / (T_1 + T_2)`` over all bins. Their ratio is that of the rates. They are
-    linear in the noisy events, so that no bin is divided by its own count.
+    With events d and times at risk T by group and bin, the sums over all bins are
+    ``sum of d_2 T_1 / (T_1 + T_2)`` and ``sum of d_1 T_2 / (T_1 + T_2)``. Their ratio estimates the
+    ratio of the rates. The sums do not divide by the noisy events of a bin.
     """
     times = exposure(cells)  # shape (2, bins)
     times_of_both = times.sum(axis=0)
@@ -86,24 +89,25 @@ def weighted_events(cells: Cells) -> Floats:
 
 
 def log_hazard_ratio(counts: Floats, noise: float) -> LogRatio | None:
-    """Return the log hazard ratio of the second group; None if a group's events may be all noise.
+    """Return the log hazard ratio of the second group against the first, with its errors.
 
-    Sampling errors are those of Greenland and Robins (1985); those of the noise follow by central
-    differences with respect to all cells.
+    The sampling error is by Greenland and Robins (1985). The noise error is first-order, with
+    derivatives by all cells from central differences. The result is None if the events of a group
+    may be noise alone.
 
     Parameters
     ----------
     counts
         Noisy cells of two groups, shape (2, 2 bins + 1), in the order of `Cells.of`.
     noise
-        Standard deviation of the noise in each.
+        Standard deviation of the noise in each cell.
     """
     cells = Cells.of(counts)
     second, first = (float(events) for events in weighted_events(cells))
     slopes = _slopes_of_weighted_events(counts)
     second_slopes = slopes[0]
     first_slopes = slopes[1]
-    deviations = noise * np.sqrt(np.square(slopes).sum(axis=(1, 2)))  # of the two sums
+    deviations = noise * np.sqrt(np.square(slopes).sum(axis=(1, 2)))  # noise of both sums
     if second <= CLEAR * deviations[0] or first <= CLEAR * deviations[1]:
         return None
     times = exposure(cells)
@@ -130,9 +134,10 @@ def _slopes_of_weighted_events(counts: Floats) -> Floats:
 
 
 def median(curve: Curve, deviations: Floats) -> Median:
-    """Return the median and its interval (Brookmeyer and Crowley), one bin wider to either side.
+    """Return the median of a survival curve and its 95% interval (Brookmeyer and Crowley).
 
-    The interval holds all edges of bins at which the curve is not clearly above or below 1/2.
+    The interval holds all edges of bins at which the curve is not significantly above or below 1/2,
+    and one bin more on either side.
 
     Parameters
     ----------
@@ -165,9 +170,10 @@ def median(curve: Curve, deviations: Floats) -> Median:
 
 
 def number_at_risk(cells: Cells, noise: float) -> tuple[Floats, Floats]:
-    """Return the number that enters each bin, and the standard deviation of its noise.
+    """Return the number of persons at risk at the start of each bin, and its noise.
 
-    Both have the shape (bins,). The number is the sum of all cells of this bin and later ones.
+    Both have the shape (bins,); the noise is a standard deviation. The number is the sum of all
+    cells of this bin and of later bins.
 
     Parameters
     ----------

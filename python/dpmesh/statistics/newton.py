@@ -1,6 +1,7 @@
-"""Newton steps from noisy sums, and the errors of the coefficients that they end with.
+"""Newton steps from noisy gradients and Hessians, and the errors of the final coefficients.
 
-All of this follows from released sums and public numbers, so that it costs nothing.
+All is post-processing of released sums, and needs no further epsilon. `Regression` releases the
+sums, see `dpmesh.statistics.regression`. p is the number of coefficients.
 """
 
 from __future__ import annotations
@@ -13,30 +14,30 @@ import numpy as np
 from dpmesh.statistics.bins import Floats
 
 LONGEST_STEP = 2.0
-"""Largest length of a step, for terms in [-1, 1]: the noise of early rounds leads nowhere far."""
+"""Largest L2 norm of a step, for terms in [-1, 1]; it bounds the effect of noise in early rounds.
+"""
 
 CAUTION = 1.0
-"""Standard deviations of its noise by which an eigenvalue is lowered in standard errors."""
+"""Number of standard deviations of the noise by which standard errors lower each eigenvalue."""
 
 LEAST_EIGENVALUE = 1e-9
-"""Least eigenvalue in standard errors, which divide by it."""
+"""Smallest eigenvalue in standard errors, which divide by it."""
 
 REST_QUANTILE = 0.9999
-"""Quantile of the squared length of the gradient's noise, for the last gradient to be at rest.
-
-A fit that has converged is refused with a probability of 1e-4.
-"""
+"""Quantile of the squared norm of the gradient's noise, as a test of convergence. A fit that has
+converged is refused with probability 1e-4."""
 
 
 class Curvature(NamedTuple):
-    """A released matrix of second derivatives, with noise.
+    """A noisy Hessian: the released matrix of second derivatives.
 
     Attributes
     ----------
     matrix
-        Symmetric, shape (p, p).
+        Symmetric matrix, shape (p, p).
     noise
-        Standard deviation of the noise on its diagonal; off it over sqrt(2).
+        Standard deviation of the noise in diagonal entries. Off the diagonal it is smaller by
+        sqrt(2).
     """
 
     matrix: Floats
@@ -44,12 +45,12 @@ class Curvature(NamedTuple):
 
     @property
     def floor(self) -> float:
-        """About the largest eigenvalue of the noise alone."""
+        """Approximate largest eigenvalue of the noise matrix."""
         return self.noise * sqrt(2 * len(self.matrix))
 
     @property
     def limit(self) -> float:
-        """The least eigenvalue that is shown: one deviation above `floor`."""
+        """Limit that all eigenvalues must exceed to show coefficients: `floor` plus `noise`."""
         return self.floor + self.noise
 
     @property
@@ -59,32 +60,32 @@ class Curvature(NamedTuple):
 
     @property
     def weakest(self) -> Floats:
-        """The direction of the smallest eigenvalue, a unit vector."""
+        """Eigenvector of the smallest eigenvalue, a unit vector, shape (p,)."""
         _, vectors = np.linalg.eigh(self.matrix)
         return np.asarray(vectors[:, 0])
 
     @property
     def is_shown(self) -> bool:
-        """True if all directions stand out from the noise."""
+        """True if all eigenvalues exceed the limit, so that coefficients are shown."""
         return self.smallest > self.limit
 
     @property
     def is_near_limit(self) -> bool:
-        """True if intervals are wide since the noise is nearly as large as the curvature."""
+        """True if the smallest eigenvalue is below twice the limit, which makes intervals wide."""
         return self.smallest < 2 * self.limit
 
 
 class Step(NamedTuple):
-    """A Newton step from released sums; p is the number of coefficients.
+    """The noisy sums of one round, from which a Newton step follows.
 
     Attributes
     ----------
     gradient
-        The released sum of gradients, shape (p,).
+        Noisy sum of gradients, shape (p,).
     gradient_noise
-        Standard deviation of the noise in each number of the gradient.
+        Standard deviation of the noise in each element of the gradient.
     curvature
-        The released sum of Hessians.
+        Noisy sum of Hessians.
     """
 
     gradient: Floats
@@ -93,9 +94,10 @@ class Step(NamedTuple):
 
     @property
     def move(self) -> Floats:
-        """The change of coefficients, shape (p,): the inverse curvature times the gradient.
+        """Change of the coefficients, shape (p,): the inverse Hessian times the gradient.
 
-        Eigenvalues below the floor of the noise are raised to it; the length is cut.
+        Eigenvalues below `Curvature.floor` are raised to it, and the change is clipped to the norm
+        `LONGEST_STEP`.
         """
         eigenvalues, eigenvectors = np.linalg.eigh(self.curvature.matrix)
         divisors = np.maximum(eigenvalues, self.curvature.floor)
@@ -107,17 +109,17 @@ class Step(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """Covariances of coefficients by cause, each of shape (p, p).
+    """Covariance matrices of coefficients by cause, each of shape (p, p).
 
     Attributes
     ----------
     model
-        By the sampling of records, if the model is true.
+        Covariance due to sampling, if the model is true.
     robust
-        By the sampling of records, also under a wrong model (White 1980); noise may make diagonal
+        Covariance due to sampling, also under a wrong model (White 1980); noise may make diagonal
         entries negative. None if the outer products of gradients were not released.
     noise
-        By the noise of the releases.
+        Covariance due to the privacy noise.
     """
 
     model: Floats
@@ -132,26 +134,27 @@ def errors(
     scores: Floats | None,
     dispersion: float = 1.0,
 ) -> Errors:
-    """Return the covariances of coefficients after their last step.
+    """Return the covariances of the coefficients after the last step.
 
-    With delta the distance of the coefficients before the step from those without noise, E the
-    noise of the Hessian H and xi that of the gradient, the error is H^-1 (E delta + xi) up to
-    second order. The last step estimates delta and is longer on average. If E has variance e^2 on
-    its diagonal and e^2 / 2 off it, the covariance of E delta is ``e^2 / 2 (delta' delta I + delta
-    delta')``.
+    Let delta be the difference between the coefficients before the step and the solution without
+    noise, E the noise in the Hessian H, and xi the noise in the gradient. To first order, the error
+    is H^-1 (E delta + xi). The last step estimates delta, and is longer on average. If E has the
+    variance e^2 on its diagonal and e^2 / 2 off the diagonal, the covariance of E delta is
+    ``e^2 / 2 (delta' delta I + delta delta')``.
 
     Parameters
     ----------
     curvature
-        The Hessian of the last step.
+        Noisy Hessian of the last step.
     gradient_noise
-        Standard deviation of the noise in the last gradient.
+        Standard deviation of the noise in each element of the last gradient.
     move
         The last step, shape (p,).
     scores
-        The released sum of outer products of gradients, shape (p, p); None if there is none.
+        Noisy sum of outer products of gradients, shape (p, p); None if it was not released.
     dispersion
-        Variance of residuals over that of the model.
+        Variance of the residuals over the variance by the model; 1 for logistic and Poisson
+        regressions.
     """
     eigenvalues, eigenvectors = np.linalg.eigh(curvature.matrix)
     cautious_eigenvalues = np.maximum(eigenvalues - CAUTION * curvature.noise, LEAST_EIGENVALUE)
@@ -171,31 +174,32 @@ def errors(
 
 
 def second_order(curvature: Curvature, move: Floats, skew: float) -> float:
-    """Return the error of second order in the constant, which is not small for rare outcomes.
+    """Return the second-order error of the constant, which is not small for rare outcomes.
 
     Parameters
     ----------
     curvature, move
-        Of the last step.
+        Noisy Hessian, and change of coefficients, of the last step.
     skew
-        Third derivative over the second of the log likelihood at the mean.
+        Third over second derivative of the log likelihood by the constant, at the mean.
     """
     squared = max(float(move @ curvature.matrix @ move), 0.0)
     return 0.5 * skew * squared / max(float(curvature.matrix[0, 0]), curvature.noise)
 
 
 def not_at_rest(last: Step, noise_before: float) -> float:
-    """Return the squared last gradient over the .9999 quantile that it has by noise alone.
+    """Return the squared norm of the last gradient over its .9999 quantile due to noise alone.
 
-    Had the steps come to rest, the last gradient would be its own noise, and that of the gradient
-    by which the step before it has moved.
+    A value above 1 shows that the steps have not converged. After convergence, the last gradient
+    consists of its noise, and of the noise of the previous gradient, by which the previous step
+    moved the coefficients.
 
     Parameters
     ----------
     last
         The last step.
     noise_before
-        Standard deviation of the noise in the gradient of the step before it.
+        Standard deviation of the noise in the gradient of the previous step.
     """
     from scipy.stats import chi2
 

@@ -1,4 +1,8 @@
-"""Questions as texts: options of ``dpmesh stats``, and the table ``[questions]`` of contracts."""
+"""Parsing of questions from text: options of ``dpmesh stats``, and ``[questions]`` of contracts.
+
+An option such as ``histogram`` has one text or several, such as ``age:5``. Each text becomes a
+question. Without any option, `questions_of` asks about each column of the ranges.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +32,21 @@ OPTIONS = (
 def questions_of(
     options: Mapping[str, Any], kinds: Mapping[str, Kind], sign: str
 ) -> list[Question]:
-    """Return the questions that options ask; without any, about each column of the ranges.
+    """Return the questions of options; without options, a question about each column.
 
     Parameters
     ----------
     options
-        The value of each option by name: a text, a list of texts, or None.
+        Value of each of `OPTIONS` by name: a text, a list of texts, or None. Others are ignored.
     kinds
-        The public ranges of the columns.
+        Public range of each column.
     sign
-        Prefix of the options' names in errors, such as ``--``.
+        Prefix of the names of options in errors, such as ``--``.
 
     Raises
     ------
     ValueError
-        If an option has another form.
+        If the text of an option cannot be parsed.
     """
     by = options.get("by")
     if by is not None and options.get("survival") is None:
@@ -61,12 +65,19 @@ def questions_of(
 
 
 def weights_of(option: str, text: str | None) -> tuple[float, ...]:
-    """Return the weights of questions from a text such as ``1,4``; none for equal shares.
+    """Parse the weights of questions from a text such as ``1,4``.
+
+    Parameters
+    ----------
+    option
+        Name of the option, for errors.
+    text
+        The text; None for equal weights, returned as an empty tuple.
 
     Raises
     ------
     ValueError
-        If a part is no positive number; the message names the option.
+        If a part of the text is not a positive number.
     """
     if text is None:
         return ()
@@ -81,7 +92,7 @@ def weights_of(option: str, text: str | None) -> tuple[float, ...]:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return the texts of an option that may be given several times."""
+    """Return the texts of an option in a list; empty for None."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -90,7 +101,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _about_all_columns(kinds: Mapping[str, Kind]) -> Iterator[Question]:
-    """Ask about each column of a file of ranges."""
+    """Yield questions about all columns: means, quantiles of dates, counts of categories."""
     categories = [name for name, kind in kinds.items() if isinstance(kind, Category)]
     dates = [name for name, kind in kinds.items() if isinstance(kind, Dates)]
     numbers = [name for name in kinds if name not in (*categories, *dates)]
@@ -103,7 +114,7 @@ def _about_all_columns(kinds: Mapping[str, Kind]) -> Iterator[Question]:
 
 
 def _columns(option: str, text: str, count: int | None = None) -> list[str]:
-    """Return the names of columns, separated by commas: so many, or any number."""
+    """Parse names of columns, separated by commas; fail unless there are `count`, if stated."""
     names = [name.strip() for name in text.split(",")]
     if count is None:
         expected = "columns, separated by commas"
@@ -157,7 +168,10 @@ def _quantiles(option: str, text: str) -> Question:
 
 
 def _bins(text: str) -> tuple[str, int | None]:
-    """Return what stands before the number of bins, and this number if there is one."""
+    """Split a text such as ``age:5`` into the part before the colon and the number of bins.
+
+    The number is None for a text without one, such as ``age``.
+    """
     name, _, bins = text.rpartition(":")
     if name and bins.isdigit():
         return name, int(bins)
@@ -170,7 +184,7 @@ def _pairs(option: str, text: str) -> Question:
 
 
 def _regression(option: str, text: str) -> Question:
-    """Return the regression of a formula such as ``died~age,arm`` or ``visits~age:poisson``."""
+    """Parse a regression from a formula such as ``died~age,arm`` or ``visits~age:poisson``."""
     target, tilde, right_side = text.partition("~")
     target = target.strip()
     expected = "a target, ~ and terms, as died~age,arm or visits~age:poisson"
@@ -200,4 +214,4 @@ _READERS: dict[str, Callable[[str, str], Question]] = {
     "regress": _regression,
     "pairs": _pairs,
 }
-"""The function that reads each option, from its name in errors and its text."""
+"""Parser of each option: a function of the option's name, for errors, and a text."""

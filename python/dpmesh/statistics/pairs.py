@@ -1,4 +1,7 @@
-"""All two-way tables of binned columns: one release, from which synthetic rows are drawn."""
+"""`Pairs`: the two-way tables of all pairs of columns, in one release.
+
+Synthetic records are drawn from the noisy tables (`dpmesh.statistics.synthetic`).
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,16 @@ from dpmesh.statistics.two_way import NO_DATA, BinnedColumn, PairTables
 
 FEWEST_BINS = 4
 MOST_BINS = 32
-"""Fewest and most bins of a number by default."""
+"""Smallest and largest default number of bins of a number or date."""
 
 NOISE_OF_TABLE = 0.03
-"""Total variation that the noise of one table may have by default."""
+"""Largest expected total variation by which noise moves one table, for the default bins."""
 
 MOST_COLUMNS = 64
+"""Largest number of columns."""
+
 MOST_CELLS = 2**22
-"""Most columns, and most cells of all tables together."""
+"""Largest number of cells of all tables together."""
 
 
 @dataclass(frozen=True, init=False)
@@ -124,7 +129,7 @@ class Pairs(OneRound):
         assert self.bins is not None
         cells_by_column = [columns[name].cell(self.bins) for name in self.columns]
         cells_by_pair: list[npt.NDArray[np.int64]] = []
-        cells_before = 0  # those of earlier tables
+        cells_before = 0  # number of cells of earlier tables
         for a, b in combinations(range(len(sizes)), 2):
             cell_in_table = cells_by_column[a] * sizes[b] + cells_by_column[b]
             cells_by_pair.append(cells_before + cell_in_table)
@@ -137,7 +142,7 @@ class Pairs(OneRound):
         return sparse.csr_array((ones, indices.ravel(), row_starts), shape=shape)
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return the noisy tables."""
+        """Return the noisy tables as an answer without rows."""
         assert self.bins is not None
         columns = tuple(BinnedColumn.of(name, kinds[name], self.bins) for name in self.columns)
         tables = PairTables(
@@ -148,17 +153,17 @@ class Pairs(OneRound):
 
 
 def replace_bins(question: Pairs, bins: int) -> Pairs:
-    """Return the same question with so many bins."""
+    """Return a copy of the question with this number of bins."""
     return Pairs(*question.columns, bins=bins)
 
 
 def pairs_in(answers: Sequence[Answer]) -> PairTables:
-    """Return the two-way tables among answers.
+    """Return the two-way tables of the first answer to a `Pairs`.
 
     Raises
     ------
     ValueError
-        If there are none.
+        If no answer has two-way tables.
     """
     tables = [answer.pairs for answer in answers if answer.pairs is not None]
     if not tables:

@@ -1,4 +1,7 @@
-"""Pictures of answers: survival curves with bands, histograms with error bars, coefficients."""
+"""Pictures of answers: survival curves with bands, histograms with error bars, coefficients.
+
+``dpmesh stats`` puts them into its page. They need matplotlib (extra ``plots``).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dpmesh._extras import needed_by
-from dpmesh.plots.panels import COLOURS, look
+from dpmesh.plots.panels import COLOURS, line_style
 from dpmesh.statistics.answers import Answer, GroupCurve, Row
 
 if TYPE_CHECKING:
@@ -21,21 +24,21 @@ LINE = 0.28
 """Width and height of a picture, and height of a line of coefficients, in inches."""
 
 MOST_LABELS = 12
-"""Most bins whose names stand below their bars; of more bins, only every nth."""
+"""Largest number of bins whose names are below their bars; of more bins, every nth name is."""
 
 MOST_LEVEL_LABELS = 4
-"""More names than these are slanted."""
+"""Largest number of names that are horizontal; more names are rotated."""
 
 
 class Picture(NamedTuple):
-    """A picture, and what it shows in words.
+    """A picture with a description.
 
     Attributes
     ----------
     figure
         The figure of matplotlib.
     text
-        Description for those who cannot see it.
+        Description for readers who cannot see the figure.
     """
 
     figure: Figure
@@ -43,7 +46,13 @@ class Picture(NamedTuple):
 
 
 def picture_of(answer: Answer) -> Picture | None:
-    """Return a picture of an answer; None if a table says all. Needs the extra ``plots``."""
+    """Draw an answer with survival curves, bins or coefficients; return None for others.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed (extra ``plots``).
+    """
     with needed_by("a picture"):
         from matplotlib.figure import Figure
 
@@ -66,7 +75,7 @@ def _survival(axes: Axes, curves: tuple[GroupCurve, ...], by: str) -> None:
     """Draw step curves, which fall at the end of each bin, with their bands."""
     for nth, curve in enumerate(curves):
         colour = COLOURS[nth % len(COLOURS)]
-        axes.step(curve.times, curve.survival, where="post", label=curve.name, **look(nth))
+        axes.step(curve.times, curve.survival, where="post", label=curve.name, **line_style(nth))
         axes.fill_between(
             curve.times, curve.low, curve.high, step="post", color=colour, alpha=0.2, linewidth=0
         )

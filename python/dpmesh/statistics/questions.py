@@ -1,4 +1,10 @@
-"""Questions about tables: what each sums over records, and what it makes of the noisy sums."""
+"""Questions about tables: means, histograms, quantiles, two-way tables and correlations.
+
+A `Question` maps each record to a vector, states the sensitivity of the sum of all vectors, and
+computes its answer from the noisy sum. `OneRound` is the base of questions with a single sum,
+`OneHot` of counts by cells (bins or categories). Regressions, survival curves and `Pairs` are in
+modules of their own.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +27,11 @@ from dpmesh.statistics.answers import (
     Grid,
     Row,
     Z,
-    consistent,
-    nothing,
+    count_row,
+    normal_row,
     quantile,
-    row,
-    share,
+    shift_to_total,
+    unknown_row,
 )
 from dpmesh.statistics.bins import Floats, ends
 from dpmesh.statistics.geometry import MISSING, Columns, Size, cells, kind_of
@@ -38,15 +44,23 @@ Vectors: TypeAlias = "Floats | sparse.csr_array"
 """A vector for each record, shape (records, dim)."""
 
 MEASURED = (Number, Flag)
+"""Kinds of columns that have a mean."""
+
 A_NUMBER = "a number or a flag"
+
 LISTED = (Category, Flag)
+"""Kinds of columns with a list of values."""
+
 A_CATEGORY = "a category or a flag"
 
+FLAG_BINS = 2
+"""Number of bins of a flag: true and false. Categories ignore it."""
+
 SIMULATED_TABLES = 400
-"""Sums with fresh noise from which the noise of a correlation is estimated."""
+"""Number of simulated noises from which the noise of a correlation is estimated."""
 
 LARGEST_CORRELATION = 0.999
-"""Correlations are cut off here, so that Fisher's transformation is finite."""
+"""Largest absolute correlation; larger ones are clipped to keep Fisher's transformation finite."""
 
 
 class Question(ABC):
@@ -136,10 +150,10 @@ class Question(ABC):
 
 
 class OneRound(Question):
-    """A question that one sum answers."""
+    """Base class of questions with one round: a single sum gives the answer."""
 
     reads: ClassVar[tuple[str, ...]] = ("column",)
-    """The fields that name columns."""
+    """Names of the fields that hold the name of a column, or None."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -193,10 +207,11 @@ class OneRound(Question):
 
 @dataclass(frozen=True, init=False)
 class OfColumns(OneRound):
-    """A question about several columns together, named one by one."""
+    """Base class of questions about several columns, which are positional arguments."""
 
     columns: tuple[str, ...]
     least: ClassVar[int] = 1
+    """Smallest number of columns."""
 
     def __init__(self, *columns: str) -> None:
         object.__setattr__(self, "columns", several(columns, self.least))
@@ -230,7 +245,7 @@ class OneHot(OneRound):
 
 
 def several(names: tuple[str, ...], least: int) -> tuple[str, ...]:
-    """Return names of columns, each once."""
+    """Return names of columns; fail unless there are at least `least`, all different."""
     are_distinct = len(set(names)) == len(names)
     if len(names) < least or not are_distinct:
         fail("columns", f"at least {least}, each once", ", ".join(names) or "none")
@@ -292,44 +307,44 @@ class Mean(OfColumns):
 
 
 def _moments_of(name: str, kind: Kind, sums: Floats, noise: float, records: int) -> list[Row]:
-    """Return count, mean and variance in the units of the column.
+    """Return the rows of count, mean and variance of a column, in its units.
 
-    With z the column scaled to [-1, 1], `sums` holds those of ``(z, z^2, z^3 / 4, z^4 / 4)`` and,
-    if values may be missing, the noisy count n. The errors of the noise are first-order ("delta
-    method"): of the mean ``S1 / n`` the derivatives by S1 and n are ``1 / n`` and ``-m1 / n``; of
-    the variance ``S2 / n - (S1 / n)^2`` those by S1, S2 and n are ``-2 m1 / n``, ``1 / n`` and
-    ``(2 m1^2 - m2) / n``.
+    Let z be the column scaled to [-1, 1], S1 and S2 the noisy sums of z and z^2, n the count, and
+    m1 = S1 / n, m2 = S2 / n. Noise errors are first-order ("delta method"). The mean S1 / n has the
+    derivatives 1 / n by S1 and -m1 / n by n. The variance S2 / n - (S1 / n)^2 has the derivatives
+    -2 m1 / n by S1, 1 / n by S2 and (2 m1^2 - m2) / n by n.
 
     Parameters
     ----------
     name, kind
-        The column and its public range.
+        Name and public range of the column.
     sums
-        Noisy sums, shape (4,) or (5,).
+        Noisy sums of ``(z, z^2, z^3 / 4, z^4 / 4)``, shape (4,). If values may be missing, a noisy
+        count of values follows, shape (5,).
     noise
-        Standard deviation of the noise in each.
+        Standard deviation of the noise in each sum.
     records
-        The public number of records.
+        Public number of records.
     """
-    count_noise = float(kind.may_be_missing)  # that of the count over that of a sum: 0 or 1
+    count_noise = float(kind.may_be_missing)  # noise of the count over noise of a sum: 0 or 1
     count_name = f"{name}, count"
     if kind.may_be_missing:
         n = float(sums[4])
-        count = share(count_name, n, noise, records)
+        count = count_row(count_name, n, noise, records)
     else:
         n = float(records)
         count = Row(count_name, n, 0.0, 0.0, n, n)
-    if n <= max(Z * noise, 1.0):  # or the sums could be all noise
-        return [count, nothing(f"{name}, mean"), nothing(f"{name}, variance")]
+    if n <= max(Z * noise, 1.0):  # the count may be noise alone
+        return [count, unknown_row(f"{name}, mean"), unknown_row(f"{name}, variance")]
 
     m1, m2, m3, m4 = sums[:4] / n / (1, 1, geometry.FOURTH, geometry.FOURTH)
     mean_noise = noise / n * sqrt(1 + count_noise * m1**2)
-    # the noise of m1 makes its square larger by mean_noise^2 on average
+    # the expectation of m1^2 is too large by mean_noise^2
     variance = max(m2 - m1**2 + mean_noise**2, 0.0) * n / (n - 1)
     by_count = 2 * m1**2 - m2
     variance_noise = noise / n * sqrt(1 + 4 * m1**2 + count_noise * by_count**2)
     fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4  # the fourth central moment
-    # sampling variances are at least what the noise of their estimates may hide
+    # a sampling variance below the noise of its estimate is replaced by this noise
     mean_sampling = max(variance, variance_noise) / n
     variance_sampling = max(fourth - variance**2, noise / n / geometry.FOURTH) / n
 
@@ -346,27 +361,27 @@ def _moments_of(name: str, kind: Kind, sums: Floats, noise: float, records: int)
     )
     variance_and_errors = np.array([variance, variance_noise, sqrt(max(variance_sampling, 0.0))])
     in_units = variance_and_errors * half_range**2
-    return [count, mean, row(f"{name}, variance", in_units, (0.0, half_range**2))]
+    return [count, mean, normal_row(f"{name}, variance", in_units, (0.0, half_range**2))]
 
 
 def _fieller_interval(
     total: float, n: float, noise: float, count_noise: float, sampling: float
 ) -> list[float]:
-    """Return Fieller's 95% interval of a mean, the ratio of a noisy sum to a noisy count.
+    """Return the ends of Fieller's 95% interval of a mean, the ratio of a noisy sum and a count.
 
-    It holds all means m with ``(total - m n)^2 <= Z^2 (noise^2 (1 + count_noise m^2) + n^2
-    sampling)``: between the roots of a quadratic polynomial in m.
+    The interval holds all means m with ``(total - m n)^2 <= Z^2 (noise^2 (1 + count_noise m^2) +
+    n^2 sampling)``. Its ends are the roots of a quadratic polynomial in m.
 
     Parameters
     ----------
     total, n
-        The sum and the count.
+        The noisy sum and the count.
     noise
         Standard deviation of the noise in the sum.
     count_noise
         1 if the count has the same noise, 0 if it is public.
     sampling
-        Variance of the mean by the choice of records.
+        Variance of the mean due to sampling.
     """
     z_squared = Z * Z
     leading = n**2 - count_noise * z_squared * noise**2
@@ -418,26 +433,49 @@ class Histogram(OneHot):
         return columns[self.column].cell(self.bins)
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return the count of each bin."""
-        names = cells(kinds[self.column], self.bins)
+        """Return the noisy count of each bin, with a 95% interval.
+
+        Parameters
+        ----------
+        kinds
+            Public range of each column.
+        total
+            Noisy count of each bin, shape (bins,).
+        noise
+            Standard deviation of the noise in each count.
+        records
+            Public number of records, to which the counts are shifted to add up.
+        """
+        bin_names = cells(kinds[self.column], self.bins)
         return Answer(
             title=f"{self.column}, count",
-            rows=_counts(names, total, noise, records),
+            rows=_count_rows(bin_names, total, noise, records),
             bars=True,
             column=self.column,
         )
 
 
-def _counts(names: list[str], total: Floats, noise: float, records: int) -> tuple[Row, ...]:
-    """Return counts of disjoint cells, which sum up to the public number of records.
+def _count_rows(names: list[str], total: Floats, noise: float, records: int) -> tuple[Row, ...]:
+    """Return a row for each of k disjoint cells, whose counts add up to the number of records.
 
-    With k cells, each count loses the mean noise of all, and so a share 1 / k of its variance.
+    `shift_to_total` subtracts the mean noise of all cells, and so 1 / k of the noise variance.
+
+    Parameters
+    ----------
+    names
+        Name of each cell.
+    total
+        Noisy counts, shape (cells,).
+    noise
+        Standard deviation of the noise in each count.
+    records
+        Public number of records.
     """
-    counts = consistent(total, records)
+    counts = shift_to_total(total, records)
     noise_left = noise * sqrt(1 - 1 / len(names))
     rows = []
     for name, count in zip(names, counts, strict=True):
-        rows.append(share(name, float(count), noise_left, records))
+        rows.append(count_row(name, float(count), noise_left, records))
     return tuple(rows)
 
 
@@ -486,9 +524,10 @@ class Quantiles(Histogram):
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
         """Return the estimate and interval of each quantile."""
         kind = kinds[self.column]
-        counts = consistent(total, records)
+        counts = shift_to_total(total, records)
         low, high = ends(kind)
-        origin = np.array([low, 0, 0, low, low])  # of estimate, two errors, and two ends
+        # `quantile` returns estimate, two half-widths, and two ends; half-widths have no origin
+        origin = np.array([low, 0, 0, low, low])
         rows = []
         for q in self.at:
             name = "median" if q == 0.5 else f"{q:.4g} quantile"
@@ -534,10 +573,10 @@ class TwoWay(OneHot):
         several(self.names, 2)
 
     def _categories(self, kinds: Kinds) -> tuple[list[str], list[str]]:
-        """Return the names of the cells of both columns."""
+        """Return the names of the categories of both columns, each with `MISSING` if allowed."""
         row_kind = kind_of(kinds, self.row, LISTED, A_CATEGORY)
         column_kind = kind_of(kinds, self.column, LISTED, A_CATEGORY)
-        return cells(row_kind, 2), cells(column_kind, 2)
+        return cells(row_kind, FLAG_BINS), cells(column_kind, FLAG_BINS)
 
     def cells(self, kinds: Kinds) -> int:
         """Return the number of pairs of values."""
@@ -546,8 +585,10 @@ class TwoWay(OneHot):
 
     def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
         """Return the index of each record's pair of values, shape (records,), row by row."""
-        width = len(cells(columns[self.column].kind, 2))
-        return columns[self.row].cell(2) * width + columns[self.column].cell(2)
+        width = len(cells(columns[self.column].kind, FLAG_BINS))
+        row_cell = columns[self.row].cell(FLAG_BINS)
+        column_cell = columns[self.column].cell(FLAG_BINS)
+        return row_cell * width + column_cell
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
         """Return the count of each pair of values."""
@@ -561,7 +602,7 @@ class TwoWay(OneHot):
         grid = Grid(rows=tuple(rows), columns=tuple(columns), hidden=hidden)
         return Answer(
             title=f"{self.row} by {self.column}",
-            rows=_counts(names, total, noise, records),
+            rows=_count_rows(names, total, noise, records),
             grid=grid,
         )
 
@@ -615,7 +656,7 @@ class Correlation(OfColumns):
         may_be_missing = any(kinds[name].may_be_missing for name in self.columns)
         n = float(records)
         least_records = 4.0
-        if may_be_missing:  # the number of records without a missing value is a noisy entry
+        if may_be_missing:  # the first entry of the sum counts the records without missing values
             n = float(total[0])
             least_records = max(Z * noise, 4.0)
         normals = np.random.default_rng(0).standard_normal((SIMULATED_TABLES, len(total)))
@@ -630,11 +671,11 @@ class Correlation(OfColumns):
         for pair, z, deviation in zip(pairs, transformed, noise_deviations, strict=True):
             name = " and ".join(pair)
             if not np.isfinite(z + deviation) or n <= least_records:
-                rows.append(nothing(name))
+                rows.append(unknown_row(name))
                 continue
             z_and_errors = np.array([z, deviation, 1 / sqrt(n - 3)])
-            z_row = row(name, z_and_errors, (-20, 20))
-            slope = 1 - np.tanh(z) ** 2  # of r as a function of z
+            z_row = normal_row(name, z_and_errors, (-20, 20))
+            slope = 1 - np.tanh(z) ** 2  # the derivative of r = tanh(z)
             low, high = np.tanh([z_row.low, z_row.high])
             rows.append(
                 Row(
@@ -655,13 +696,14 @@ def _fisher(total: Floats, columns: tuple[str, ...], records: int, may_be_missin
     Parameters
     ----------
     total
-        Sum of the upper triangles of ``(1, z)(1, z)^T``, as `geometry.products` gives them.
+        Noisy sum of the vectors of `geometry.products`, shape (dim,).
     columns
         Names of the columns.
     records
-        The public number of records.
+        Public number of records.
     may_be_missing
-        True if only the sum says how many records have all values.
+        True if values may be missing: the number of complete records is then the first entry of the
+        sum, else `records`.
     """
     sums = geometry.matrix_of_triangle(total, len(columns) + 1)
     n = float(records)

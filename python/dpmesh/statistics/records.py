@@ -1,4 +1,9 @@
-"""Records of which questions are asked, as parties of a contract hold them: two numbers a cell."""
+"""The records of parties of a contract, as a problem whose sums answer questions.
+
+Engines between parties need a `Dataset` of numbers. `encoded` writes each cell as two numbers, and
+`QuestionProblem` reads them back as columns. `dpmesh.statistics.ask.RecordVectors` then makes the
+vectors, as in `ask`.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +18,28 @@ from scipy import sparse
 from dpmesh._validate import fail
 from dpmesh.algorithms.adaptive_sums import NoisyTotal
 from dpmesh.data import Dataset
-from dpmesh.statistics.ask import Asked, AskedInRound, Questions
+from dpmesh.statistics.ask import Questions, RecordVectors, RoundVectors
 from dpmesh.statistics.bins import Floats
 from dpmesh.statistics.geometry import Column
 from dpmesh.statistics.questions import Vectors
 
 PER_COLUMN = 2
-"""Numbers of a cell: its value, or 0 if it is missing, and 1 if it is present, else 0."""
+"""Number of numbers of a cell: its value (0 if missing), and 1 if it is present, else 0."""
 
 
 def encoded(questions: Questions, columns: Mapping[str, Column]) -> Floats:
-    """Return the cells as numbers, `PER_COLUMN` a column, shape (records, 2 * columns)."""
+    """Encode the cells of columns as numbers, shape (records, `PER_COLUMN` * columns)."""
     parts = [columns[name].encoded for name in questions.kinds]
     return np.concatenate(parts, axis=1)
 
 
 def decoded(questions: Questions, cells: Floats) -> dict[str, Column]:
-    """Return the columns that `encoded` gave, bit by bit."""
-    return {
-        name: Column.decoded(kind, cells[:, PER_COLUMN * nth : PER_COLUMN * (nth + 1)])
-        for nth, (name, kind) in enumerate(questions.kinds.items())
-    }
+    """Return the columns, bit by bit, from an array that `encoded` returned."""
+    columns: dict[str, Column] = {}
+    for position, (name, kind) in enumerate(questions.kinds.items()):
+        first = PER_COLUMN * position
+        columns[name] = Column.decoded(kind, cells[:, first : first + PER_COLUMN])
+    return columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +51,12 @@ class QuestionProblem:
     train
         Cells as numbers, see `encoded`.
     partition
-        The records of each node.
+        Indices of the records of each node.
     questions
-        What is asked.
+        The questions.
     counts
-        The public number of records of every node of a larger problem, of which this is a part;
-        None if it is the whole.
+        Public number of records of each node of the whole problem, if this problem has the records
+        of one node alone. None if this is the whole problem.
     """
 
     train: Dataset
@@ -64,12 +70,12 @@ class QuestionProblem:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes whose records are here."""
+        """Number of nodes whose records this problem has."""
         return len(self.partition)
 
     @property
     def records(self) -> npt.NDArray[np.int64]:
-        """Number of records of each node here."""
+        """Number of records of each of these nodes."""
         return np.array([len(part) for part in self.partition])
 
     @property
@@ -79,33 +85,40 @@ class QuestionProblem:
 
     @property
     def dim(self) -> int:
-        """Length of the totals of all rounds together."""
+        """Number of elements of the sums of all rounds together."""
         return sum(self.questions.lengths)
 
     @cached_property
-    def asked(self) -> Asked:
+    def asked(self) -> RecordVectors:
         """The records as vectors."""
         cells = self.train.features
         if isinstance(cells, sparse.csr_array):
             cells = cells.toarray()
         columns = decoded(self.questions, np.asarray(cells, np.float64))
-        return Asked(questions=self.questions, columns=columns, parts=self.partition)
+        return RecordVectors(questions=self.questions, columns=columns, parts=self.partition)
 
     def vectors(self, node: int) -> Iterator[Vectors]:
         """Return the vectors of a node's records in round 0, in blocks of shape (records, dim)."""
         return self.in_round(0, ()).vectors(node)
 
-    def in_round(self, t: int, totals: Sequence[NoisyTotal]) -> AskedInRound:
-        """Return the vectors of round t, given the totals of those before."""
+    def in_round(self, t: int, totals: Sequence[NoisyTotal]) -> RoundVectors:
+        """Return the problem of round t, given the noisy sums of earlier rounds."""
         return replace(self.asked.in_round(t, totals), counts=self.counts)
 
     def as_node(self, node: int, records: npt.ArrayLike) -> QuestionProblem:
-        """Return this problem of one node as a part of a larger one, whose records are elsewhere.
+        """Return this problem of a single node as a part of a larger problem.
+
+        Parameters
+        ----------
+        node
+            Index of this node in the larger problem.
+        records
+            Public number of records of each node of the larger problem, shape (nodes,).
 
         Raises
         ------
         ValueError
-            If there are several nodes here, or not as many records as `records` states.
+            If this problem has several nodes, or its number of records is not ``records[node]``.
         """
         counts = tuple(np.asarray(records, np.int64).tolist())
         if self.nodes != 1 or counts[node] != self.records[0]:

@@ -1,8 +1,14 @@
-"""Regressions with intervals: linear ones from moments, logistic and Poisson by Newton steps.
+"""`Regression`: private linear, logistic and Poisson regressions with intervals.
 
-Coefficients, their noise and their sampling error follow from the released sums. What is estimated
-are the coefficients that all records of the population would give under the model, whether or not
-the model is true.
+`Regression` delegates to one of two methods. `Moments` fits a linear regression from noisy second
+moments. `Newton` fits a logistic or Poisson regression by Newton steps, one per round, from noisy
+sums of gradients and Hessians. In the last round both may release the outer products of gradients,
+for robust standard errors.
+
+Notation: z is the coded vector of terms of a record (`dpmesh.statistics.design`), with p entries
+and L2 norm at most R; y is the target. The estimand are the coefficients that all records of the
+population would give under the model, whether or not the model is true. All answers are
+post-processing of the released sums.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ import numpy as np
 
 from dpmesh._validate import fail, nearest
 from dpmesh.algorithms.adaptive_sums import NoisyTotal
-from dpmesh.statistics.answers import Answer, Fit, Row, Z, nothing, p_value_of
+from dpmesh.statistics.answers import Answer, Fit, Row, Z, p_value_of, unknown_row
 from dpmesh.statistics.bins import Floats, ends
 from dpmesh.statistics.design import CONSTANT, Design
 from dpmesh.statistics.families import (
@@ -38,14 +44,15 @@ from dpmesh.tables.kinds import Category, Flag, Kind, Number
 FAMILY_NAMES = (*FAMILIES, LINEAR)
 
 ROUNDED_TO = 2.0**20
-"""Coefficients are multiples of its inverse: libraries of linear algebra differ in last bits, and
-parties of a contract compute them by themselves."""
+"""Inverse of the unit to which coefficients are rounded. Each party of a contract computes the
+coefficients by itself, and libraries of linear algebra differ in their last bits."""
 
 LINEAR_SHARES = (0.8, 0.2)
-"""Of the budget of a linear regression: second moments, and outer products of residuals."""
+"""Shares of the budget (mu^2) of a robust linear regression: second moments, then outer products of
+gradients."""
 
 FEW_DEVIATIONS = 6.0
-"""Clipping bound of residuals, in their standard deviations; it touches robust errors alone.
+"""Clipping bound of residuals, in their standard deviations; it affects robust errors alone.
 
 The noise of these errors grows with the square of the bound. A normal residual lies beyond 6
 deviations with a probability of 2e-9; of any distribution at most 1/36, about 3%, lies there
@@ -53,28 +60,29 @@ deviations with a probability of 2e-9; of any distribution at most 1/36, about 3
 """
 
 MOST_WIDE = 1_000
-"""Most coefficients p of a regression: a round releases about p^2 numbers."""
+"""Largest number p of coefficients: a round releases about p^2 numbers."""
 
 RECORDS_PER_COEFFICIENT = 10
-"""With fewer records for each coefficient a regression is refused.
+"""Smallest number of records per coefficient; with fewer a regression is refused.
 
-The usual rule for logistic regressions asks for 10 events for each coefficient (Peduzzi, Concato,
-Kemper, Holford and Feinstein 1996). The number of events is private, the number of records public:
-this rule is weaker, and refuses only what is hopeless.
+The usual rule for logistic regressions asks for 10 events per coefficient (Peduzzi, Concato,
+Kemper, Holford and Feinstein 1996). The number of events is private, the number of records public.
+So this rule is weaker, and refuses hopeless cases only.
 """
 
 LEAST_VARIANCE = 1e-4
-"""Least variance of residuals, in units of half a range of the target, squared.
+"""Smallest variance of residuals, for targets in [-1, 1].
 
-A difference of noisy sums may be negative. The floor is a deviation of sqrt(1e-4) = 0.01 of half a
-range, 0.5% of the range, and keeps standard errors and the clipping bound above 0.
+The estimate is a difference of noisy sums, which may be negative. The floor corresponds to a
+standard deviation of 0.01, that is 0.5% of the target's range. It keeps standard errors and the
+clipping bound of residuals above 0.
 """
 
 WIDEST_RESIDUAL = 2.0
-"""Largest distance of two numbers in [-1, 1], such as a target and its prediction."""
+"""Largest absolute residual of a target and a prediction in [-1, 1]."""
 
 SLACK = 1 + 1e-9
-"""Factor on norms and distances, far above what rounding to float64 adds to them."""
+"""Factor on norms and sensitivities that exceeds the rounding errors of float64."""
 
 INDEPENDENT = (
     "each interval is 95% by itself, so that of 20 coefficients one misses on average; records are "
@@ -144,13 +152,13 @@ class Regression(Question):
         """Names of the columns that the question reads."""
         return (self.target, *self.terms)
 
-    def _fitted(self, kinds: Kinds) -> Newton | Moments:
-        """Return the linear fit or the one by Newton steps that the target asks for.
+    def _method(self, kinds: Kinds) -> Newton | Moments:
+        """Return the method of the family: `Moments` for a linear regression, else `Newton`.
 
         Raises
         ------
         ValueError
-            If the range of a column does not fit its part, or there are too many coefficients.
+            If the range of a column does not suit its role, or there are too many coefficients.
         """
         design = Design(kinds={name: kinds[name] for name in self.terms})
         for name in self.terms:
@@ -162,7 +170,7 @@ class Regression(Question):
             expected = f"at most {MOST_WIDE} coefficients, those of levels included"
             fail("terms", expected, design.width)
         kind = kinds[self.target]
-        family = family_of(self.target, kind)  # refuses a target that no family fits
+        family = family_of(self.target, kind)  # raises for a category or a date
         if self.family is not None:
             family = self.family
         if family == LINEAR:
@@ -173,51 +181,65 @@ class Regression(Question):
 
     def shares(self, kinds: Kinds) -> tuple[float, ...]:
         """Return the share of the question's budget (mu^2) in each round; shares add up to 1."""
-        return self._fitted(kinds).shares
+        return self._method(kinds).shares
 
     def sizes(self, kinds: Kinds) -> tuple[Size, ...]:
         """Return length, largest norm and sensitivity of a record's vector in each round."""
-        return self._fitted(kinds).sizes
+        return self._method(kinds).sizes
 
     def vectors_in(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Floats:
         """Return the vector of each record in round t, shape (records, dim)."""
         kinds = {name: columns[name].kind for name in self.names}
-        vectors = self._fitted(kinds).vectors(columns, t, totals)
+        vectors = self._method(kinds).vectors(columns, t, totals)
         is_finite = np.asarray(np.isfinite(vectors).all(axis=1))
         return np.where(is_finite[:, np.newaxis], vectors, 0.0)
 
     def require_all(self, kinds: Kinds, noises: Sequence[float], records: int) -> None:
-        """Raise a `ValueError` before any release if there are too few records for the noise."""
-        fitted = self._fitted(kinds)
-        width = fitted.design.width
-        least_records = RECORDS_PER_COEFFICIENT * width
-        if least_records > records:
-            expected = f"at least {least_records} records for {width} coefficients"
+        """Raise a `ValueError` before any release if there are too few records for the noise.
+
+        Coefficients are shown only if all eigenvalues of the noisy Hessian exceed a limit in
+        proportion to its noise. Without noise, the diagonal entry of the constant is at most
+        `largest_weight` per record, and the smallest eigenvalue is at most this entry. So with too
+        few records only noise could lift the smallest eigenvalue above the limit.
+
+        Parameters
+        ----------
+        kinds
+            Public range of each column.
+        noises
+            Standard deviation of the noise in each element of each round's sum.
+        records
+            Public number of records of all sites.
+        """
+        method = self._method(kinds)
+        width = method.design.width
+        fewest_records = RECORDS_PER_COEFFICIENT * width
+        if records < fewest_records:
+            expected = f"at least {fewest_records} records for {width} coefficients"
             fail(str(self), expected, records)
-        limit = fitted.curvature_limit(noises[fitted.hessian_round])
-        largest_curvature = fitted.heaviest * records
-        if largest_curvature <= limit:
-            least_records_at_noise = f"{limit / fitted.heaviest:,.0f}"
-            expected = f"more than {least_records_at_noise} records at this noise, fewer terms"
+        eigenvalue_limit = method.curvature_limit(noises[method.hessian_round])
+        largest_eigenvalue = method.largest_weight * records  # upper bound of the smallest one
+        if largest_eigenvalue <= eigenvalue_limit:
+            fewest_records_at_noise = f"{eigenvalue_limit / method.largest_weight:,.0f}"
+            expected = f"more than {fewest_records_at_noise} records at this noise, fewer terms"
             fail(str(self), f"{expected} or a larger epsilon", records)
 
     def __str__(self) -> str:
         return f"{self.target}~{','.join(self.terms)}"
 
     def answer_from(self, kinds: Kinds, totals: Sequence[NoisyTotal], records: int) -> Answer:
-        """Return coefficients in the units of the columns, or why they are not shown."""
-        fitted = self._fitted(kinds)
-        return fitted.answer(totals, records)
+        """Return coefficients in the units of the columns, or the reason for not showing them."""
+        return self._method(kinds).answer(totals, records)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Fitted:
-    """Rules that make vectors of records, and coefficients of their sums.
+class _RegressionMethod:
+    """Base class of both methods: vectors of records, and coefficients from their noisy sums.
 
     Parameters
     ----------
     target, kind
-        The target, and its public range.
+        Name and public range of the target.
     design
         The terms.
     """
@@ -226,49 +248,52 @@ class _Fitted:
     kind: Kind
     design: Design
     hessian_round: ClassVar[int]
-    """Index of the round whose Hessian the coefficients' errors follow from."""
+    """Index of the round whose Hessian determines the errors of the coefficients."""
 
     @property
     @abstractmethod
     def shares(self) -> tuple[float, ...]:
-        """The share of its budget that each round has."""
+        """Share of the question's budget (mu^2) in each round; shares add up to 1."""
 
     @property
     @abstractmethod
     def sizes(self) -> tuple[Size, ...]:
-        """The public size of a record's vector in each round."""
+        """Length, largest norm and sensitivity of a record's vector in each round."""
 
     @property
     @abstractmethod
-    def heaviest(self) -> float:
-        """Largest weight of a record in the Hessian."""
+    def largest_weight(self) -> float:
+        """Largest weight w of a record in the Hessian, the sum of w z z'."""
 
     @property
     @abstractmethod
     def family_name(self) -> str:
-        """The name of the family."""
+        """Name of the family."""
 
     @abstractmethod
     def curvature_limit(self, noise: float) -> float:
-        """Return the eigenvalue that all of the Hessian's must exceed for coefficients to be shown.
+        """Return the limit that all eigenvalues of the Hessian must exceed to show coefficients.
 
-        `noise` is the standard deviation of the noise in each number of a round's total.
+        Parameters
+        ----------
+        noise
+            Standard deviation of the noise in each element of the sum of `hessian_round`.
         """
 
     @property
     def title(self) -> str:
-        """The model in words."""
+        """The model as a formula, such as ``died ~ age + arm (logistic)``."""
         terms = " + ".join(self.design.kinds)
         return f"{self.target} ~ {terms} ({self.family_name})"
 
     @property
     def triangle(self) -> int:
-        """Number of entries of a symmetric matrix: those of its upper triangle."""
+        """Number of entries in the upper triangle of a p x p matrix."""
         width = self.design.width
         return width * (width + 1) // 2
 
     def _notes(self) -> list[str]:
-        """Return notes on what is public of the model."""
+        """Return notes on levels, rounds, budget shares and the estimand, all public."""
         columns = len(self.design.kinds)
         notes = []
         for name, kind in self.design.kinds.items():
@@ -284,16 +309,19 @@ class _Fitted:
         return notes
 
     def refused(self, reason: str, curvature: Curvature) -> Answer:
-        """Return an answer without coefficients, and why."""
+        """Return an answer without coefficients, with the reason in its notes."""
         return Answer(
             title=self.title,
-            rows=tuple(nothing(name) for name in self.design.names),
+            rows=tuple(unknown_row(name) for name in self.design.names),
             notes=(f"not shown: {reason}", *_curvature_notes(curvature), *self._notes()),
             explained=True,
         )
 
     def too_flat(self, curvature: Curvature) -> Answer:
-        """Refuse, naming the columns along which the records say least."""
+        """Return an answer without coefficients that names the columns of the flattest direction.
+
+        This is the eigenvector of the smallest eigenvalue of the Hessian.
+        """
         names = self.design.columns_along(curvature.weakest)
         terms = [name for name in names if name != CONSTANT] or names
         reason = (
@@ -306,18 +334,18 @@ class _Fitted:
     def shown(
         self, coefficients: Floats, covariances: Errors, curvature: Curvature, notes: Sequence[str]
     ) -> Answer:
-        """Return coefficients and their errors, given for z, in the units of the columns.
+        """Return the answer with coefficients and their errors, in the units of the columns.
 
         Parameters
         ----------
         coefficients
-            The coefficients of z, shape (width,).
+            Coefficients of z, shape (p,).
         covariances
-            Their covariances.
+            Covariance matrices of these coefficients.
         curvature
-            The released Hessian.
+            Noisy Hessian.
         notes
-            Notes that come before those on the curvature and the model.
+            First notes of the answer; notes on the curvature and the model follow.
         """
         fit = fit_of(self.design, coefficients, covariances, scale=self._target_scale)
         fit = replace(fit, coefficients=self._shifted(fit.coefficients))
@@ -356,15 +384,15 @@ class _Fitted:
     @property
     @abstractmethod
     def _effect_scale(self) -> str:
-        """The scale of effects in words."""
+        """Scale of `Answer.effects`, as text."""
 
     @property
     def _target_scale(self) -> float:
-        """The target's units in 1 of ``z @ coefficients``: half its range if that is in [-1, 1]."""
+        """Units of the target per unit of the score ``z @ coefficients``."""
         return 1.0
 
     def _shifted(self, coefficients: tuple[float, ...]) -> tuple[float, ...]:
-        """Return coefficients whose constant has the origin of the target's units."""
+        """Return coefficients with the constant shifted to the origin of the target's units."""
         return coefficients
 
 
@@ -375,10 +403,21 @@ def _curvature_notes(curvature: Curvature) -> list[str]:
 
 
 def fit_of(design: Design, coefficients: Floats, covariances: Errors, scale: float) -> Fit:
-    """Return coefficients and covariances in the units of the columns.
+    """Convert coefficients of z and their covariances to the units of the columns.
 
-    The sampling variance of each is the larger of model-based and robust ones; the correlations are
-    those of the model.
+    The sampling variance of a coefficient is the larger of the model-based and the robust variance.
+    The correlations are model-based.
+
+    Parameters
+    ----------
+    design
+        The terms.
+    coefficients
+        Coefficients of z, shape (p,).
+    covariances
+        Covariance matrices of these coefficients.
+    scale
+        Units of the target per unit of the score.
     """
     to_units = scale * design.to_units
 
@@ -389,7 +428,7 @@ def fit_of(design: Design, coefficients: Floats, covariances: Errors, scale: flo
     variances = np.diag(model).copy()
     if covariances.robust is not None:
         variances = np.maximum(variances, np.diag(in_units(covariances.robust)))
-    widening = np.sqrt(variances / np.diag(model))  # of each deviation, at least 1
+    widening = np.sqrt(variances / np.diag(model))  # factor on each deviation, at least 1
     sampling = model * np.outer(widening, widening)
     return Fit(
         names=design.names,
@@ -405,18 +444,17 @@ def _plain(matrix: Floats) -> tuple[tuple[float, ...], ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Newton(_Fitted):
-    """A generalized linear model: gradients and Hessians in each round, a Newton step after it.
+class Newton(_RegressionMethod):
+    """Logistic or Poisson regression: each round releases gradient and Hessian of a Newton step.
 
-    The vector of a record is ``(g / M, H sqrt(kappa) / (R M))`` and, in the last round, ``J
-    sqrt(lam) / (R M^2)``: gradient, Hessian and outer product of the gradient. Here R is the
-    largest length of the coded terms z, M the largest target, and kappa and lam are weights of the
-    family (derived in `dpmesh.statistics.families`).
+    The vector of a record is ``(g / M, H sqrt(kappa) / (R M))`` and, in the last round, also ``J
+    sqrt(lam) / (R M^2)``: gradient, Hessian and outer product of the gradient. M is the largest
+    target; kappa and lam are constants of the family, see `dpmesh.statistics.families`.
 
     Parameters
     ----------
     family
-        The family, which gives residuals, weights and constants.
+        The family of generalized linear models.
     """
 
     family: Family
@@ -434,7 +472,10 @@ class Newton(_Fitted):
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """The public size of a record's vector in each round; the last has outer products, too."""
+        """Length, largest norm and sensitivity of a record's vector in each round.
+
+        The vector of the last round is longer, with the same norm and sensitivity.
+        """
         width = self.design.width
         radius = self.design.radius
         norm = self.family.norm * radius * SLACK
@@ -445,9 +486,9 @@ class Newton(_Fitted):
         return (*[step] * earlier_rounds, last)
 
     @property
-    def heaviest(self) -> float:
+    def largest_weight(self) -> float:
         """Largest weight of a record in the Hessian."""
-        return self.family.heaviest * self.family.bound(self.kind)
+        return self.family.largest_weight * self.family.bound(self.kind)
 
     def curvature_limit(self, noise: float) -> float:
         """Return the eigenvalue that all of the Hessian's must exceed for coefficients to be shown.
@@ -458,19 +499,26 @@ class Newton(_Fitted):
         return Curvature(np.zeros((width, width)), self._hessian_noise(noise)).limit
 
     def _hessian_noise(self, noise: float) -> float:
-        """Return the noise in an entry of the Hessian, from that in a number of the total."""
+        """Return the noise in diagonal entries of the Hessian, from the noise in the sum."""
         bound = self.family.bound(self.kind)
         return noise * bound * self.design.radius / sqrt(self.family.kappa)
 
     def vectors(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Floats:
-        """Return gradient, Hessian and, in the last round, outer product of each record.
+        """Return the vector of each record in round t, shape (records, dim): see the class.
 
-        Shape (records, dim), in the units of the class's docstring.
+        Parameters
+        ----------
+        columns
+            The cells of each column.
+        t
+            The round, from 0.
+        totals
+            Noisy sums of the rounds before t, which determine the coefficients.
         """
         column = columns[self.target]
         rows = self.design.rows(columns) * column.present[:, np.newaxis]  # z, shape (records, p)
         scores = rows @ self.coefficients(totals)
-        # both over the largest target M
+        # residuals and weights are divided by the largest target M
         residuals, weights = self.family.residuals_and_weights(
             scores, self.family.targets(column), self.family.bound(self.kind)
         )
@@ -486,7 +534,7 @@ class Newton(_Fitted):
         return np.hstack([gradients, hessians, outer_products])
 
     def step_of(self, released: NoisyTotal) -> Step:
-        """Return the Newton step of a released total."""
+        """Return gradient and Hessian of a round, in the units of the target."""
         width = self.design.width
         bound = self.family.bound(self.kind)
         gradient = released.total[:width] * bound
@@ -497,7 +545,7 @@ class Newton(_Fitted):
         return Step(gradient, released.noise * bound, curvature)
 
     def scores_of(self, released: NoisyTotal) -> Floats:
-        """Return the released sum of outer products of gradients, shape (width, width)."""
+        """Return the noisy sum of outer products of gradients in the last round, shape (p, p)."""
         width = self.design.width
         bound = self.family.bound(self.kind)
         entries = released.total[width + self.triangle :]
@@ -505,7 +553,7 @@ class Newton(_Fitted):
         return matrix_of_triangle(entries, width) * scale
 
     def coefficients(self, totals: Sequence[NoisyTotal]) -> Floats:
-        """Return the coefficients of z after the steps of these totals, shape (width,)."""
+        """Return the coefficients of z after the steps of these rounds, from 0, shape (p,)."""
         coefficients = np.zeros(self.design.width)
         for released in totals:
             coefficients = rounded(coefficients + self.step_of(released).move)
@@ -556,11 +604,19 @@ class Newton(_Fitted):
 
 
 PER_UNIT = ", per unit"
-"""The end of the name of a number's coefficient."""
+"""End of the name of a number's coefficient."""
 
 
 def over_ranges(rows: Sequence[Row], spans: Floats) -> tuple[Row, ...]:
-    """Return coefficients on one scale: those of numbers over the whole of their ranges."""
+    """Return coefficients on one scale: those of numbers are multiplied by the range's width.
+
+    Parameters
+    ----------
+    rows
+        Coefficients in the units of the columns, without the constant.
+    spans
+        Width of the range of each coefficient's column, shape (rows,).
+    """
     effects = []
     for row, span in zip(rows, spans, strict=True):
         effect = row
@@ -571,7 +627,7 @@ def over_ranges(rows: Sequence[Row], spans: Floats) -> tuple[Row, ...]:
 
 
 def over_range(row: Row, span: float) -> Row:
-    """Return the coefficient of a number over the whole of its range."""
+    """Return the row of a number's coefficient, multiplied by the width of the number's range."""
     name = row.name.removesuffix(PER_UNIT) + ", over its range"
     return Row(
         name,
@@ -585,7 +641,7 @@ def over_range(row: Row, span: float) -> Row:
 
 
 def ratio_of(row: Row, ratio: str) -> Row:
-    """Return the exponential of a coefficient: an odds ratio, or a ratio of rates."""
+    """Return the row of the exponential of a coefficient: an odds ratio or a rate ratio."""
     estimate = _exponential(row.estimate)
     return Row(
         f"{ratio}, {row.name}",
@@ -599,26 +655,27 @@ def ratio_of(row: Row, ratio: str) -> Row:
 
 
 def _exponential(exponent: float) -> float:
-    """Return the exponential of a number, cut off before it overflows."""
+    """Return the exponential of a number, clipped below overflow."""
     return exp(min(exponent, LARGEST_EXPONENT))
 
 
 def rounded(coefficients: Floats) -> Floats:
     """Return coefficients as multiples of ``1 / ROUNDED_TO``."""
-    return np.rint(coefficients * ROUNDED_TO) / ROUNDED_TO + 0.0  # which makes -0.0 plain 0
+    return np.rint(coefficients * ROUNDED_TO) / ROUNDED_TO + 0.0  # + 0.0 turns -0.0 into 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moments(_Fitted):
-    """A linear regression: second moments of terms and target, and outer products of residuals.
+class Moments(_RegressionMethod):
+    """Linear regression from second moments, and outer products of gradients if `robust`.
 
-    With z the terms and y the target in [-1, 1], the vector of a record is ``(z, y)(z, y)'`` and a
-    mark if the target was clipped; in the second round it is ``r^2 z z'`` with the residual r.
+    Let z be the coded terms, and y the target scaled to [-1, 1]. In round 0 the vector of a record
+    is the upper triangle of ``(z, y)(z, y)'``, and a flag for a clipped target. In round 1 it is
+    the upper triangle of ``r^2 z z'`` over its largest norm, where r is the clipped residual.
 
     Parameters
     ----------
     robust
-        True if there is a second round, of outer products.
+        True for a second round, which releases the outer products.
     """
 
     robust: bool = True
@@ -638,12 +695,12 @@ class Moments(_Fitted):
 
     @property
     def largest_square(self) -> int:
-        """Largest squared length of (z, y), L: one for the constant and for each column."""
+        """Largest squared L2 norm L of (z, y): 1 each for constant, terms and target."""
         return 2 + len(self.design.kinds)
 
     @property
     def flag_weight(self) -> float:
-        """Weight of the mark of a clipped target in a record's vector."""
+        """Weight of the flag for a clipped target in a record's vector."""
         return self.largest_square / 2
 
     @property
@@ -652,8 +709,8 @@ class Moments(_Fitted):
         entries = self.design.width + 1
         numbers = entries * (entries + 1) // 2
         largest = self.largest_square
-        # the longest (z, y) without categories have `largest` entries, all 1 or -1; the product of
-        # two such vectors is odd, and so not 0, if `largest` is (docs/privacy/regression.md)
+        # Without categories, the longest (z, y) have L entries, all 1 or -1. If L is odd, the inner
+        # product of two of them is odd, and so not 0 (docs/privacy/regression.md).
         odd = 0 if self.design.has_categories else largest % 2
         distance = sqrt(2 * (largest**2 - odd) + self.flag_weight**2)
         norm = sqrt(largest**2 + self.flag_weight**2)
@@ -663,7 +720,7 @@ class Moments(_Fitted):
         return moments, Size(self.triangle, SLACK, sqrt(2) * SLACK)
 
     @property
-    def heaviest(self) -> float:
+    def largest_weight(self) -> float:
         """Largest weight of a record in the Hessian."""
         return 1.0
 
@@ -676,10 +733,16 @@ class Moments(_Fitted):
         return Curvature(np.zeros((width, width)), noise).limit
 
     def vectors(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Floats:
-        """Return the vectors of all records in round t, shape (records, dim).
+        """Return the vector of each record in round t, shape (records, dim): see the class.
 
-        In round 0 these are second moments and a flag of a clipped target. Later they are outer
-        products of regressors, weighted by squared residuals.
+        Parameters
+        ----------
+        columns
+            The cells of each column.
+        t
+            The round, 0 or 1.
+        totals
+            Noisy sums of the rounds before t.
         """
         column = columns[self.target]
         rows = self.design.rows(columns) * column.present[:, np.newaxis]  # z, shape (records, p)
@@ -698,7 +761,7 @@ class Moments(_Fitted):
         return np.square(residuals)[:, np.newaxis] * triangles(rows) / scale
 
     def _predictor(self, released: NoisyTotal) -> tuple[Floats, float]:
-        """Return coefficients, and the bound of residuals: functions of released numbers."""
+        """Return the coefficients of z, and the clipping bound of residuals, from round 0."""
         moments = self.moments_of(released)
         if not moments.curvature.is_shown:
             return np.zeros(self.design.width), WIDEST_RESIDUAL
@@ -706,7 +769,7 @@ class Moments(_Fitted):
         return moments.coefficients, min(WIDEST_RESIDUAL, FEW_DEVIATIONS * deviation)
 
     def moments_of(self, released: NoisyTotal) -> LinearMoments:
-        """Return the parts of a released total."""
+        """Return the parts of the noisy sum of round 0."""
         width = self.design.width
         second_moments = matrix_of_triangle(released.total[:-1], width + 1)  # of (z, y)
         return LinearMoments(
@@ -723,14 +786,21 @@ class Moments(_Fitted):
         return max(squared_residuals / max(records, 1.0), LEAST_VARIANCE)
 
     def _mean(self, moments: LinearMoments, present: float) -> tuple[float, float]:
-        """Return the mean of the clipped target, and half of a 95% interval for its noise.
+        """Return the mean of the clipped target, and the half-width of its 95% noise interval.
 
-        Residuals sum to zero but for noise, so that predictions have the same mean.
+        Residuals sum to zero, except for noise, so that predictions have the same mean.
+
+        Parameters
+        ----------
+        moments
+            Parts of the noisy sum of round 0.
+        present
+            Number of records without missing values, perhaps noisy.
         """
         low, high = ends(self.kind)
         records = max(present, 1.0)
         mean = (low + high) / 2 + self._target_scale * float(moments.products[0]) / records
-        # sums of products of two terms have the noise of the diagonal over sqrt(2): see triangles
+        # off the diagonal, the noise is smaller by sqrt(2): see `triangles`
         return mean, Z * self._target_scale * moments.curvature.noise / sqrt(2) / records
 
     @property
@@ -784,18 +854,18 @@ class Moments(_Fitted):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LinearMoments:
-    """The parts of a released second moment of (z, y).
+    """The parts of the noisy sum of ``(z, y)(z, y)'``, over records without missing values.
 
     Parameters
     ----------
     curvature
-        The sum of z z'.
+        Noisy sum of z z'.
     products
-        The sum of z y, shape (width,).
+        Noisy sum of z y, shape (p,).
     square
-        The sum of y^2.
+        Noisy sum of y^2.
     clipped, clipped_noise
-        Noisy number of targets that were clipped, and the standard deviation of its noise.
+        Noisy number of clipped targets, and the standard deviation of its noise.
     """
 
     curvature: Curvature
@@ -806,10 +876,10 @@ class LinearMoments:
 
     @property
     def records(self) -> float:
-        """The noisy number of records that lack no value."""
+        """Noisy number of records without missing values: the sum of squared constants."""
         return float(self.curvature.matrix[0, 0])
 
     @property
     def coefficients(self) -> Floats:
-        """The solution of the normal equations, shape (width,)."""
+        """Least-squares coefficients of z, the solution of the normal equations, shape (p,)."""
         return np.asarray(np.linalg.solve(self.curvature.matrix, self.products))

@@ -1,8 +1,9 @@
-"""Kaplan-Meier curves, medians, hazard ratios and the log-rank test from one noisy table of cells.
+"""`Survival`: Kaplan-Meier curves, medians, hazard ratios and the log-rank test.
 
-A record is in one cell of its group: a bin of time with an event, a bin in which it was censored,
-or followed to the end. Bins are closed above, so that an event at t counts by t. The numbers at
-risk are sums of cells from the end, so that they have no noise of their own.
+All follow from one noisy table of counts. Each group has a cell for events and a cell for censored
+records in each bin of time, and a cell for records that were followed to the end. Each record is in
+one cell. Bins include their high end: an event at time t is counted at t. Numbers at risk are sums
+of cells from the last bin backwards, and need no further release.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from dpmesh.statistics.answers import (
     GroupCurve,
     Row,
     Z,
-    consistent,
-    nothing,
+    normal_row,
     p_value_of,
-    row,
+    shift_to_total,
+    unknown_row,
 )
 from dpmesh.statistics.bins import Floats, bins_closed_above, edge_in_words, edges_of, ends
 from dpmesh.statistics.geometry import Columns, cells, kind_of
@@ -35,14 +36,14 @@ from dpmesh.tables.kinds import Flag, Kind, Number
 CONVENTION = (
     "events at the time of a row count by it; of those censored in a bin half are at risk in it"
 )
-"""Which end of a bin is closed, as Kaplan-Meier curves have it, and what bins cannot tell."""
+"""Note of an answer: the closed end of a bin, and the treatment of censored records in it."""
 
 PROPORTIONAL = (
     "hazard ratios assume that hazards are proportional; if not, each is a weighted mean of ratios"
 )
 
 SIMULATIONS = 999
-"""Simulated tables of groups that do not differ, for the p-value of the log-rank test."""
+"""Number of simulated tables under the null hypothesis, for the p-value of the log-rank test."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Survival(questions.OneHot):
         questions.several(self.names, 2)
 
     def _groups(self, kinds: questions.Kinds) -> list[str]:
-        """Return the names of the groups; records without a group are in none of them."""
+        """Return the names of the groups, without records whose group is missing."""
         if self.by is None:
             return ["all"]
         kind = kind_of(kinds, self.by, questions.LISTED, questions.A_CATEGORY)
@@ -100,11 +101,11 @@ class Survival(questions.OneHot):
 
     @property
     def _cells_of_group(self) -> int:
-        """Number of cells of a group: two for each bin, and one for those followed to the end."""
+        """Number of cells of a group: two for each bin, and one for records followed to the end."""
         return 2 * self.bins + 1
 
     def cells(self, kinds: questions.Kinds) -> int:
-        """Return the number of cells; the last one is of records that lack a value."""
+        """Return the number of cells; the last one counts records that lack a value, if any may."""
         kind_of(kinds, self.time, Number, "a number, how long a person was followed")
         kind_of(kinds, self.event, Flag, "a flag, {flag = true}: whether the event came")
         cells_of_groups = self._cells_of_group * len(self._groups(kinds))
@@ -115,8 +116,8 @@ class Survival(questions.OneHot):
     def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
         """Return the index of each record's cell, shape (records,).
 
-        The cells of a group are those of events and of censoring in each bin, in turn, and one of
-        records that were followed to the end. Groups follow each other.
+        The cells of a group are, for each bin in turn, events and censored records, and at last
+        records that were followed to the end. The groups follow each other.
         """
         kinds = {name: columns[name].kind for name in self.names}
         time = columns[self.time]
@@ -124,7 +125,7 @@ class Survival(questions.OneHot):
         _, end = ends(time.kind)
         event_cell = 2 * bins_closed_above(time.numbers, time.kind, self.bins)
         is_censored = event.z <= 0
-        with np.errstate(invalid="ignore"):  # who has no time is in the last cell
+        with np.errstate(invalid="ignore"):  # NaN for a missing time, handled below
             is_beyond = time.numbers > end
             is_followed = is_beyond | (is_censored & (time.numbers >= end))
         cell_in_group = np.where(is_followed, 2 * self.bins, event_cell + is_censored)
@@ -139,7 +140,7 @@ class Survival(questions.OneHot):
         """Return curves, medians, numbers at risk, hazard ratios, and the log-rank test."""
         groups = self._groups(kinds)
         cells_of_groups = self._cells_of_group * len(groups)
-        all_counts = consistent(total, records)
+        all_counts = shift_to_total(total, records)
         counts = all_counts[:cells_of_groups].reshape(len(groups), -1)
         results = [
             self._group(kinds[self.time], group, group_counts, noise)
@@ -198,7 +199,7 @@ class Survival(questions.OneHot):
         points = np.transpose(survival)  # survival, noise and sampling at the end of each bin
         rows = []
         for mark, point in zip(marks[1:], points, strict=True):
-            rows.append(row(f"{prefix}{self.time} {mark}", point, (0, 1)))
+            rows.append(normal_row(f"{prefix}{self.time} {mark}", point, (0, 1)))
         at_risk, at_risk_noise = hazard.number_at_risk(cells, noise)
         group_curve = GroupCurve(
             name=group,
@@ -221,7 +222,7 @@ def _median(name: str, survival: Curve, edges: Floats) -> Row:
     width = float(edges[1] - edges[0])
 
     def half_interval(deviations: Floats) -> float:
-        """Return half of the interval by these deviations alone."""
+        """Return the half-width of the interval due to these standard deviations alone."""
         median_in_bins = hazard.median(survival, deviations)
         return (median_in_bins.high - median_in_bins.low) / 2 * width
 
@@ -238,10 +239,13 @@ def _median(name: str, survival: Curve, edges: Floats) -> Row:
 
 
 def _hazard_ratio(name: str, counts: Floats, noise: float) -> Row:
-    """Return the hazard ratio of the second of two groups, cells of shape (2, 2 bins + 1)."""
+    """Return the row of the hazard ratio of the second group against the first.
+
+    Parameters are as of `hazard.log_hazard_ratio`.
+    """
     log_ratio = hazard.log_hazard_ratio(counts, noise)
     if log_ratio is None:
-        return nothing(name)
+        return unknown_row(name)
     deviation = sqrt(log_ratio.noise**2 + log_ratio.sampling**2)
     ratio = exp(log_ratio.estimate)
     return Row(
@@ -256,7 +260,7 @@ def _hazard_ratio(name: str, counts: Floats, noise: float) -> Row:
 
 
 class _Group(NamedTuple):
-    """Results of one group: the rows of its curve, its median, and its curve as numbers."""
+    """Results of one group: rows of the survival curve, median, and the curve as numbers."""
 
     rows: tuple[Row, ...]
     median: Row
@@ -264,57 +268,59 @@ class _Group(NamedTuple):
 
 
 def log_rank(cells: Cells, noise: float) -> float:
-    """Return the p-value of the hypothesis that groups have the same hazards.
+    """Return the log-rank p-value of the hypothesis that all groups have the same hazards.
 
-    The statistic is the sum over groups of ``(observed - expected)^2 / expected``. It is compared
-    with the same statistic of simulated tables, in which all groups have the hazards of all records
-    together and the censoring that was observed, with noise added as to the real one.
+    The statistic is the sum over groups of ``(observed - expected)^2 / expected``. The p-value
+    compares it with the statistics of simulated tables. In these all groups have the pooled
+    hazards, each has its observed censoring, and the counts have noise like the released ones.
 
     Parameters
     ----------
     cells
-        Noisy counts, shape (groups, bins).
+        Noisy counts of all groups, shape (groups, bins).
     noise
-        Standard deviation of the noise in each.
+        Standard deviation of the noise in each count.
     """
-    draw = np.random.default_rng(0)  # public: it comes after the release
+    draw = np.random.default_rng(0)  # a public seed: post-processing of the release
     groups, bins = cells.events.shape
     risk = np.maximum(cells.at_risk, 1.0)
     pooled_hazard = np.clip(cells.events.sum(axis=0) / risk.sum(axis=0), 0, 1)  # shape (bins,)
-    # the share of those at risk who are censored in half a bin, shape (groups, bins)
+    # share of the records at risk that are censored in half a bin, shape (groups, bins)
     half_censored = np.clip(cells.censored / risk, 0, 0.99) / 2
     group_sizes = cells.events.sum(axis=1) + cells.censored.sum(axis=1) + cells.ended
     whole_sizes = np.maximum(np.rint(group_sizes), 0).astype(np.int64)
     remaining = np.tile(whole_sizes, (SIMULATIONS, 1))  # shape (simulations, groups)
     simulated = np.empty((SIMULATIONS, groups, 2 * bins + 1))
-    for j in range(bins):  # half of those who are censored leave before the events
+    for j in range(bins):
+        # half of the censored records leave before the events of the bin, the others after them
         censored = draw.binomial(remaining, half_censored[:, j])
-        died = draw.binomial(remaining - censored, pooled_hazard[j])
-        second_half = half_censored[:, j] / (1 - half_censored[:, j])  # of those who are left
-        censored += draw.binomial(remaining - censored - died, second_half)
-        simulated[:, :, 2 * j] = died
+        events = draw.binomial(remaining - censored, pooled_hazard[j])
+        second_half = half_censored[:, j] / (1 - half_censored[:, j])  # share of the remaining
+        censored += draw.binomial(remaining - censored - events, second_half)
+        simulated[:, :, 2 * j] = events
         simulated[:, :, 2 * j + 1] = censored
-        remaining -= died + censored
+        remaining -= events + censored
     simulated[:, :, -1] = remaining
     simulated += noise * draw.standard_normal(simulated.shape)
     expected = np.maximum((risk * pooled_hazard).sum(axis=1), 1.0)  # shape (groups,)
     observed_statistic = _log_rank_statistic(cells, expected)
     statistics = _log_rank_statistic(Cells.of(simulated), expected)  # shape (simulations,)
-    as_large = (statistics >= observed_statistic).sum()
-    return float((1 + as_large) / (SIMULATIONS + 1))
+    at_least_as_large = (statistics >= observed_statistic).sum()
+    return float((1 + at_least_as_large) / (SIMULATIONS + 1))
 
 
 def _log_rank_statistic(cells: Cells, expected: Floats) -> Floats:
-    """Return ``sum of (observed - expected)^2 / expected`` of tables, shape (..).
+    """Return the log-rank statistic, sum of ``(observed - expected)^2 / expected``, shape (..).
 
-    Observed less expected events are summed over bins in which more than one record is at risk.
+    The differences of observed and expected events are summed over the bins in which more than one
+    record is at risk.
 
     Parameters
     ----------
     cells
-        Tables, shape (.., groups, bins).
+        Counts of one or several tables, shape (.., groups, bins).
     expected
-        Expected events of each group that scale the statistic, shape (groups,).
+        Expected events of each group, by which the squares are divided, shape (groups,).
     """
     risk = cells.at_risk
     risk_of_all = risk.sum(axis=-2, keepdims=True)

@@ -1,13 +1,17 @@
-"""Rows drawn from released two-way tables, and how far the tables of these rows are from the true.
+"""Synthetic records, drawn from the noisy two-way tables of `Pairs`, with error bounds.
 
-Everything here follows from released numbers, and costs nothing more:
+All is post-processing of released tables, and needs no further epsilon. The steps of `synthesize`:
 
-1. one-way margins, the best means of what all tables say of a column;
-2. each table, shrunk towards independence by what its noise explains, with these margins;
-3. the tree of the largest mutual information (Chow and Liu), from which twice as many rows are
-   drawn;
-4. weights of these rows that bring all tables near (raking: the log-linear model of all pairs on
-   the drawn rows), and rows drawn by them.
+1. `margins_of`: estimate the margin of each column from all tables, weighted by their noise.
+2. `fit_table`: shrink each table towards independence by the share that noise explains, and fit it
+   to the margins.
+3. `tree_of`, `draw_from_tree`: find the spanning tree of the largest mutual information (Chow and
+   Liu), and draw candidate rows from its distribution.
+4. `rake`, `resample`: weight the candidates so that all two-way tables agree (raking, a log-linear
+   model of all pairs), and draw the rows by these weights.
+5. `error_of`: bound the total variation between the tables of the rows and of all records.
+
+A *place* is the index of a value's cell (category or bin) in its column.
 """
 
 from __future__ import annotations
@@ -32,42 +36,45 @@ from dpmesh.statistics.two_way import NO_DATA, BinnedColumn, PairTables
 from dpmesh.tables.table import Table
 
 Places = npt.NDArray[np.int64]
-"""The cell of each value, by row and column."""
+"""Index of the cell of each value, shape (rows, columns) or (rows,)."""
 
 Pair = tuple[int, int]
-"""Numbers of two columns, the smaller one first."""
+"""Indices of two columns, the smaller one first."""
 
 TwoWayTables = Mapping[Pair, Floats]
-"""Counts of the cells of each pair of columns, those of the first in rows."""
+"""Counts by cell of each pair of columns: first column in rows, second in columns."""
+
+CANDIDATES_PER_ROW = 2
+"""Number of candidate rows for each record, or for each synthetic row if there are more of them."""
 
 MARGIN_PASSES = 30
-"""Passes of iterative proportional fitting of a table to its margins."""
+"""Number of passes of iterative proportional fitting of a table to its margins."""
 
 RAKE_PASSES = 15
 LAST_PASSES = 5
-"""Passes of raking over all tables, and how many of them are gentle: the last ones."""
+"""Number of passes of raking over all tables, and of the last passes with a smaller exponent."""
 
 STRONG = 0.7
 GENTLE = 0.4
-"""Exponents of the factors of a pass of raking, and of a gentle one."""
+"""Exponents of the factors of raking: in the first passes, and in the last passes."""
 
 LEAST_FACTOR = 0.2
 LARGEST_FACTOR = 5.0
-"""Smallest and largest factor of a weight in one pass, before its exponent."""
+"""Smallest and largest factor of a weight for one table in a pass, before the exponent."""
 
 TINY = 1e-9
-"""Added to the counts of a fitted table, and their least sum: no margin is 0."""
+"""Constant that is added to the counts of a fitted table, and smallest divisor of its margins."""
 
 _LEAST_SHARE = 1e-12
-"""Smaller shares count as this where they divide."""
+"""Smallest divisor where shares are divided."""
 
 
-def projected(counts: Floats, total: float) -> Floats:
-    """Return the nearest counts that are not negative and add up to the total.
+def project(counts: Floats, total: float) -> Floats:
+    """Return the nearest counts (in L2 norm) that are not negative and add up to the total.
 
-    They are ``max(count - c, 0)``. If the k largest counts remain positive, c is ``(their sum -
-    total) / k``; k is the largest number for which the k-th count exceeds this c (Duchi et al.,
-    2008).
+    They are ``max(count - c, 0)`` for a shift c. If the k largest counts remain positive, c is
+    ``(their sum - total) / k``; k is the largest number for which the k-th count exceeds c (Duchi
+    et al., 2008).
     """
     falling = np.sort(counts.ravel())[::-1]
     shifts = (np.cumsum(falling) - total) / np.arange(1, falling.size + 1)  # c for each k
@@ -76,10 +83,20 @@ def projected(counts: Floats, total: float) -> Floats:
 
 
 def margins_of(tables: TwoWayTables, sizes: Sequence[int], records: int) -> list[Floats]:
-    """Return the counts of each column: means of what its tables say, weighted by their noise.
+    """Estimate the counts of each column's cells from all its tables, by inverse-variance weights.
 
-    The count of a cell is the sum of a row of a table, of as many noisy counts as the other column
-    has cells: its weight is one over their number.
+    In one table, the count of a cell is the sum of a row: as many noisy counts as the other column
+    has cells. So the weight of this estimate is one over that number. The counts of a column are
+    not negative, and add up to the number of records.
+
+    Parameters
+    ----------
+    tables
+        Noisy two-way tables.
+    sizes
+        Number of cells of each column.
+    records
+        Public number of records.
     """
     sums = [np.zeros(size) for size in sizes]
     weights = np.zeros(len(sizes))
@@ -88,40 +105,41 @@ def margins_of(tables: TwoWayTables, sizes: Sequence[int], records: int) -> list
         weights[a] += 1 / sizes[b]
         sums[b] += counts.sum(axis=0) / sizes[a]
         weights[b] += 1 / sizes[a]
-    return [projected(total / weight, records) for total, weight in zip(sums, weights, strict=True)]
+    return [project(total / weight, records) for total, weight in zip(sums, weights, strict=True)]
 
 
 class Fitted(NamedTuple):
-    """A table near the noisy one, with given margins.
+    """A smoothed two-way table with given margins.
 
     Attributes
     ----------
     table
-        Counts that are not negative.
+        Counts, none negative, shape (r, c).
     dependence
-        The share of the squared distance from independence that the noise does not explain.
+        Share of the squared distance from independence that noise does not explain, in [0, 1].
     """
 
     table: Floats
     dependence: float
 
 
-def fitted(counts: Floats, rows: Floats, columns: Floats, records: int, noise: float) -> Fitted:
-    """Return a table with these margins, shrunk to independence by what the noise explains.
+def fit_table(counts: Floats, rows: Floats, columns: Floats, records: int, noise: float) -> Fitted:
+    """Shrink a noisy table towards independence, and fit it to margins.
 
-    The interaction is what is left of the counts beyond independence, with all its margins 0: ``(r
-    - 1) (c - 1)`` degrees of freedom. Noise alone has the expected squared sum ``noise^2 (r - 1)
-    (c - 1)``; the interaction is multiplied with the remaining share of its squared sum (as by
-    James and Stein). The margins are then met by iterative proportional fitting.
+    The *interaction* is the difference between the counts and independence, centered so that its
+    margins are 0. It has ``(r - 1) (c - 1)`` degrees of freedom. Noise alone has the expected
+    squared sum ``noise^2 (r - 1) (c - 1)``. The interaction is multiplied with the remaining share
+    of its squared sum, as by James and Stein. Iterative proportional fitting then establishes the
+    margins.
 
     Parameters
     ----------
     counts
         Noisy counts, shape (r, c).
     rows, columns
-        The margins, shapes (r,) and (c,).
+        The margins: counts of the first and of the second column, shapes (r,) and (c,).
     records
-        The public number of records.
+        Public number of records.
     noise
         Standard deviation of the noise in each count.
     """
@@ -134,7 +152,7 @@ def fitted(counts: Floats, rows: Floats, columns: Floats, records: int, noise: f
     dependence = 0.0
     if squared_sum > 0:
         dependence = max(0.0, 1 - noise**2 * degrees / squared_sum)
-    table = projected(independent + interaction * dependence, records) + TINY
+    table = project(independent + interaction * dependence, records) + TINY
     for _ in range(MARGIN_PASSES):
         row_factors = rows / np.maximum(table.sum(axis=1), TINY)
         table = table * row_factors[:, np.newaxis]
@@ -144,7 +162,7 @@ def fitted(counts: Floats, rows: Floats, columns: Floats, records: int, noise: f
 
 
 def information(table: Floats) -> float:
-    """Return the mutual information of a table, in nats."""
+    """Return the mutual information of the two columns of a table, in nats."""
     shares = table / table.sum()
     independent = shares.sum(axis=1, keepdims=True) * shares.sum(axis=0, keepdims=True)
     is_positive = shares > 0
@@ -153,10 +171,19 @@ def information(table: Floats) -> float:
 
 
 def tree_of(tables: TwoWayTables, columns: int) -> list[tuple[int, int]]:
-    """Return the tree of the largest mutual information, as (parent, child) of each edge.
+    """Return the spanning tree of columns with the largest mutual information (Prim's algorithm).
 
-    It grows from column 0 by the edge of the largest information that leads out of it (the
-    algorithm of Prim); a parent comes before its children.
+    Parameters
+    ----------
+    tables
+        Two-way tables of all pairs of columns.
+    columns
+        Number of columns.
+
+    Returns
+    -------
+    The edges (parent, child), as indices of columns. Column 0 is the root; the edge to a parent
+    comes before the edges to its children.
     """
     weights = {pair: information(table) for pair, table in tables.items()}
     in_tree = {0}
@@ -178,22 +205,35 @@ def tree_of(tables: TwoWayTables, columns: int) -> list[tuple[int, int]]:
 
 
 def table_between(tables: TwoWayTables, parent: int, child: int) -> Floats:
-    """Return the table of two columns, the first of them in rows."""
+    """Return the table of two columns, with the parent's cells in rows."""
     if (parent, child) in tables:
         return tables[parent, child]
     return np.asarray(tables[child, parent].T)
 
 
-def drawn_from_tree(
+def draw_from_tree(
     tree: Sequence[tuple[int, int]],
     tables: TwoWayTables,
     margins: Sequence[Floats],
     rows: int,
     draw: np.random.Generator,
 ) -> Places:
-    """Return rows drawn from the distribution of a tree, shape (rows, columns).
+    """Draw rows from the distribution of a tree; return their places, shape (rows, columns).
 
-    The root is drawn by its margin, and each child given the cell of its parent.
+    The root is drawn by its margin, and each child from its distribution given the parent's cell.
+
+    Parameters
+    ----------
+    tree
+        Edges (parent, child), as of `tree_of`.
+    tables
+        Fitted two-way tables.
+    margins
+        Counts of each column's cells.
+    rows
+        Number of rows to draw.
+    draw
+        Random generator.
     """
     places = np.zeros((rows, len(margins)), np.int64)
     root = tree[0][0]
@@ -212,27 +252,28 @@ def drawn_from_tree(
     return places
 
 
-def raked(
+def rake(
     rows: Places,
     tables: TwoWayTables,
     sizes: Sequence[int],
     on_pass: Callable[[], object] | None = None,
 ) -> Floats:
-    """Return weights of rows that bring all two-way tables near the fitted ones, of sum 1.
+    """Return weights of rows, of sum 1, whose weighted two-way tables are near the fitted tables.
 
-    For one table after another, the weights of the rows in a cell are multiplied with the cell's
-    target share over its present one, to a power below 1 so that noisy tables do not fight.
+    A pass visits each table in turn. It multiplies the weights of the rows in a cell with
+    (target share / present share) ** exponent. The exponent is below 1, so that contradictory noisy
+    tables converge to a compromise.
 
     Parameters
     ----------
     rows
-        The cells of drawn rows, shape (rows, columns).
+        Places of the candidate rows, shape (rows, columns).
     tables
-        The fitted tables.
+        Fitted two-way tables.
     sizes
         Number of cells of each column.
     on_pass
-        Called after each pass over all tables.
+        Function without arguments, called after each pass over all tables.
     """
     weights = np.full(len(rows), 1.0 / len(rows))
     targets = {pair: table.ravel() / table.sum() for pair, table in tables.items()}
@@ -241,14 +282,14 @@ def raked(
         for first, second in tables
     }
     for rake_pass in range(RAKE_PASSES):
-        power = STRONG
+        exponent = STRONG
         if rake_pass >= RAKE_PASSES - LAST_PASSES:
-            power = GENTLE
+            exponent = GENTLE
         for pair, target in targets.items():
             cells = cells_of_rows[pair]
             present = np.bincount(cells, weights, len(target))
             ratios = np.where(present > 0, target / np.maximum(present, _LEAST_SHARE), 1.0)
-            factors = np.clip(ratios, LEAST_FACTOR, LARGEST_FACTOR) ** power
+            factors = np.clip(ratios, LEAST_FACTOR, LARGEST_FACTOR) ** exponent
             weights = weights * factors[cells]
             weights = weights / weights.sum()
         if on_pass is not None:
@@ -256,11 +297,11 @@ def raked(
     return weights
 
 
-def resampled(rows: Places, weights: Floats, count: int, draw: np.random.Generator) -> Places:
-    """Return `count` rows drawn by their weights: each as often as its share, rounded down or up.
+def resample(rows: Places, weights: Floats, count: int, draw: np.random.Generator) -> Places:
+    """Draw `count` rows by weight with systematic sampling, in random order.
 
-    This is systematic sampling: equally spaced marks from a random start choose the rows in whose
-    part of the cumulated weights they lie.
+    Equally spaced marks in (0, 1) from a random start choose the rows in whose part of the
+    cumulative weights they lie. So each row is drawn ``count * weight`` times, rounded down or up.
     """
     marks = (np.arange(count) + draw.random()) / count
     row_of_mark = np.searchsorted(np.cumsum(weights), marks)
@@ -269,19 +310,19 @@ def resampled(rows: Places, weights: Floats, count: int, draw: np.random.Generat
 
 
 class PairError(NamedTuple):
-    """Error bound of a two-way table of drawn rows, against the table of all records.
+    """Error of a two-way table of synthetic rows against the table of all records.
 
     Attributes
     ----------
     pair
-        The columns.
+        Names of both columns, as text.
     bound
-        The usual bound of the total variation: in expectation, under assumptions that the docs
-        state, without a level of confidence.
+        Bound of the total variation, in [0, 1]: in expectation, under assumptions that
+        docs/statistics.md states, without a level of confidence.
     estimate
-        A heuristic estimate of the total variation.
+        Heuristic estimate of the total variation, in [0, 1].
     shows_dependence
-        Whether independence of the two columns is further away than the bound.
+        True if the synthetic table is further from independence, in total variation, than `bound`.
     """
 
     pair: str
@@ -291,32 +332,34 @@ class PairError(NamedTuple):
 
 
 def error_of(name: str, noisy: Floats, drawn: Floats, records: int, noise: float) -> PairError:
-    """Return the error of one table from released numbers.
+    """Return the error of one two-way table of synthetic rows, from released numbers alone.
 
-    A released table has m cells, whose shares p have noise n of deviation s each. Let d be the
-    squared distance of the drawn shares q from the released ones, less the noise's ``m s^2``.
+    The true table has m cells with shares p. The released shares are p + n, with noise n of
+    standard deviation s in each cell. Let q be the synthetic shares, and
+    ``d = |q - (p + n)|^2 - m s^2``.
 
-    Drawn shares may follow a part f of the noise, from 0 to 1: ``q = p + f n + r``, with r
+    Synthetic shares may follow a part f of the noise, from 0 to 1: ``q = p + f n + r``, with r
     independent of n. Then, on average over n,
 
         |q - (p + n)|^2 = (1 - f)^2 m s^2 + |r|^2,     so that d = (f^2 - 2 f) m s^2 + |r|^2,
         |q - p|^2       = f^2 m s^2 + |r|^2            = d + 2 f m s^2  <=  d + 2 m s^2.
 
-    By the inequality of Cauchy and Schwarz, shares at a squared distance D have a total variation
-    of at most ``sqrt(m D) / 2``. The bound has ``D = d + 2 m s^2``, for f = 1. The estimate takes
-    ``D = d + m s^2 / 4``, for f = 1/8, a guess, and normal differences in all cells, whose mean
-    absolute value is ``sqrt(2 / pi)`` of their deviation: ``sqrt(2 / pi) sqrt(m D) / 2``.
+    By the Cauchy-Schwarz inequality, shares at a squared distance D have a total variation of at
+    most ``sqrt(m D) / 2``. The bound has ``D = d + 2 m s^2``, for f = 1. The estimate assumes
+    f = 1/8 (a guess), so that ``D = d + m s^2 / 4``, and normal differences in all cells. The mean
+    absolute value of these is ``sqrt(2 / pi)`` of their standard deviation, so that the estimate is
+    ``sqrt(2 / pi) sqrt(m D) / 2``.
 
     Parameters
     ----------
     name
-        Names of both columns.
+        Names of both columns, as text.
     noisy
-        The released counts.
+        Released counts of the table, shape (cells, cells).
     drawn
-        Shares of drawn rows.
+        Shares of the synthetic rows by cell, in the same shape.
     records
-        The public number of records.
+        Public number of records.
     noise
         Standard deviation of the noise in each count.
     """
@@ -338,18 +381,20 @@ def error_of(name: str, noisy: Floats, drawn: Floats, records: int, noise: float
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
-    """Rows drawn from released tables. They are no data: see `text`.
+    """Synthetic rows, drawn from released tables. They are not data: see `text`.
 
     Parameters
     ----------
     tables
-        The released tables.
+        The released two-way tables.
     places
-        The cell of each value, shape (rows, columns).
+        Index of the cell of each value, shape (rows, columns).
     errors
-        How far each two-way table may be from that of all records.
+        Error of each two-way table of the rows, against the table of all records.
     seed
-        Of the draw: with the same version of dpmesh it gives the same rows on one platform.
+        Seed of the draw. The same seed, version of dpmesh and platform give the same rows.
+    text
+        Caution that must accompany the rows.
     """
 
     tables: PairTables
@@ -360,7 +405,7 @@ class Synthetic:
 
     @cached_property
     def table(self) -> Table:
-        """The rows: numbers uniform in their bins, None where a value is missing."""
+        """The rows as a table. A number is uniform in its bin; a missing value is None."""
         draw = np.random.default_rng([self.seed, 1])
         names = tuple(column.name for column in self.tables.columns)
         columns = tuple(
@@ -378,7 +423,7 @@ class Synthetic:
         return text.getvalue()
 
     def shown(self) -> Shown:
-        """Return the errors of all pairs as a table."""
+        """Return the errors of all pairs of columns as a table to print."""
         rows = [
             [
                 error.pair,
@@ -392,7 +437,7 @@ class Synthetic:
         return Shown(heads, rows)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what must stand beside drawn rows, in plain types."""
+        """Return the facts that must accompany the rows, without the rows, in plain types."""
         return {
             "text": self.text,
             "rows": len(self.places),
@@ -406,9 +451,19 @@ class Synthetic:
 def values_of(
     column: BinnedColumn, places: Places, draw: np.random.Generator
 ) -> npt.NDArray[np.object_]:
-    """Return values for cells of a column: of numbers and dates uniform in their bins.
+    """Draw values of a column in given cells, shape (rows,).
 
-    The cell after the last one is of missing values, None. `places` has the shape (rows,).
+    Numbers and dates are uniform in their bins. A missing value is None.
+
+    Parameters
+    ----------
+    column
+        The column.
+    places
+        Index of each value's cell, shape (rows,). The index after the last category or bin is for
+        missing values.
+    draw
+        Random generator.
     """
     coins = draw.random(len(places))
     if column.values:
@@ -432,22 +487,25 @@ def values_of(
 def synthesize(
     released: PairTables, rows: int, seed: int = 0, on_pass: Callable[[], object] | None = None
 ) -> Synthetic:
-    """Draw rows from released two-way tables.
+    """Draw synthetic rows from released two-way tables.
+
+    This is post-processing: the guarantee of the release does not change.
 
     Parameters
     ----------
     released
-        The tables.
+        The released two-way tables.
     rows
-        Number of rows to draw, at least 1; the privacy guarantee does not depend on it.
+        Number of rows to draw, at least 1.
     seed
-        Seed of the public coins that draw the rows, at least 0 and below 2**63.
+        Seed of the random draws, at least 0 and below 2**63. It need not be secret.
     on_pass
-        Called after each of the `RAKE_PASSES` over all tables, to show progress.
+        Function without arguments, called after each of the `RAKE_PASSES` passes over all tables,
+        to show progress.
 
     Returns
     -------
-    The drawn rows, with an error bound for each of their two-way tables.
+    The synthetic rows, with an error bound for each of their two-way tables.
 
     Raises
     ------
@@ -462,18 +520,18 @@ def synthesize(
     records = released.records
     margins = margins_of(noisy_tables, sizes, records)
     fitted_tables = {
-        (a, b): fitted(counts, margins[a], margins[b], records, released.noise).table
+        (a, b): fit_table(counts, margins[a], margins[b], records, released.noise).table
         for (a, b), counts in noisy_tables.items()
     }
-    candidates = drawn_from_tree(
+    candidates = draw_from_tree(
         tree_of(fitted_tables, len(sizes)),
         fitted_tables,
         margins,
-        rows=2 * max(records, rows),
+        rows=CANDIDATES_PER_ROW * max(records, rows),
         draw=draw,
     )
-    weights = raked(candidates, fitted_tables, sizes, on_pass)
-    places = resampled(candidates, weights, rows, draw)
+    weights = rake(candidates, fitted_tables, sizes, on_pass)
+    places = resample(candidates, weights, rows, draw)
     errors = []
     for (a, b), counts in noisy_tables.items():
         cells = places[:, a] * sizes[b] + places[:, b]

@@ -1,4 +1,4 @@
-"""Released two-way tables of binned columns, and what their cells stand for."""
+"""Released two-way tables of all pairs of columns: noisy counts, and the values of their cells."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ NO_DATA = (
     "p-values and intervals computed from drawn rows as if they were records are wrong: ask the "
     "question itself."
 )
-"""What must stand beside drawn rows, wherever they are."""
+"""Caution that must accompany synthetic records."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BinnedColumn:
-    """The cells of a column, and the values that they stand for.
+    """The cells (categories or bins) of a column, with their values.
 
     Parameters
     ----------
     name
-        The column.
+        Name of the column.
     cells
         Names of the cells; ``missing`` is the last if a value may be missing.
     values
@@ -41,7 +41,7 @@ class BinnedColumn:
     is_date
         True if the edges are days.
     may_be_missing
-        True if the last cell is that of missing values.
+        True if the last cell is for missing values.
     """
 
     name: str
@@ -70,7 +70,7 @@ class BinnedColumn:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> BinnedColumn:
-        """Return the column that `PairTables.as_dict` gave."""
+        """Return the column from a dictionary in ``PairTables.as_dict()["columns"]``."""
         return cls(
             name=saved["name"],
             cells=tuple(saved["cells"]),
@@ -90,11 +90,12 @@ class PairTables:
     columns
         The columns.
     counts
-        Noisy counts of all tables one after another, each row by row.
+        Noisy counts of all tables, concatenated in the order of `itertools.combinations`; each
+        table row by row.
     noise
-        Standard deviation of the noise in each.
+        Standard deviation of the noise in each count.
     records
-        The public number of records.
+        Public number of records.
     """
 
     columns: tuple[BinnedColumn, ...]
@@ -109,7 +110,7 @@ class PairTables:
 
     @property
     def tables(self) -> dict[tuple[int, int], Floats]:
-        """The noisy table of each pair, by the places of its columns."""
+        """Noisy counts of each pair, shape (cells, cells), by the indices (a, b) of its columns."""
         sizes = self.sizes
         tables: dict[tuple[int, int], Floats] = {}
         counts = np.array(self.counts)
@@ -145,7 +146,7 @@ class PairTables:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> PairTables:
-        """Return the tables that `as_dict` gave.
+        """Return the tables from a dictionary that `as_dict` returned.
 
         Raises
         ------

@@ -365,7 +365,7 @@ def population_coefficients(setting: Setting, generator: np.random.Generator) ->
     """
     assert isinstance(setting.question, Regression)
     questions = questions_about([setting.question], setting.ranges)
-    model = setting.question._fitted(questions.kinds)
+    model = setting.question._method(questions.kinds)
     populations = math.ceil(POPULATION_OVER_RECORDS * setting.records / POPULATION)
     fits = []
     for _ in range(max(LEAST_POPULATIONS, populations)):
@@ -475,7 +475,7 @@ def triangle_of(matrix: np.ndarray) -> np.ndarray:
 def round_sums(setting: Setting, questions: Questions, columns: dict[str, Column]) -> RoundSum:
     """Return the function that computes the exact sum of each round on these records."""
     if isinstance(setting.question, Regression):
-        model = setting.question._fitted(questions.kinds)
+        model = setting.question._method(questions.kinds)
         if isinstance(model, Newton):
             return NewtonSums.start(questions, model, columns).sum_in_round
 
