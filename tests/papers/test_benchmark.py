@@ -48,6 +48,7 @@ def test_a_row_follows_from_public_numbers_and_keeps_the_budget(row: MethodRow) 
     assert (plan.neighboring_relation, plan.unit in ("record", "user")) == ("replace_one", True)
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs_on_a_small_task(tmp_path: Path) -> None:
     for extra in ("sklearn", "matplotlib"):
         pytest.importorskip(extra)
