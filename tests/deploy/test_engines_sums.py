@@ -406,7 +406,7 @@ def kill_once_charged(made: Sums, party: int, message: bytes, path: Path | None 
     def kill(*_: object) -> bytes:
         raise KeyboardInterrupt
 
-    made.nodes[party]._finished = kill  # type: ignore[method-assign]
+    made.nodes[party]._finish_step = kill  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         made.nodes[party].answer(message)
     made.restart(party, path)

@@ -1,9 +1,11 @@
-"""Learning between parties who do not trust each other, nor the router between them.
+"""Learning between parties that trust neither each other nor the server between them.
 
-Needs the extra ``secure``. Each party runs a `Node` on its own machine, with its own records and
-folder; a `Router` carries what nodes released, or adds up their parts of sums, which are masked.
-Both are objects without a transport: bytes in, bytes out. Names are imported when they are first
-used.
+Needs the extra ``secure``. The parties agree on a `Contract`: a public file with the algorithm, its
+noise, and the epsilon of each party. Each party runs a `Node` on its own machine, with its local
+records and a `Folder` for its keys and its privacy budget. A `Router`, the untrusted server,
+carries the messages of nodes, or adds up their masked parts in secure aggregation. Node and router
+are objects without a transport: bytes in, bytes out. `dpmesh.deploy.http` and
+`dpmesh.deploy.flower` are transports. Names are imported when they are first used.
 """
 
 from importlib import import_module
@@ -47,7 +49,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name == "flower":  # which needs its extra
+    if name == "flower":  # the submodule, which needs the extra of Flower
         return import_module("dpmesh.deploy.flower")
     if name not in _HOMES:
         raise AttributeError(f"module 'dpmesh.deploy' has no attribute {name!r}")

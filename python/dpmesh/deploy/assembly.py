@@ -1,6 +1,8 @@
-"""Checks of a contract: of its algorithm, its parties, its sums and its costs.
+"""Checks of a contract: its algorithm, parties, sums, records and epsilons.
 
-The guarantee then holds for any rows, by public numbers alone.
+`dpmesh.deploy.contract.Contract` calls them when a contract is read. Each check refuses a contract
+by a `ValueError` that names the key in its file. All checks use public numbers alone. Under the
+contract's assumptions, its guarantee then holds for any rows that other parties send.
 """
 
 from __future__ import annotations
@@ -27,18 +29,19 @@ from dpmesh.statistics.ask import Questions
 from dpmesh.topology import Topology
 
 MOST_BITS = 61
+"""Most bits of a number in a sum for all parties. Tags are modulo the prime 2^61 - 1."""
 
 SUMS = {kind.__name__: kind for kind in (RecordSums, AdaptiveSums)}
-"""Algorithms that release the sums which answer questions: of one round, or of several."""
+"""Algorithms that answer questions by sums over records, by their names in a contract."""
 
 
 def algorithm_kinds() -> dict[str, Maker]:
-    """Return the algorithms that a contract can name, and those that parties have registered."""
+    """Return the makers of the algorithms that a contract can name, by name."""
     return {**SECTIONS["algorithm"], **SUMS}
 
 
 def check_modules(settings: Settings) -> None:
-    """Refuse a model whose Python module this party did not name: its code would run."""
+    """Refuse a network of a Python module that this party did not name: its code would run."""
     named = str(settings.table("problem").get("model", "")).partition(":")[0]
     if named not in ("", settings.module):
         instruction = f"read {named}, and give --module {named} if you want to run its code"
@@ -55,9 +58,9 @@ def refuse_calibration(settings: Settings) -> None:
 
 
 def check_parties(settings: Settings, terms: Terms, parties: Sequence[Party]) -> None:
-    """Refuse parties with the same name or key, and a quorum of at most half or more than all.
+    """Refuse two parties with the same name or key, and a quorum that is not a majority.
 
-    Two routers could each find half of the parties, and make two histories of one run.
+    With a quorum of half, two routers could each run half of the parties, in two versions of a run.
     """
     for name in ("name", "signing_key"):
         values = [getattr(party, name) for party in parties]
@@ -74,7 +77,11 @@ def check_parties(settings: Settings, terms: Terms, parties: Sequence[Party]) ->
 def check_algorithm(
     settings: Settings, algorithm: AnyAlgorithm, topology: Topology | None, terms: Terms
 ) -> None:
-    """Refuse an algorithm whose guarantee needs more than the parties can check."""
+    """Refuse an algorithm whose guarantee rests on facts that a party cannot check.
+
+    Such facts are bounds on the messages of others, and a trusted server. Sums are checked by
+    `check_sums`.
+    """
     kind = type(algorithm)
     if not holds_for_any_rows(algorithm):
         requirement = "wanted one whose class proves its sensitivity for any rows that others send"
@@ -102,10 +109,11 @@ def check_algorithm(
 
 
 def check_noise(settings: Settings, algorithm: AnyAlgorithm, mechanism: Mechanism) -> None:
-    """Refuse noise whose guarantee rests on what a party cannot check.
+    """Refuse noise whose guarantee rests on facts that a party cannot check.
 
-    Noise that is correlated in time is a node's own: it adds each row to its own messages, in
-    their order. Of secrets a node counts those that it shares itself.
+    Temporally correlated noise is a matter of one node alone, which adds it to its messages in
+    their order. Of pairwise-cancelling noise a node counts the secrets that it shares itself (a
+    star), as it cannot check that other parties use theirs.
     """
     joint = mechanism.joint_event
     if joint is None:
@@ -123,7 +131,7 @@ def check_noise(settings: Settings, algorithm: AnyAlgorithm, mechanism: Mechanis
 
 
 def check_questions(settings: Settings, terms: Terms, questions: Questions | None) -> None:
-    """Refuse questions beside a model, and another algorithm than the sum of their vectors."""
+    """Refuse questions together with a model, and an algorithm that does not fit the questions."""
     kind = settings.table("algorithm").get("kind")
     wanted_kind = RecordSums.__name__ if questions is None else questions.algorithm.__name__
     if questions is None or kind != wanted_kind:
@@ -142,7 +150,7 @@ def check_questions(settings: Settings, terms: Terms, questions: Questions | Non
 
 
 def check_network(settings: Settings, classifies: bool, numbers: str) -> None:
-    """Refuse a network that learns no classes, or in other numbers than its own."""
+    """Refuse a network without a label of classes, or in other numbers than float32."""
     if not classifies:
         settings.fail("contract.label", "wanted a column of categories for a network")
     if numbers != "float32":
@@ -152,20 +160,19 @@ def check_network(settings: Settings, classifies: bool, numbers: str) -> None:
 def check_sums(settings: Settings, algorithm: AnyAlgorithm, terms: Terms) -> None:
     """Refuse secure sums that do not fit the quorum, numbers and topology of a contract.
 
-    Counts of records are public, so a record is protected under replace-one alone. A client may
-    also be added or removed, as it may send noise alone.
+    Numbers of records are public, so a record is protected under replace-one alone. A client is
+    protected under add-or-remove, too: one that does not take part sends its noise alone.
 
     Raises
     ------
     ValueError
-        If they do not fit; the error names the key of the contract.
+        If they do not fit. The text names the key of the contract.
     """
     first: Any = algorithm.release_of(0)
-    every = [
-        release.mechanism.numbers for release in (first if isinstance(first, tuple) else (first,))
-    ]
-    numbers = every[-1]
-    most = max(sizes.modulus_bits for sizes in every)
+    first_releases = first if isinstance(first, tuple) else (first,)
+    sums_of_round = [release.mechanism.numbers for release in first_releases]
+    numbers = sums_of_round[-1]
+    most = max(sums.modulus_bits for sums in sums_of_round)
     if algorithm.unit == "record" and algorithm.neighboring_relation != "replace_one":
         settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
     for_all = isinstance(numbers, SecureSum)
@@ -191,35 +198,55 @@ def check_sums(settings: Settings, algorithm: AnyAlgorithm, terms: Terms) -> Non
         settings.fail("topology", "secure sums have a server and no topology; remove it")
 
 
-def check_records(settings: Settings, algorithm: AnyAlgorithm, made_up: Any, rounds: int) -> None:
-    """Refuse records without a public bound, or too few for the rounds.
+def check_records(
+    settings: Settings, algorithm: AnyAlgorithm, dummy_problem: Any, rounds: int
+) -> None:
+    """Refuse records without a public bound on their norm, or too few records for the rounds.
 
-    A linear model's gradient overflows at a record of norm 1e155, and a node that then stops says
-    that it has one. A network's counts as 0 where it is not finite.
+    Without a bound, the gradient of a linear model overflows at a record of norm 1e155: the node
+    stops, which reveals the record. A gradient of a network that is not finite counts as 0.
+
+    Parameters
+    ----------
+    settings, algorithm
+        The content of the contract, and its algorithm.
+    dummy_problem
+        The contract's problem, with zeros in place of records.
+    rounds
+        Number of rounds.
     """
-    bounded = isinstance(made_up, DenseProblem) or made_up.feature_norm is not None
+    bounded = isinstance(dummy_problem, DenseProblem) or dummy_problem.feature_norm is not None
     if not settings.table("ranges") and not bounded:
         settings.fail("problem.feature_norm", "wanted a public bound on the norm of a record")
     smooth = np.isfinite(getattr(algorithm, "smoothness", np.inf))
     needs_number = smooth or getattr(algorithm, "mode", "") == "paper"
     if needs_number and not bounded:
         settings.fail("problem.feature_norm", "wanted a public bound, for this algorithm")
-    settings.call("contract", last_long_enough, algorithm=algorithm, problem=made_up, rounds=rounds)
+    settings.call(
+        "contract", last_long_enough, algorithm=algorithm, problem=dummy_problem, rounds=rounds
+    )
 
 
 class PartyEpsilonError(ValueError):
-    """A party's epsilon is smaller than the plan of its contract."""
+    """A party's epsilon in the contract is smaller than the epsilon of the plan."""
 
 
 def check_costs(
     settings: Settings, parties: Sequence[Party], cost_at: Callable[[float], float]
 ) -> None:
-    """Refuse a plan that costs a party more than its epsilon at its delta.
+    """Refuse a plan whose epsilon is larger than a party's, at the party's delta.
+
+    Parameters
+    ----------
+    settings, parties
+        The content of the contract, and its parties.
+    cost_at
+        Returns the epsilon of the plan at a delta.
 
     Raises
     ------
     PartyEpsilonError
-        If it costs a party more.
+        If it is larger. The text names the party.
     """
     for party in parties:
         cost = settings.call("algorithm", cost_at, delta=party.delta)

@@ -18,7 +18,7 @@ from dpmesh._files import sync, writable_folder
 from dpmesh._validate import fail, positive, probability
 from dpmesh.deploy.files import JoinedContract, Marks, PrivateFile
 from dpmesh.deploy.signing import SigningKey
-from dpmesh.deploy.steps import ERASE_SECRETS, FINISHED, LEFT, Agreement, KnownContract, Steps
+from dpmesh.deploy.steps import ERASE_SECRETS, FINISHED, LEFT, AnyContract, KnownContract, Steps
 from dpmesh.deploy.wire import BEFORE, Position, ReleaseIndex
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
@@ -128,7 +128,7 @@ class Folder(Steps):
         *,
         epsilon: float,
         delta: float,
-        lost: Iterable[Agreement] = (),
+        lost: Iterable[AnyContract] = (),
         marks: Path | None = None,
     ) -> Folder:
         """Make a new folder, with new keys, and open it.
@@ -209,7 +209,7 @@ class Folder(Steps):
         super().close()
         self.marks.close()
 
-    def join(self, contract: Agreement, records: str, *, seeded: bool) -> None:
+    def join(self, contract: AnyContract, records: str, *, seeded: bool) -> None:
         """Join a contract: charge its whole plan to the budget, unless it is charged already.
 
         Parameters
@@ -231,7 +231,7 @@ class Folder(Steps):
         """
         self._join(contract, records, seeded=seeded)
 
-    def spend(self, release: Agreement) -> None:
+    def spend(self, release: AnyContract) -> None:
         """Charge a release of these records outside of contracts, once, before it is published.
 
         Parameters
@@ -249,7 +249,7 @@ class Folder(Steps):
         self._join(release, _OUTSIDE)
 
     def _join(
-        self, contract: Agreement, records: str, event: str = _UNSIGNED, *, seeded: bool = False
+        self, contract: AnyContract, records: str, event: str = _UNSIGNED, *, seeded: bool = False
     ) -> None:
         """Charge a contract, or compare it with what was charged under its hash.
 
@@ -278,7 +278,7 @@ class Folder(Steps):
                 self._add_events(contract.hash, _SHARED)
         self.marks.write(contract.hash, stored or joined, self.last_sent(contract.hash))
 
-    def _charge(self, contract: Agreement, joined: JoinedContract, event: str) -> None:
+    def _charge(self, contract: AnyContract, joined: JoinedContract, event: str) -> None:
         """Charge a contract, within a transaction, if the budget has room for it."""
         is_after_release = self._has_released()
         self._require(contract.plan, is_after_release)
@@ -288,7 +288,9 @@ class Folder(Steps):
         row = contract.hash, *joined, 0, 0
         self._file.execute("insert into contracts values (?, ?, ?, ?, ?, ?)", row)
 
-    def _compare(self, contract: Agreement, joined: JoinedContract, stored: JoinedContract) -> None:
+    def _compare(
+        self, contract: AnyContract, joined: JoinedContract, stored: JoinedContract
+    ) -> None:
         """Fail unless a contract is the one that was charged, with the same records."""
         if stored.records != joined.records:
             expected = "those with which the contract was joined, in their order"
@@ -311,7 +313,7 @@ class Folder(Steps):
         has_more_releases = len(plan.releases) > len(charged.releases)
         return epsilon > charged_epsilon * (1 + 1e-9) or has_more_releases
 
-    def has_joined(self, contract: Agreement) -> bool:
+    def has_joined(self, contract: AnyContract) -> bool:
         """Return True if this folder was charged for a contract."""
         return contract.hash in self._joined_contracts()
 
@@ -368,12 +370,12 @@ class Folder(Steps):
         released = self._read(f"{charged} union {restored_or_outside}", _OUTSIDE)
         return bool(shared_or_lost or released)
 
-    def _is_outside(self, contract: Agreement) -> bool:
+    def _is_outside(self, contract: AnyContract) -> bool:
         """Return True if a hash stands for a release outside of contracts."""
         stored = self._joined_contracts().get(contract.hash)
         return stored is not None and stored.records == _OUTSIDE
 
-    def leave(self, contract: Agreement) -> bool:
+    def leave(self, contract: AnyContract) -> bool:
         """Leave a contract for ever: the folder computes no step of it any more.
 
         The contract stays charged in whole, unless this folder has signed nothing under it: then it
@@ -397,7 +399,7 @@ class Folder(Steps):
         self._leave(contract.hash)
         return False
 
-    def _has_signed_nothing(self, contract: Agreement) -> bool:
+    def _has_signed_nothing(self, contract: AnyContract) -> bool:
         """Return True if nothing left this folder under a contract, by its table and its marks."""
         self._check_marks()
         if contract.hash not in self._contracts_with_event(_UNSIGNED):
@@ -418,7 +420,7 @@ class Folder(Steps):
                 self._file.execute(f"delete from {table} where contract = ?", (contract,))
             self._file.execute("delete from contracts where hash = ?", (contract,))
 
-    def note_signature(self, contract: Agreement) -> None:
+    def note_signature(self, contract: AnyContract) -> None:
         """Note that a signature under a contract is about to leave this folder."""
         if contract.hash in self._contracts_with_event(_UNSIGNED):
             statement = "delete from events where contract = ? and event = ?"
@@ -430,7 +432,7 @@ class Folder(Steps):
             self._add_events(contract, LEFT)
             self._file.execute(ERASE_SECRETS, (contract,))
 
-    def spent(self, contract: Agreement) -> Cost | None:
+    def spent(self, contract: AnyContract) -> Cost | None:
         """Return the cost of a contract's releases so far, at the budget's delta; None without any.
 
         A release outside of contracts counts in whole.
@@ -445,7 +447,7 @@ class Folder(Steps):
             return None
         return total_cost(made_again(*plans), self.budget.delta)
 
-    def reserved(self, contract: Agreement, delta: float | None = None) -> Cost:
+    def reserved(self, contract: AnyContract, delta: float | None = None) -> Cost:
         """Return the cost that was charged for a joined contract, by default at the budget's delta.
 
         It is that of its whole plan, once more for each time the folder was restored.
@@ -461,7 +463,7 @@ class Folder(Steps):
         ((times,),) = self._read("select incarnation from contracts where hash = ?", contract)
         return int(times)
 
-    def is_seeded(self, contract: Agreement) -> bool:
+    def is_seeded(self, contract: AnyContract) -> bool:
         """Return True if a contract was joined for a rehearsal, whose noise is NOT private."""
         return bool(self._joined_contracts()[contract.hash].seeded)
 
@@ -474,7 +476,7 @@ class Folder(Steps):
             position = Position(*rows[0])
         return ReleaseIndex(self.incarnation(contract), position)
 
-    def update_mark(self, contract: Agreement) -> None:
+    def update_mark(self, contract: AnyContract) -> None:
         """Write the last release under a contract into its mark, outside of the folder."""
         self.marks.advance(contract.hash, self.last_sent(contract.hash))
 
@@ -515,7 +517,7 @@ class Folder(Steps):
         ((is_over,),) = self._read("select over from party")
         return bool(is_over)
 
-    def state_of(self, contract: Agreement) -> str:
+    def state_of(self, contract: AnyContract) -> str:
         """Return the state of a contract as a text, with the number of its releases."""
         if self._is_outside(contract):
             return "released by dpmesh fit, stats or ranges"
@@ -534,12 +536,12 @@ class Folder(Steps):
             return "joined; waits for the first question of its router"
         return f"waits for its router after round {last.position.round}; {releases}"
 
-    def note_output(self, contract: Agreement, path: Path) -> None:
+    def note_output(self, contract: AnyContract, path: Path) -> None:
         """Note the path of the file to which the result of a contract was written."""
         with self.transaction():
             self._add_events(contract.hash, f"{WRITTEN} {path.absolute()}")
 
-    def _last_event(self, contract: Agreement, first_word: str) -> str:
+    def _last_event(self, contract: AnyContract, first_word: str) -> str:
         """Return the last event of a contract with this first word; empty if there is none."""
         query = "select event from events where contract = ? and event like ? order by rowid desc"
         events = self._read(query, contract.hash, f"{first_word} %")

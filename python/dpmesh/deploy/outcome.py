@@ -1,8 +1,8 @@
 """Progress of a party in a contract's run, and its result: a signed model, or signed answers.
 
 The result carries its provenance: contract, party, number of rounds, signature, and *seals*. A seal
-is a party's signature of the totals that it accepted. A result with enough seals is the same at
-all these parties.
+is a party's signature of its transcript: the hash of all totals of secure sums that it accepted.
+Parties whose seals agree have the same result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The releases that a contract plans, and what a folder is charged for each of them.
 
-Parties send rows, or parts of sums. A sum may be attempted several times: a contract then plans
-more releases than its rounds need. Sums that cost the same are of one *kind*: an attempt at one of
-them can stand for any other one of its kind in the ledger.
+Parties send rows, or masked parts of secure sums. A sum may be attempted several times, and each
+attempt counts as a release: a contract then plans more releases than its rounds need (a reserve).
+Sums of the same length and noise are of one *kind*: in the ledger, an attempt at one of them can
+stand for an attempt at any other. A *step* is one sum of the run; a round has one sum or several.
 """
 
 from __future__ import annotations

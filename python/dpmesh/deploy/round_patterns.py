@@ -1,8 +1,13 @@
-"""Messages of each round of a contract, by a dry run on made-up records, checked to fit it.
+"""Messages of each round of a contract, from a dry run on dummy records.
 
-A round that yields what the plan does not have, or what no party can carry, is refused before
-anybody joins. The nodes of a run compare what their own rounds yield with the same dry run before
-they draw noise.
+A round of an algorithm is a generator that yields requests: each asks to release and send a
+message. Its *pattern* is the sequence of these requests without values (sender, releases, shape).
+The pattern must follow from the round and public sizes alone. So one dry run on records of zeros
+shows the pattern of all nodes.
+
+`RoundPatterns` refuses a contract whose rounds yield a release that the plan does not have, or a
+message that parties cannot carry. In a run, each node compares the requests of its rounds with the
+same patterns before it draws noise (`dpmesh.deploy.exchange`).
 """
 
 from __future__ import annotations
@@ -30,27 +35,27 @@ from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
 
 AT_ONCE = 3
-"""Rounds at the start of a run that are played whenever a contract is read."""
+"""Number of first rounds that are played whenever a contract is read."""
 EDGE = 500
-"""Rounds at the start and at the end of a run that a thorough check plays."""
+"""Number of first rounds, and of last rounds, that a thorough check plays."""
 SECONDS = 10.0
-"""The time for a thorough check."""
+"""Most seconds of a thorough check."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """The rounds that a check has played.
+    """Numbers of the rounds that a thorough check has played, as text for ``contract check``.
 
     Parameters
     ----------
     rounds
-        How many of them.
+        Number of rounds that were played.
     patterns
-        How many distinct patterns they have.
+        Number of distinct patterns of these rounds.
     total
-        How many rounds the run has.
+        Number of rounds of the run.
     in_time
-        Whether all rounds that were to be played fitted into the time for it.
+        True if all rounds to be played fitted into `SECONDS`.
     """
 
     rounds: int
@@ -69,19 +74,19 @@ class Played:
 
 
 class RoundPatterns:
-    """The requests of each round of a contract.
+    """The pattern of each round of a contract, and checks of them.
 
     Parameters
     ----------
     planned
-        What the parties release, by the algorithm's own words.
+        The releases that the algorithm plans.
     records
-        How many records each party has, shape (parties,).
+        Number of records of each party, shape (parties,).
     key
         The contract's public key.
     column
-        The made-up problem of `planned` with one feature alone, on which rounds take no time; the
-        whole problem where the algorithm knows the number of its parameters.
+        A dummy problem with a single feature, so that rounds are fast; the dummy problem of
+        `planned` itself if the algorithm depends on the number of parameters.
     """
 
     def __init__(self, planned: PlannedReleases, records: Indices, key: Key, column: Any) -> None:
@@ -107,21 +112,22 @@ class RoundPatterns:
         return self._algorithm.communication == "token"
 
     def _begun(self, problem: Any) -> DryRun:
-        """Return a dry run of the party with the fewest records, on a problem of its own."""
+        """Return a new dry run of the party with the fewest records, on a dummy problem."""
         node = np.array([self._node], np.uint32)
         key = self._key if self._in_turns else self._key.for_nodes(node)
         return DryRun(self._algorithm, problem, key)
 
     def exchange_count(self, t: int) -> int:
-        """Return how often messages are sent in round t."""
+        """Return the number of exchanges of messages in round t."""
         if t not in self._exchanges:
             self._exchanges[t] = exchanges_of(self._dry_run.pattern(t))
         return self._exchanges[t]
 
     def expected(self, t: int) -> RoundPattern | None:
-        """Return what round t of a node must yield; None by token, where its turns decide.
+        """Return the pattern that round t must have at each node.
 
-        Sums are those of `release_of`, one after another.
+        For secure sums, it has one request for each release of `release_of`. None by token, where
+        the pattern of a node depends on its turns.
         """
         if self._sums:
             sums = _as_tuple(self._algorithm.release_of(t))
@@ -131,15 +137,15 @@ class RoundPatterns:
         return self._dry_run.pattern(t)
 
     def check_at_once(self) -> None:
-        """Refuse a contract whose first rounds or last round do not fit.
+        """Play the first rounds and the last one, and refuse a contract whose rounds do not fit.
 
-        The first ones are also played on records of their full length, as what they yield must not
-        depend on it.
+        The first rounds are also played on dummy records of all features: their patterns must be
+        the same.
 
         Raises
         ------
         ValueError
-            If one does not fit; the text says which, and why.
+            If a round does not fit. The text names the round and the reason.
         """
         if self._planned.settings.table("problem").get("model") is not None:
             played = [0]  # a round of a network takes its time
@@ -154,10 +160,11 @@ class RoundPatterns:
 
     @cached_property
     def thorough_rounds(self) -> Sequence[int]:
-        """The first and last rounds of a run, and one of each kind between them.
+        """Rounds that a thorough check plays: `EDGE` first ones, `EDGE` last ones, and samples.
 
-        Rounds are of one kind if their releases have the same kinds of mechanism and sampling, and
-        are of the same nodes. By token these are only the first rounds, in their order.
+        Between these there is one round of each kind. Rounds are of one kind if their releases have
+        the same classes of mechanisms, the same sampling and the same nodes. By token only first
+        rounds are played, as each round depends on those before it.
         """
         rounds = self._rounds
         if self._in_turns:
@@ -174,7 +181,7 @@ class RoundPatterns:
         clock: Callable[[], float] = time.monotonic,
         on_round: Callable[[], object] | None = None,
     ) -> Played:
-        """Play the `thorough_rounds`, as many as fit into the time for them.
+        """Play the `thorough_rounds`, as many as fit into `SECONDS`, and refuse a wrong one.
 
         Parameters
         ----------
@@ -260,7 +267,7 @@ class RoundPatterns:
                 self._refuse(t, f"yields {request}, which its release_by does not have")
 
     def _check_lengths(self) -> None:
-        """Refuse rounds that yield something else for records of their full length."""
+        """Refuse a contract whose patterns depend on the number of features of records."""
         full_length = self._begun(self._planned.problem)
         for t in range(min(2, self._rounds)):
             pattern = self._pattern(t, full_length)
@@ -281,7 +288,7 @@ def _as_tuple(releases: Release | tuple[Release, ...]) -> tuple[Release, ...]:
 
 
 def _kind(releases: Release | tuple[Release, ...]) -> tuple[object, ...]:
-    """Return what rounds have in common whose releases differ in their numbers alone."""
+    """Return the features of releases by which `thorough_rounds` tells kinds of rounds apart."""
     return tuple(
         (type(release.mechanism), release.sensitivity.bound > 0, release.sampling, release.nodes)
         for release in _as_tuple(releases)

@@ -23,8 +23,9 @@ with needed_by("a contract between parties"):
 KEY_BYTES = 32
 _PRIME = 2**255 - 19
 _CURVE = -121665 * pow(121666, -1, _PRIME)
-"""d of the curve -x^2 + y^2 = 1 + d x^2 y^2 modulo that prime (RFC 8032, section 5.1)."""
+"""d of the curve -x^2 + y^2 = 1 + d x^2 y^2 modulo `_PRIME` (RFC 8032, section 5.1)."""
 LENGTH_BYTES = 8
+"""Bytes of the length before each field of a message, most significant byte first."""
 
 
 class SigningKey:
@@ -88,9 +89,9 @@ class SigningKey:
 
 
 def is_public_key(public: bytes) -> bool:
-    """Return whether 32 bytes are a point of Ed25519's curve whose order is not small.
+    """Return True if 32 bytes are a point of Ed25519's curve whose order is not small.
 
-    Under a key of small order anybody can sign, and `is_signed` takes it. A point (x, y) has an
+    Under a key of small order anybody can sign, and `is_signed` accepts it. A point (x, y) has an
     order of 1, 2, 4 or 8 where y (y^2 - 1) (d y^4 + 2 y^2 - 1) is 0.
     """
     y = int.from_bytes(public, "little") & (2**255 - 1)
@@ -100,7 +101,7 @@ def is_public_key(public: bytes) -> bool:
 
 
 def is_signed(public: bytes, signature: bytes, *fields: bytes) -> bool:
-    """Return whether the owner of a public key signed these fields."""
+    """Return True if a signature of these fields is valid under a public key."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, digest(*fields))
     except (InvalidSignature, ValueError):

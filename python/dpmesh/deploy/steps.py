@@ -21,9 +21,9 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 
 LEFT = "left"
-"""Event of a contract that the party left."""
+"""Event in a folder: the party left the contract."""
 FINISHED = "finished"
-"""First word of the event of a run that is over."""
+"""First word of an event in a folder: the run of the contract is over."""
 ERASE_SECRETS = "update secrets set secrets = x'' where contract = ?"
 """SQL statement that erases the secrets of a run. Its row stays, so that no new ones are made."""
 _STORE_RECEIVED_ROW = """
@@ -55,8 +55,8 @@ class KnownContract(NamedTuple):
     copies: int = 1
 
 
-Agreement: TypeAlias = Contract | KnownContract
-"""Any object with the hash, the plan and the copies of a contract, as a folder needs them."""
+AnyContract: TypeAlias = Contract | KnownContract
+"""A contract, or its hash, plan and copies, which are all that a folder needs of it."""
 
 
 @dataclass(frozen=True)
@@ -103,22 +103,22 @@ class Steps(PrivateFile):
         for event in events:
             self._file.execute("insert or ignore into events values (?, ?)", (contract, event))
 
-    def has_left(self, contract: Agreement) -> bool:
+    def has_left(self, contract: AnyContract) -> bool:
         """Return True if the party left a contract."""
         return contract.hash in self._contracts_with_event(LEFT)
 
-    def steps_since_state(self, contract: Agreement) -> list[StoredStep]:
+    def steps_since_state(self, contract: AnyContract) -> list[StoredStep]:
         """Return the steps from the round of the stored state on, in their order."""
         since = "select round from steps where contract = ? and state is not null"
         where = f"where contract = ? and round >= coalesce(({since}), 0) order by round, exchange"
         return self._steps(where, contract.hash, contract.hash)
 
-    def last_step(self, contract: Agreement) -> StoredStep | None:
+    def last_step(self, contract: AnyContract) -> StoredStep | None:
         """Return the last step of a contract; None before the first."""
         where = "where contract = ? order by round desc, exchange desc limit 1"
         return next(iter(self._steps(where, contract.hash)), None)
 
-    def step(self, contract: Agreement, position: Position) -> StoredStep | None:
+    def step(self, contract: AnyContract, position: Position) -> StoredStep | None:
         """Return the step of a contract at a position; None if there is none."""
         return next(iter(self._steps(f"where {_STEP}", contract.hash, *position)), None)
 
@@ -129,7 +129,7 @@ class Steps(PrivateFile):
 
     def charge_step(
         self,
-        contract: Agreement,
+        contract: AnyContract,
         position: Position,
         received: tuple[bytes, ...],
         charged: tuple[Release, ...],
@@ -169,8 +169,8 @@ class Steps(PrivateFile):
         query = "insert into steps values (?, ?, ?, ?, ?, null, null, null)"
         self._file.execute(query, values)
 
-    def withhold(self, contract: Agreement, position: Position) -> None:
-        """Decide that the answer of a charged step stays with the node, before it is computed."""
+    def withhold(self, contract: AnyContract, position: Position) -> None:
+        """Note that the answer of a charged step, not computed yet, will stay with the node."""
         step = self.step(contract, position)
         if step is None or step.withheld:
             return
@@ -179,7 +179,12 @@ class Steps(PrivateFile):
         self.change(change, received, contract.hash, *position)
 
     def finish_step(
-        self, contract: Agreement, position: Position, state: bytes, answer: bytes, released: bytes
+        self,
+        contract: AnyContract,
+        position: Position,
+        state: bytes,
+        answer: bytes,
+        released: bytes,
     ) -> None:
         """Store the state and the answer of a charged step, within a transaction.
 
@@ -202,23 +207,23 @@ class Steps(PrivateFile):
         earlier = "where contract = ? and (round, exchange) < (?, ?)"
         self._file.execute(f"update steps set state = null, released = null {earlier}", key)
 
-    def finish_run(self, contract: Agreement, rounds: int) -> None:
+    def finish_run(self, contract: AnyContract, rounds: int) -> None:
         """Note that a run is over, and erase its secrets for ever, within a transaction."""
         self._add_events(contract.hash, f"{FINISHED} after {rounds} rounds")
         self._file.execute(ERASE_SECRETS, (contract.hash,))
 
-    def store_signatures(self, contract: Agreement, signatures: Mapping[int, bytes]) -> None:
+    def store_signatures(self, contract: AnyContract, signatures: Mapping[int, bytes]) -> None:
         """Store the parties' signatures under a contract, within a transaction."""
         query = "insert or replace into signatures values (?, ?, ?)"
         for party, message in signatures.items():
             self._file.execute(query, (contract.hash, party, message))
 
-    def signatures(self, contract: Agreement) -> tuple[bytes, ...]:
+    def signatures(self, contract: AnyContract) -> tuple[bytes, ...]:
         """Return the parties' signatures with which a contract's run began, by party."""
         query = "select message from signatures where contract = ? order by party"
         return tuple(bytes(message) for (message,) in self._read(query, contract.hash))
 
-    def received_after(self, contract: Agreement, t: int, most: int) -> list[bytes]:
+    def received_after(self, contract: AnyContract, t: int, most: int) -> list[bytes]:
         """Return the messages that arrived before steps of later rounds than t, in their order.
 
         Parameters
@@ -234,12 +239,12 @@ class Steps(PrivateFile):
         steps = self._steps(where, contract.hash, t, most)
         return [message for step in steps for message in step.received]
 
-    def charged_steps(self, contract: Agreement) -> dict[int, int]:
+    def charged_steps(self, contract: AnyContract) -> dict[int, int]:
         """Return the number of charged steps of a contract, by round; of sums, by sum."""
         query = "select round, count(*) from steps where contract = ? and charged != '[]'"
         return dict(self._read(f"{query} group by round", contract.hash))
 
-    def ledger(self, contract: Agreement) -> Plan:
+    def ledger(self, contract: AnyContract) -> Plan:
         """Return all releases that were charged under a contract so far, as a plan."""
         query = "select charged from steps where contract = ? order by round, exchange"
         releases: list[Release] = []
@@ -251,12 +256,12 @@ class Steps(PrivateFile):
                     releases.append(Release.from_dict(charge))
         return contract.plan.with_releases(releases)
 
-    def store_received_row(self, contract: Agreement, row: Row, message: bytes) -> None:
+    def store_received_row(self, contract: AnyContract, row: Row, message: bytes) -> None:
         """Store another party's row, if it is the latest one of that party, in a transaction."""
         values = contract.hash, row.party, row.incarnation, *row.position, message
         self._file.execute(_STORE_RECEIVED_ROW, values)
 
-    def later_row(self, contract: Agreement, question: RollbackQuestion) -> bytes:
+    def later_row(self, contract: AnyContract, question: RollbackQuestion) -> bytes:
         """Return a row that the asking party sent later than the last one it knows of.
 
         It is a signed message; empty if this party has received none.
@@ -269,7 +274,7 @@ class Steps(PrivateFile):
             return bytes(rows[0][0])
         return b""
 
-    def released(self, contract: Agreement) -> bytes:
+    def released(self, contract: AnyContract) -> bytes:
         """Return the model that follows from the releases so far; empty before the first step."""
         query = "select released from steps where contract = ? and released is not null"
         rows = self._read(query, contract.hash)
@@ -277,16 +282,16 @@ class Steps(PrivateFile):
             return bytes(rows[0][0])
         return b""
 
-    def stop(self, contract: Agreement) -> None:
-        """Compute no step of a contract any more: one failed after it was charged."""
+    def stop(self, contract: AnyContract) -> None:
+        """Note that a step failed after it was charged: the node computes no further step."""
         self.change("update contracts set stopped = 1 where hash = ?", contract.hash)
 
-    def has_stopped(self, contract: Agreement) -> bool:
+    def has_stopped(self, contract: AnyContract) -> bool:
         """Return True if a step of a contract failed after it was charged."""
         ((stopped,),) = self._read("select stopped from contracts where hash = ?", contract.hash)
         return bool(stopped)
 
-    def secrets(self, contract: Agreement, generate: Callable[[], bytes]) -> bytes:
+    def secrets(self, contract: AnyContract, generate: Callable[[], bytes]) -> bytes:
         """Return the secrets of a contract's run, made once; empty if the run is over.
 
         Parameters
@@ -304,7 +309,7 @@ class Steps(PrivateFile):
                 return row[1]
         return bytes(rows[0][0])
 
-    def store_secrets(self, contract: Agreement, secrets: bytes) -> None:
+    def store_secrets(self, contract: AnyContract, secrets: bytes) -> None:
         """Replace the secrets of a run, within a transaction."""
         query = "update secrets set secrets = ? where contract = ?"
         self._file.execute(query, (secrets, contract.hash))

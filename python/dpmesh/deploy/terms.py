@@ -1,4 +1,4 @@
-"""The parties of a contract, and what it states about the run."""
+"""The tables [[party]] and [contract] of a contract's file: its parties, and its terms."""
 
 from __future__ import annotations
 
@@ -17,18 +17,27 @@ LONGEST_ROW = {"float64": 1e30, "float32": 1e10}
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """A party of a contract.
+    """A party of a contract: a data holder, such as a hospital.
 
     Parameters
     ----------
     name
-        Identifies it to people, in messages, in reports and as the name of a file.
+        Name of the party in messages and reports, and of its files. It has at most 64 characters,
+        and begins with a letter or a digit.
     signing_key
-        Its public Ed25519 key, 64 hexadecimal digits.
+        Public Ed25519 key of the party, 64 hexadecimal digits, as ``dpmesh contract keys`` prints
+        it.
     records
-        Number of its records, which is public.
-    epsilon, delta
-        The most that this contract may cost its records.
+        Number of the party's records, from 1 to 2^31 - 1. It is public.
+    epsilon
+        The largest epsilon that the contract may have for the party's records; positive.
+    delta
+        The delta of this epsilon, from 0 to less than 1 / `records`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, or anybody could sign under the key.
 
     Examples
     --------
@@ -67,30 +76,32 @@ class Party:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """Terms of a contract beside its algorithm, problem, topology and parties.
+    """Terms of a contract: rounds, quorum, deadline and formats, of the table [contract].
 
     Parameters
     ----------
     rounds
-        Total number of rounds.
+        Number of rounds, from 1 to 100,000.
     public_key
-        Where topology, turns and common starts come from, 64 hexadecimal digits that everybody
-        knows. It is the key of no noise.
+        Seed of all public randomness, 64 hexadecimal digits: of the topology, of turns and of first
+        models. No noise is drawn from it, except in a rehearsal.
     largest_row
-        The largest L2 norm of a row that a node accepts or sends; secure sums have no rows.
+        Largest L2 norm of a row that a node accepts or sends. It has no effect on secure sums.
     deadline
         Seconds after which a message counts as missing.
     quorum
-        The fewest parties with which a round goes on, more than half of them; also how many, with a
-        node itself, confirm its start. In secure sums, all parties but the `dropouts`.
+        Fewest parties with which a round goes on, more than half of all. It also decides
+        how many parties must confirm a node's start. For secure sums, all parties without the
+        `dropouts`.
     features
-        Number of features of a record; where the contract has public ranges of columns, which
-        features of them, as `dpmesh.tables.features` names them: by default the columns.
+        Number of features of a record. Where the contract has public ranges of columns, the kind of
+        features that are made of the columns, see `dpmesh.tables.features`; by default the columns
+        themselves.
     label
-        The column to predict, if the contract has ranges; or several columns, each of them a flag
-        or two classes.
+        Name of the column to predict, if the contract has ranges; or names of several columns, each
+        a flag or a column of two classes.
     numbers
-        The type of the numbers.
+        Type of all numbers in rows and models.
     """
 
     rounds: int

@@ -112,9 +112,9 @@ class DPFedLS(Strategy):
     delta
         Delta of the reports, in [0, 1); by default that of the budget, or 0.
     key
-        Key of the server; by default a new one from the operating system. Into a key that is not
-        seeded a run mixes fresh bits, and into its noise what it is added to, so that no two
-        sums ever have the same noise.
+        Key of the server's noise; by default a new one from the operating system. A run
+        mixes fresh random bits into a key that is not seeded, and its noise depends on the sum that
+        it is added to: no two different sums have the same noise. A seeded key is NOT private.
     checkpoint
         File in which the server keeps the model, the ledger and the parties' names, written before
         a model is sent. A server that starts again with the same file goes on after the last
@@ -126,10 +126,10 @@ class DPFedLS(Strategy):
         first nodes that connect. Other nodes are not asked. Names are not authenticated: that is
         up to Flower's authentication of SuperNodes.
     quorum
-        Number of clients that must be connected for a round. The same share of the clients that are
-        asked must answer, where how many take part is no secret: with ``sampling="uniform"``; else
-        too few answers are a warning in the log. By default half of those expected to answer,
-        ``arrival_rate * clients``.
+        Number of clients that must be connected for a round, from 0 to all. With
+        ``sampling="uniform"``, the same share of the cohort must answer. With Poisson sampling, the
+        size of the cohort is secret, and too few answers are a warning in the log alone. By default
+        half of the expected answers, ``arrival_rate * clients / 2`` rounded up.
     patience
         Seconds to wait for all clients before the first round, and for the quorum before others.
 
