@@ -175,12 +175,12 @@ def test_coins_follow_from_the_rows_that_arrived(
     """A holder's sample, as its noise: the state before a round does not say what came in it."""
     node, drawn = Parties(tmp_path, "with replacement", rehearsal=False).nodes[0], []
 
-    class Spied(exchange.Coins):
+    class Spied(exchange.RoundCoins):
         def __init__(self, own: Any, *rest: Any) -> None:
             drawn.append(own.derive(b"spy").for_nodes(np.zeros(1, np.uint32)))
             super().__init__(own, *rest)
 
-    monkeypatch.setattr(exchange, "Coins", Spied)
+    monkeypatch.setattr(exchange, "RoundCoins", Spied)
     for rows in ((), (b"a row",), (b"a row",)):
         node.protocol.channel_from(node.initial_state).run_to(Position(1), rows)
     noise = [

@@ -44,7 +44,7 @@ RowsByPosition = dict[Position, dict[int, Released | None]]
 """The values of rows by position and party; None where a party released nothing."""
 
 
-class Coins:
+class RoundCoins:
     """The randomness of a node's round, in the place of a `Key`: private and public coins.
 
     Parameters
@@ -75,9 +75,9 @@ class Coins:
             key = self._private
         return key.stream(purpose, round)
 
-    def for_nodes(self, nodes: Any) -> Coins:
+    def for_nodes(self, nodes: Any) -> RoundCoins:
         """Return the coins of these nodes, shape (nodes,), in their order."""
-        return Coins(
+        return RoundCoins(
             self._private.for_nodes(nodes),
             self._lasting.for_nodes(nodes),
             self._public.for_nodes(nodes),
@@ -290,7 +290,7 @@ class RowChannel(NodeChannel):
             inputs = str(t).encode(), digest(state_as_bytes(self.state)), digest(*self._arrived)
             key = key.derive(digest(b"dpmesh mesh round", self._context, *inputs))
         self.key = key
-        coins = Coins(key, lasting, contract.public_key, contract.algorithm.public_coins)
+        coins = RoundCoins(key, lasting, contract.public_key, contract.algorithm.public_coins)
         return self.schedule.key_of_node(self.node, coins)
 
     def noise_key(self, values: Sensitive) -> Key:
@@ -460,7 +460,7 @@ class SumChannel(NodeChannel):
         self._allowed = list(contract.planned.releases(self.node, t))
         if not self._rehearses:
             self.key = key or Key.seeded(0)
-        coins = Coins(self.key, self.key, contract.public_key, contract.algorithm.public_coins)
+        coins = RoundCoins(self.key, self.key, contract.public_key, contract.algorithm.public_coins)
         steps = self._round(t, self.schedule.key_of_node(self.node, coins))
         packet = next(steps)
         for total in self.totals:

@@ -44,7 +44,7 @@ _MOST_ANSWER_ROWS = 4
 
 
 class PerNode(Protocol):
-    """Randomness that differs between nodes: a `Key`, or the `Coins` of a round."""
+    """Randomness that differs between nodes: a `Key`, or the `RoundCoins` of a round."""
 
     def for_nodes(self: AnyPerNode, nodes: Any) -> AnyPerNode:
         """Return the randomness of these nodes, shape (nodes,), in their order."""
