@@ -138,6 +138,12 @@ def test_sums_that_may_be_asked_again_are_planned_and_cost_more(dropouts: int) -
     assert costs[1] >= costs[0]
 
 
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_long_vectors_of_float32_are_clipped(kind) -> None:
+    block = kind(np.array([[3e30, 4e30]], np.float32))
+    np.testing.assert_allclose(clipped_sum(block, 1.0), [0.6, 0.8], rtol=1e-6)
+
+
 @pytest.mark.parametrize("size", [1e154, 1e155, 1e200, 1.7e308])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 def test_records_of_any_finite_size_are_clipped(size: float, kind: Any) -> None:
