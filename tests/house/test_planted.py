@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-MUTANTS = Path(__file__).parents[2] / ".ci" / "mutants.py"
+import pytest
+
+FOLDER = Path(__file__).parents[2] / ".ci"
 
 
-def test_each_planted_mistake_has_one_place_and_tests() -> None:
-    check = [sys.executable, str(MUTANTS), "--check"]
+@pytest.mark.parametrize("script", ["mutants.py", "planted.py"])
+def test_each_planted_mistake_has_one_place(script: str) -> None:
+    check = [sys.executable, str(FOLDER / script), "--check"]
     found = subprocess.run(check, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr

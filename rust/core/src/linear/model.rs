@@ -241,14 +241,14 @@ impl<'a, F: Features> LinearModel<'a, F> {
     pub(super) fn slopes_in_place(
         &self,
         params: &[F::Value],
-        records: &[i64],
+        batch: &[i64],
         scores: &mut [f64],
         clipping: Option<Clipping>,
         weight: f64,
     ) {
-        self.slopes(records, scores);
+        self.slopes(batch, scores);
         let outputs = self.objective.outputs();
-        let groups = records.chunks(RECORDS_AT_ONCE);
+        let groups = batch.chunks(RECORDS_AT_ONCE);
         for (records, slopes) in groups.zip(scores.chunks_mut(RECORDS_AT_ONCE * outputs)) {
             let Some(clip) = clipping else {
                 for slope in slopes {
@@ -271,7 +271,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
             && !is_finite(scores)
         {
             let each = scores.chunks_exact_mut(self.objective.outputs());
-            for (slopes, &record) in each.zip(records) {
+            for (slopes, &record) in each.zip(batch) {
                 if !is_finite(slopes) {
                     self.clip_large(params, record, slopes, clip, weight);
                 }
