@@ -1,18 +1,20 @@
-"""Networks on a GPU, beside one CPU core: ``python -m benches.gpu``, in 8 minutes at most.
+"""Compare networks on a GPU with one CPU core, in 8 minutes at most.
 
-It needs JAX's build for the GPU (``pip install "jax[cuda12]"``), PyTorch for the second framework,
-and MNIST in the folder that DPMESH_DATA names; with ``--quick`` digits take its place. What is
-missing is said, and the rest runs: so it is tested on machines without a GPU.
+    python -m benches.gpu [--quick] [--out FILE]
 
-A convolutional network learns by a secure sum of per-record gradients, by federated learning and by
-gossip, in JAX and in PyTorch, under the same key on both devices. Each run has a process of its
-own and is a line of JSON, also in the file that ``--out`` names: accuracy, epsilon, seconds a round
-after the first, and the most memory of arrays on the device and of the process, for few and for
-many records' gradients at once. Then follow ours, Opacus and jax-privacy in a step of clipped
-gradients, by `benches.dp_sgd_step`.
+Needs JAX's build for the GPU (``pip install "jax[cuda12]"``), PyTorch as the second framework, and
+MNIST in the folder that DPMESH_DATA names; with ``--quick`` digits take its place. Whatever is
+missing is reported and the rest runs, so that the program is tested on machines without a GPU.
 
-Epsilons cannot differ between devices: noise is drawn on the CPU, and what it costs follows from
-public numbers. Accuracies may, by rounding; runs under another key show their spread.
+A convolutional network learns by secure aggregation of per-record gradients, by federated learning
+and by gossip, in JAX and in PyTorch, under the same key on both devices. Each run (`RunSetting`)
+has a process of its own and prints a line of JSON: accuracy, epsilon, seconds a round after the
+first, and peak memory of arrays on the device and of the process. Secure aggregation runs with few
+and with many records' gradients in memory at once. Then `benches.dp_sgd_step` times a step of
+clipped gradients in dpmesh, Opacus and jax-privacy.
+
+Epsilon is the same on both devices: noise is drawn on the CPU, and epsilon follows from public
+numbers. Accuracies may differ by rounding; runs under another key show their spread.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import time
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,11 +38,28 @@ from dpmesh.algorithms import SecureAggregation
 
 LIMIT = 480.0
 """Seconds for all runs together."""
-NODES, EPSILON, DELTA = 20, 4.0, 1e-5
-ROUNDS, FEW_ROUNDS = 20, 3
-WAYS, KINDS, DEVICES = ("secure", "federated", "gossip"), ("jax", "torch"), ("gpu", "cpu")
-MICROBATCHES = (64, 1024)
-"""How many records' gradients are in memory at once."""
+NODES = 20
+EPSILON = 4.0
+DELTA = 1e-5
+ROUNDS = 20
+QUICK_ROUNDS = 3
+WAYS = ("secure", "federated", "gossip")
+"""Secure aggregation of per-record gradients, federated learning, and gossip."""
+FRAMEWORKS = ("jax", "torch")
+DEVICES = ("gpu", "cpu")
+FEW_RECORDS = 64
+MANY_RECORDS = 1024
+"""Numbers of records whose gradients are in memory at once."""
+
+
+class RunSetting(NamedTuple):
+    """Settings of one run; the names are those of the printed JSON."""
+
+    way: str
+    framework: str
+    device: str
+    key: int
+    records_at_once: int
 
 
 def images(quick: bool) -> tuple[dm.Dataset, dm.Dataset, tuple[int, int, int]]:
@@ -52,12 +71,12 @@ def images(quick: bool) -> tuple[dm.Dataset, dm.Dataset, tuple[int, int, int]]:
     return train, test, (28, 28, 1)
 
 
-def problem(kind: str, device: str, *, at_once: int, quick: bool) -> Any:
+def problem(framework: str, device: str, *, records_at_once: int, quick: bool) -> Any:
     """Return a convolutional network's problem, in JAX or in PyTorch."""
     train, test, shape = images(quick)
     parts = dm.data.iid(train, NODES, np.random.default_rng(0), equal_sizes=True)
-    options: dict[str, Any] = {"test": test, "records_at_once": at_once}
-    if kind == "jax":
+    options: dict[str, Any] = {"test": test, "records_at_once": records_at_once}
+    if framework == "jax":
         net = dm.problems.networks.convolutional(shape, channels=(8, 16), hidden=(64, 32))
         return dm.problems.JaxProblem(train, parts, *net, record_shape=shape, **options)
     from torch import nn
@@ -101,53 +120,60 @@ def algorithm(way: str, task: Any, rounds: int) -> Any:
     return replace(training, noise_multiplier=noise)
 
 
-def measured(
-    way: str, kind: str, device: str, key: int, at_once: int, *, quick: bool
-) -> dict[str, Any]:
-    """Return the accuracy, seconds and memory of one run."""
-    if device == "gpu" and not with_gpu(kind):
-        return {"not_run": f"{kind} finds no GPU"}
-    task = problem(kind, device, at_once=at_once, quick=quick)
-    rounds = FEW_ROUNDS if quick else ROUNDS
-    training, ended = algorithm(way, task, rounds), [0.0] * rounds
+def measure(setting: RunSetting, *, quick: bool) -> dict[str, Any]:
+    """Run once in this process; return accuracy, epsilon, seconds and memory."""
+    way, framework, device, key, records_at_once = setting
+    if device == "gpu" and not has_gpu(framework):
+        return {"not_run": f"{framework} finds no GPU"}
+    task = problem(framework, device, records_at_once=records_at_once, quick=quick)
+    rounds = QUICK_ROUNDS if quick else ROUNDS
+    training = algorithm(way, task, rounds)
+    end_of_round = [0.0] * rounds
 
-    def note(t: int, _: Any) -> None:
-        ended[t - 1] = time.perf_counter()
+    def record_time(t: int, _: Any) -> None:
+        end_of_round[t - 1] = time.perf_counter()
 
+    network = None
+    if way == "gossip":
+        network = dm.topology.torus(4, NODES // 4)
     run = dm.simulate(
         training,
         task,
-        dm.topology.torus(4, NODES // 4) if way == "gossip" else None,
+        network,
         rounds=rounds,
         key=dm.Key.seeded(key),
         delta=DELTA,
-        metrics=dm.Metrics([], every=1, callback=note, progress=False),
+        metrics=dm.Metrics([], every=1, callback=record_time, progress=False),
     )
     return {
         "accuracy": float(task.accuracy(run.released).mean()),
         "epsilon": run.privacy.epsilon,
         "parameters": task.dim,
-        "seconds_a_round": (ended[-1] - ended[0]) / (rounds - 1),
-        "device_mib": device_memory(kind),
+        "seconds_a_round": (end_of_round[-1] - end_of_round[0]) / (rounds - 1),
+        "device_mib": device_memory(framework),
         "process_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 
-def device_memory(kind: str) -> float | None:
+def device_memory(framework: str) -> float | None:
     """Return the peak of arrays' memory on the device in MiB; None where it is not counted."""
-    if kind == "torch":
+    if framework == "torch":
         import torch
 
-        return torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None
+        if not torch.cuda.is_available():
+            return None
+        return torch.cuda.max_memory_allocated() / 2**20
     import jax
 
-    counted = jax.devices()[0].memory_stats() or {}
-    return counted["peak_bytes_in_use"] / 2**20 if "peak_bytes_in_use" in counted else None
+    counters = jax.devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" not in counters:
+        return None
+    return counters["peak_bytes_in_use"] / 2**20
 
 
-def with_gpu(kind: str) -> bool:
+def has_gpu(framework: str) -> bool:
     """Return True if the framework finds a GPU."""
-    if kind == "torch":
+    if framework == "torch":
         import torch
 
         return bool(torch.cuda.is_available())
@@ -156,43 +182,45 @@ def with_gpu(kind: str) -> bool:
     return bool(jax.default_backend() == "gpu")
 
 
-def runs() -> list[list[Any]]:
-    """Return way, framework, device, key and records at once of each run, in order of use."""
-    few, many = MICROBATCHES
-    ways = product(WAYS, KINDS, DEVICES, [0], [many])
-    less = product(["secure"], KINDS, ["gpu"], [0], [few])
-    spread = product(WAYS, KINDS, ["gpu"], [1], [many])
-    return [list(run) for run in (*ways, *less, *spread)]
+def runs() -> list[RunSetting]:
+    """Return the settings of all runs, the most useful first, as time may run out."""
+    all_ways = product(WAYS, FRAMEWORKS, DEVICES, [0], [MANY_RECORDS])
+    less_memory = product(["secure"], FRAMEWORKS, ["gpu"], [0], [FEW_RECORDS])
+    second_key = product(WAYS, FRAMEWORKS, ["gpu"], [1], [MANY_RECORDS])
+    return [RunSetting(*values) for values in (*all_ways, *less_memory, *second_key)]
 
 
-def in_a_process(setting: list[Any], options: list[str], seconds: float) -> dict[str, Any]:
-    """Return the measurement of one run, or the reason for which there is none."""
-    one_core = {f"{name}_NUM_THREADS": "1" for name in ("DPMESH", "OMP", "OPENBLAS")}
-    one_core["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-    on_cpu = {**one_core, "JAX_PLATFORMS": "cpu"} if setting[2] == "cpu" else {}
+def measure_in_process(setting: RunSetting, options: list[str], seconds: float) -> dict[str, Any]:
+    """Return the measurement of one run in a process, or the reason why there is none.
+
+    The process ends after `seconds`. Runs on the CPU have one core.
+    """
+    environment = dict(os.environ)
+    if setting.device == "cpu":
+        environment |= {f"{name}_NUM_THREADS": "1" for name in ("DPMESH", "OMP", "OPENBLAS")}
+        environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+        environment["JAX_PLATFORMS"] = "cpu"
     command = [sys.executable, "-m", "benches.gpu", *options, "--run", json.dumps(setting)]
     try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, **on_cpu},
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
+        process = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
         return {"not_run": "no time was left"}
-    if done.returncode:
-        return {"not_run": done.stderr.strip().splitlines()[-1]}
-    measurement: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if process.returncode:
+        return {"not_run": process.stderr.strip().splitlines()[-1]}
+    measurement: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return measurement
 
 
 def step_of(peer: str) -> str:
-    """Return the line of a peer's step of clipped gradients."""
+    """Return the line of a library's step of clipped gradients, or of its error."""
     command = [sys.executable, "-m", "benches.dp_sgd_step", peer]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return (done.stdout if done.returncode == 0 else f"{peer}: {done.stderr}").splitlines()[-1]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    output = process.stdout
+    if process.returncode:
+        output = f"{peer}: {process.stderr}"
+    return output.splitlines()[-1]
 
 
 def main() -> None:
@@ -204,17 +232,17 @@ def main() -> None:
     arguments = parser.parse_args()
     options = ["--quick"] if arguments.quick else []
     if arguments.run:
-        print(json.dumps(measured(*arguments.run, quick=arguments.quick)))
+        print(json.dumps(measure(RunSetting(*arguments.run), quick=arguments.quick)))
         return
-    began, lines = time.monotonic(), []
+    start = time.monotonic()
+    lines = []
     for setting in runs():
-        seconds_left = LIMIT - (time.monotonic() - began)
-        measurement = in_a_process(setting, options, max(seconds_left, 1.0))
-        names = ("way", "framework", "device", "key", "records_at_once")
-        lines.append(json.dumps({**dict(zip(names, setting, strict=True)), **measurement}))
+        seconds_left = LIMIT - (time.monotonic() - start)
+        measurement = measure_in_process(setting, options, max(seconds_left, 1.0))
+        lines.append(json.dumps({**setting._asdict(), **measurement}))
         print(lines[-1], flush=True)
     for peer in ("dpmesh", "jax_privacy", "opacus"):
-        if time.monotonic() - began < LIMIT:
+        if time.monotonic() - start < LIMIT:
             print(step_of(peer), flush=True)
     if arguments.out:
         arguments.out.write_text("\n".join(lines) + "\n")

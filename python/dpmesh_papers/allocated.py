@@ -1,8 +1,10 @@
 """Random allocation in the two papers that use each record once, at a proved epsilon of 1.
 
-Online learning on RCV1, as in Table 1, with batches and steps by a rule over public numbers, and
-SGD without replacement on MNIST in the setting of Figure 3, fully collaborative, with the paper's
-step and one by the rule of `dpmesh.defaults`.
+With *arrival* sampling the round that uses a record is public; with *allocation* it is secret and
+random, which amplifies privacy. `online` runs online learning on RCV1 as in Table 1 of its paper,
+with batches and learning rates by a rule over public numbers. `without_replacement` runs SGD
+without replacement on MNIST in the setting of Figure 3, fully collaborative, with the paper's
+learning rate and with one by the rule of `dpmesh.defaults`.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ EPSILON = 1.0
 DOCUMENTS = 12_160
 """Number of documents of all nodes together."""
 NOISE = 0.3
-"""Standard deviation in a document's score of all noise in published models: the margin is 1.
+"""Standard deviation of a document's score by the noise of published models; the margin is 1.
 
 Of 0.02, 0.1 and 0.3 it served one node best, on training documents that were split off, and 64
 nodes as well as the others."""
@@ -83,9 +85,9 @@ PAPER = "paper"
 
 
 def online(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
-    """Run online learning on RCV1: all know which round uses a document, or nobody does.
+    """Run online learning on RCV1: the round that uses a document is public, or secret.
 
-    All runs keep a proved epsilon of 1.
+    All runs have a proved epsilon of 1.
     """
     experiment = Experiment(folder, "online-allocated", progress)
     cells = [
@@ -102,9 +104,10 @@ def online(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[
 def without_replacement(
     folder: Path, *, seeds: int = 3, records: int | None = None, progress: Progress = print
 ) -> list[Path]:
-    """Run SGD without replacement on MNIST, fully collaborative, as `online` runs online learning.
+    """Run SGD without replacement on MNIST, fully collaborative, with public or secret rounds.
 
-    Nodes share the first `records` images; None for all.
+    SGD with replacement is run for comparison. Nodes share the first `records` images; None for
+    all.
     """
     experiment = Experiment(folder, "without-replacement-allocated", progress)
     cells = [
@@ -118,6 +121,7 @@ def without_replacement(
 
 
 def _measured(run: Callable[[Row, Key], tuple[float, float]], cell: Row, seeds: int) -> Row:
+    """Return ``noise_to_sensitivity``, and mean accuracy (%) with its interval over seeds."""
     runs = [run(cell, Key.seeded(seed)) for seed in range(seeds)]
     noise = {"noise_to_sensitivity": runs[0][1]}
     return noise | repeated([100 * accuracy for accuracy, _ in runs])
@@ -127,8 +131,8 @@ def _online(cell: Row, key: Key) -> tuple[float, float]:
     """Return the accuracy of published models on RCV1, and the noise multiplier."""
     train, test = _news("train"), _news("test")
     nodes = cell["nodes"]
-    draw = generator(key, Purpose.SPLIT)
-    parts = draw.permutation(train.records)[:DOCUMENTS].reshape(nodes, -1)
+    split_generator = generator(key, Purpose.SPLIT)
+    parts = split_generator.permutation(train.records)[:DOCUMENTS].reshape(nodes, -1)
     problem = LinearProblem(train, tuple(parts), "hinge", test=test)
     learner, _ = by_rule(cell["sampling"], nodes, cell["batch"])
     links = changing_graph(nodes)
@@ -167,11 +171,10 @@ def by_rule(
 ) -> tuple[OnlineLearning, float]:
     """Return online learning with data-independent learning rates, and the sum of the rates.
 
-    All noise together has the standard deviation `noise_in_score` in a document's score.
-
-    The network averages the noise of a step away but for a share, which is left in the published
-    models. Rates in inverse proportion to that share have the largest sum for the noise of all
-    steps together (Cauchy and Schwarz).
+    The noise of all steps together has the standard deviation `noise_in_score` in a document's
+    score. Mixing leaves a share of the variance of a step's noise in the published models. For a
+    given noise of all steps, rates in inverse proportion to these shares have the largest sum
+    (Cauchy and Schwarz).
     """
     links = changing_graph(nodes)
     documents_of_node = documents // nodes
@@ -188,7 +191,7 @@ def by_rule(
     mixing = np.eye(nodes)
     shares_left = []
     noisy_rounds = documents_of_node // batch
-    if sampling == ARRIVAL:  # all but the first send noise
+    if sampling == ARRIVAL:  # the first round sends a public start without noise
         noisy_rounds -= 1
     for t in range(noisy_rounds, 0, -1):
         mixing = mixing @ links.matrix(t).weights

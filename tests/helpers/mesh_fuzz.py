@@ -33,7 +33,7 @@ NAMES = (
 )
 MOST_STEPS = 2_000
 MOST_DELAYED = 20
-"""Answers on their way at once; where more and more are, hardly any that arrives is news."""
+"""Largest number of delayed answers; with more, most answers that arrive are outdated."""
 
 
 class Killed(BaseException):

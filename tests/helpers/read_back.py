@@ -1,10 +1,10 @@
-"""An audit that reads correlated noise back: which stream entered which message, how often.
+"""Audit of correlated noise in one seeded run: which random stream entered which message.
 
-Whoever has the key of a run can draw its standard normals again, and find by least squares the
-factors F with which they entered the messages of a run on constant data. F must be ``S C^-1`` times
-the own and shared amplitudes, and what F implies for privacy must be what the plan claims. One
-seeded run shows mistakes that statistical audits need thousands of runs for, also those that cost
-accuracy only.
+The key of a run gives its standard normals again. On constant data, least squares finds the factors
+F with which they entered the messages. F must be ``S C^-1`` (the inverse of the plan's recursion)
+times the amplitudes of nodes' own noise and of noise shared by pairs. The mu that follows from F
+must be at most the claimed mu. One seeded run shows mistakes that statistical audits need
+thousands of runs for, and also mistakes that harm accuracy alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpmesh.noise.correlated.sampler import CorrelatedNoise, NoiseState, pair_nu
 Array = npt.NDArray[np.float64]
 
 _WHOLE = 1e-4
-"""Steps by which floating-point products of whole numbers may miss them."""
+"""Rounding error of products of whole numbers, in steps of the grid."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,7 +33,7 @@ class ReadBack:
     Parameters
     ----------
     factors
-        Shape (rounds * nodes, normals): how often each normal vector entered each message.
+        Shape (rounds * nodes, normals): factor of each normal vector in each message.
     error
         Largest difference from the factors of the plan, relative to their largest.
     residual
@@ -81,7 +81,7 @@ def read_back(
     key
         The seeded key of the run.
     plan
-        What it should have drawn.
+        The noise that the run should have drawn.
     coalition
         Nodes whose own noise and secrets the observer knows.
     claim
@@ -215,10 +215,9 @@ def _normals(key: Key, plan: CorrelatedNoise, noise: FloatArray) -> Array:
 def _mu(
     factors: Array, release: CorrelatedGaussian, nodes: int, coalition: tuple[int, ...]
 ) -> float:
-    """Return the worst shift of an honest node in one round, over the noise that is left.
+    """Return the largest mu of a change of one honest node in one round.
 
-    The coalition knows the rest of the noise.
-
+    The coalition knows its own noise and secrets, so that only the other noise hides the change.
     Infinite if some combination of the messages that the shift moves has no noise at all.
     """
     rounds = len(factors) // nodes
@@ -239,7 +238,7 @@ def _mu(
     for tau in range(rounds):
         for u in range(count):
             shift = np.zeros((rounds, count))
-            shift[:, u] = _goes_on(release, rounds, tau)
+            shift[:, u] = _movement(release, rounds, tau)
             shift_along_axes = vectors.T @ shift.ravel()
             if np.linalg.norm(shift_along_axes[~hidden]) > 1e-6 * np.linalg.norm(shift_along_axes):
                 return np.inf  # a combination of messages has no noise
@@ -247,7 +246,7 @@ def _mu(
     return float(np.sqrt(worst))
 
 
-def _goes_on(release: CorrelatedGaussian, rounds: int, tau: int) -> Array:
+def _movement(release: CorrelatedGaussian, rounds: int, tau: int) -> Array:
     """Return the movement of this and later messages by a change of the state in row tau."""
     shift = np.zeros(rounds)
     value = float(np.asarray(release.sensitivities)[tau])

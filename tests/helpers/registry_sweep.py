@@ -1,7 +1,8 @@
-"""Every registered algorithm, each parameter changed once and each mechanism, on ranks of MPI.
+"""Compare MPI ranks with one process, for each registered algorithm and each of its parameters.
 
-As a program it writes what each case did on the ranks beside one process: ``same``, ``refused``
-where no rank released anything, or what differs.
+A case is an algorithm's example with one parameter changed, or with another mechanism. As a program
+(under mpiexec) it writes the outcome of each case: ``same`` as in one process, ``refused`` if no
+rank released anything, or the names of the results that differ.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MECHANISMS: tuple[Any, ...] = (
 )
 
 Case = tuple[str, dict[str, Any]]
-"""The name of an algorithm, and the changes of its example, of parts by ``part.name``."""
+"""Name of an algorithm, and new values of its example by parameter; of a part: ``part.name``."""
 
 
 def other_values(hint: str, value: Any) -> list[Any]:
@@ -108,7 +109,7 @@ def run(algorithm: Any, **options: Any) -> dm.Run:
 
 
 def differences(one: dm.Run, other: dm.Run) -> list[str]:
-    """Return what differs between runs."""
+    """Return the names of the results that differ between two runs."""
     names = []
     if str(one.ledger) != str(other.ledger):
         names.append("ledger")
@@ -120,7 +121,7 @@ def differences(one: dm.Run, other: dm.Run) -> list[str]:
 
 
 def outcome(case: Case, admitted: list[str]) -> str:
-    """Return what a case did on the ranks; `admitted` collects what they have released."""
+    """Return the outcome of a case on the ranks; `admitted` is the list of their releases."""
     from dpmesh.engines.mpi import MpiEngine, RankFailed
 
     name, change = case
@@ -148,16 +149,17 @@ def main(path: str, numbers: str) -> None:
     admitted: list[str] = []
     admit = Ledger.admit
 
-    def noted(self: Ledger, release: Any, nodes: Any) -> None:
+    def admit_and_record(self: Ledger, release: Any, nodes: Any) -> None:
         admit(self, release, nodes)
         admitted.append(str(release))
 
-    Ledger.admit = noted  # type: ignore[method-assign]
+    Ledger.admit = admit_and_record  # type: ignore[method-assign]
     outcomes = {}
     for number in json.loads(numbers):
         on_this_rank = outcome(CASES[number], admitted)
         on_all = MPI.COMM_WORLD.allgather(on_this_rank)
-        disagree = any((text == "refused") != (on_all[0] == "refused") for text in on_all)
+        refused = [text == "refused" for text in on_all]
+        disagree = len(set(refused)) > 1
         outcomes[number] = f"ranks disagree: {on_all}" if disagree else on_all[0]
         if MPI.COMM_WORLD.rank == 0:
             Path(path).write_text(json.dumps(outcomes))

@@ -1,4 +1,4 @@
-"""Slow, loop-written twins of the algorithms, read off the papers: oracles of the fast versions."""
+"""Slow oracles of the algorithms, written in loops from the papers, to test the fast versions."""
 
 from __future__ import annotations
 
