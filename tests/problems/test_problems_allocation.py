@@ -11,7 +11,7 @@ from scipy import stats
 from without_replacement_problems import make_problem
 
 from dpmesh.algorithms.registry import REGISTRY
-from dpmesh.deploy.exchange import Coins
+from dpmesh.deploy.exchange import RoundCoins
 from dpmesh.keys import Key, Purpose
 
 FALSE_ALARM = 1e-6
@@ -66,7 +66,7 @@ def test_no_algorithm_shares_the_coins_of_the_draw() -> None:
     problem, lasting, public = make_problem([40], 2), Key.seeded(1), Key.seeded(2)
 
     def drawn(own: Key, shared: frozenset[Purpose] = frozenset()) -> list[int]:
-        coins: Any = Coins(own, lasting, public, shared)
+        coins: Any = RoundCoins(own, lasting, public, shared)
         return problem.allocated(0, coins, rounds=4)[1].tolist()
 
     secret = problem.allocated(0, lasting, rounds=4)[1].tolist()
