@@ -269,7 +269,7 @@ def every_command() -> dict[str, Any]:
     commands: dict[str, Any] = {}
 
     def walk(words: str, shown: Any) -> None:
-        shown = getattr(shown, "resolved", lambda: shown)()
+        shown = getattr(shown, "imported_command", lambda: shown)()
         names = shown.list_commands(None) if hasattr(shown, "list_commands") else []
         for name in names:
             walk(f"{words} {name}".strip(), shown.get_command(None, name))

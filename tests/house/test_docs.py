@@ -209,12 +209,12 @@ def test_commands_that_pages_and_results_name_exist() -> None:
     blocks = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M)).replace("\\\n", " ")
     lines = re.findall(r"`(dpmesh [^`\n]+)`", text) + re.findall(r"^dpmesh .+$", blocks, re.M)
     program = typer.get_command(app)
-    resolved = cache(lambda command: getattr(command, "resolved", lambda: command)())
+    imported = cache(lambda command: getattr(command, "imported_command", lambda: command)())
     for line in dict.fromkeys(lines):
         command, words, place = program, shlex.split(line, comments=True)[1:], ""
         while words and words[0] in getattr(command, "list_commands", lambda _: ())(None):
             place = words.pop(0)
-            command = resolved(command.get_command(None, place))
+            command = imported(command.get_command(None, place))
         options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
         asked = {word for word in words if word.startswith("--")}
         assert asked <= options, line
