@@ -255,7 +255,17 @@ def forecast(
 
 
 def runs_of_forecast(sites: int, records: int, classes: int = 2) -> int:
-    """Return the number of runs of a forecast."""
+    """Return the number of runs that `forecast` simulates with these arguments.
+
+    Parameters
+    ----------
+    sites
+        Number of sites.
+    records
+        Number of records of each site.
+    classes
+        Number of classes.
+    """
     return RUNS * len(_record_counts(sites, records)) * len(public_data(classes))
 
 
@@ -467,8 +477,8 @@ def _row(
         unit="run",
         populations=populations,
     )
-    own_gain = verdict.own_gain
-    assert own_gain is not None
+    own_gain = verdict.own_gain  # mean gain over sites, each on its own test records
+    assert own_gain is not None  # populations are given
     accuracies = [scores["accuracy"] for scores in verdict.measured]
     return ForecastRow(
         data=name,

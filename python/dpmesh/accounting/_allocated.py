@@ -15,8 +15,8 @@ Each error is upwards:
   at lattice points and too large between, the mean is kept. This adds at most a quarter of the
   squared interval to the variance.
 - D is cut at a top, and ``E[(D - top)_+]`` is charged; below the bottom it is moved up.
-- The positive part of a sum is at most the sum of positive parts: no result exceeds the mean of
-  the loss of each step to an adversary who knew that it is the record's.
+- The positive part of a sum is at most the sum of positive parts: no result exceeds the profile
+  against an adversary who knows which step each record takes part in.
 - Masses are tilted by ``exp(theta D)`` before they are convolved by Fourier transforms, with theta
   such that the sum is about 0 on average. What lies above the window is bounded by Chernoff's
   inequality; what the transform wraps around is added to masses within.
@@ -49,7 +49,7 @@ _WINDOW_DEVIATIONS = 10.0
 
 _MIN_POINTS = 2**14
 _MAX_POINTS = 2**18
-"""Number of points of a transform that the choice of the interval aims at, at least and at most."""
+"""Least and largest number of points of a transform that the choice of the interval aims at."""
 
 _MAX_STEP_POINTS = 2**20
 """Most points of the lattice from 0 to the largest value of one step."""
@@ -70,7 +70,9 @@ _LOG_NEGLIGIBLE = -300.0
 """A profile below ``exp(-300)`` is only bounded, not computed."""
 
 _MAX_JUMPS = 1e-2
-"""Largest mean number of steps above half of the largest step, in a tilted sum."""
+"""Largest mean number of rare large steps in a tilted sum: steps above half of the largest value.
+
+A larger tilt would make the balance of the sum rest on few such steps."""
 
 # points of a standard normal variable and their weights, for the choice of the lattice alone
 _NORMAL_POINTS = np.linspace(-12.0, 12.0, 769)

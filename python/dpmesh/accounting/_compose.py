@@ -273,12 +273,12 @@ def _epsilon_of_losses(
         if tilt in tried:
             continue
         tried.add(tilt)
-        epsilon, unrounded = _epsilon_by_tilt(
+        epsilon, estimate = _epsilon_by_tilt(
             losses, mixtures, moments, tilt, finite_delta, interval
         )
         best = min(best, epsilon)
-        if unrounded < 0.999 * best:
-            candidates.append(moments.chernoff_order(unrounded))
+        if estimate < 0.999 * best:  # rounding decided: the tilt for the estimate may prove less
+            candidates.append(moments.chernoff_order(estimate))
     return max(0.0, best)
 
 

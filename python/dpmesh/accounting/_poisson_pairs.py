@@ -250,6 +250,7 @@ class PublishedSizeGaussian(DominatingPair):
         return largest
 
     def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
+        """Return about the deviation of a loss: the rate times its deviation with all data."""
         return super().spread(rate, noise_ratio / 2) * np.minimum(1.0, rate) + 1e-12
 
 
@@ -268,9 +269,10 @@ def _size_profile(
 
     Where the threshold is not positive, x is minus infinity.
 
-    The threshold is ``expm1(e) + rate``, or ``expm1(-e) + rate``. It is off by at most a few `UNIT`
-    of both terms' magnitudes together, which for the sign -1 may be more than of itself. That moves
-    H_e by as much times the normal mass of Q, at the threshold where this mass is largest.
+    Rounding: the threshold is ``expm1(e) + rate``, or ``expm1(-e) + rate``. Its error is at most a
+    few `UNIT` times the sum of both terms' magnitudes. For the sign -1 the terms may nearly cancel,
+    so that the error is large relative to the threshold. The error of H_e is the threshold's error
+    times the largest mass of Q (``Q+`` or ``Q-``) over the thresholds within this error.
     """
     exponents = np.minimum(losses, _LARGEST_EXPONENT)
     scale: Floats | float = 1.0

@@ -357,11 +357,11 @@ def _noise_by_curve(
     Parameters
     ----------
     guarantee
-        Function from a factor of the noise and Rényi orders to the guarantee of the best order.
+        Function from a noise and Rényi orders to the guarantee of the best of these orders.
     target_epsilon
         Largest epsilon.
     noise
-        Factor at which the search starts.
+        Noise at which the search starts, as the factor that all rounds' noise is multiplied by.
     """
     largest_noise = noise * _MAX_FACTOR
     best = best_order(partial(guarantee, noise))
@@ -380,5 +380,6 @@ def _noise_by_curve(
         tried.add(best.order)
         epsilon_at_order = partial(epsilon_of, order=best.order)
         noise = calibrate_noise(epsilon_at_order, target_epsilon=target_epsilon, guess=noise)
+        # at slightly less noise, so that only an order that allows less noise keeps the budget
         best = guarantee(noise * (1 - 1e-9), orders_beside(best.order))
     return noise

@@ -593,7 +593,7 @@ def holds_for_any_rows(algorithm: AnyAlgorithm) -> str:
 
 
 def assumed_copies(copies: int | None) -> tuple[str, ...]:
-    """Return the assumption that a record is at no more than `copies` nodes; () if that is None."""
+    """Return the assumption that at most `copies` nodes hold a record, each once; () for None."""
     if copies is None:
         return ()
     nodes = "node" if copies == 1 else "nodes"
@@ -601,11 +601,12 @@ def assumed_copies(copies: int | None) -> tuple[str, ...]:
 
 
 def _changed_since_reaction(kind: type) -> str:
-    """Return the name of a member that a subclass overrides but for `reaction`; empty if none.
+    """Return the name of a member that was defined after `reaction`; empty if there is none.
 
-    Against an adversary who sees all messages a subclass may add post-processing. Under a weaker
-    adversary, post-processing may carry the effect of a record to nodes for which the inherited
-    `reaction` is not proved.
+    Such a member belongs to a subclass of the class that defines `reaction`. Against an adversary
+    who sees all messages, the subclass may add post-processing. Under a weaker adversary,
+    post-processing may carry the effect of a record to nodes for which the inherited `reaction` is
+    not proved.
     """
     for base in kind.__mro__:
         if "reaction" in vars(base):

@@ -279,7 +279,8 @@ def smoothing_risk(
 ) -> SmoothingRisk:
     """Return the mean square error of Laplacian smoothing of ``signal + Gaussian noise``.
 
-    Source: Proposition 1 of Liang et al.
+    The error, summed over coordinates, has two parts: squared bias and variance. Source:
+    Proposition 1 of Liang et al.
 
     Parameters
     ----------

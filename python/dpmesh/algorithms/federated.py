@@ -438,7 +438,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         return None
 
     def parameters(self, state: FederatedState) -> Floats:
-        """Return the output, shape (1, dim): the last model, or the weighted average."""
+        """Return the output, shape (1, dim): the last global model, or the average by `average`."""
         return state.output.astype(state.w.dtype, copy=False)
 
     @cached_property

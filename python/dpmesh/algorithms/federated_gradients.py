@@ -105,7 +105,10 @@ class RecordGradients(Contribution[GradientProblem]):
 
     @property
     def size(self) -> dict[str, Any]:
-        """Counts of units for secure aggregation: records in all, and at most at one client."""
+        """Public counts that `SecureSum` needs, by its parameters' names.
+
+        They are the number of all records, and the largest number of records of one client.
+        """
         return {"records": self.records, "records_per_site": self.records_per_client}
 
     def sensitivity(self, bit_weight: float) -> Sensitivity:

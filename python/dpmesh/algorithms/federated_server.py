@@ -39,9 +39,10 @@ class AdaptiveClipping:
     Guarantee
     ---------
     Updates and bits are released together, as one Gaussian release with the algorithm's noise
-    multiplier. A client's vector is its update, followed by (bit - 1/2) `weight` C_t. A client
-    without records sends 0 there, like an absent client. The bits therefore add nothing to epsilon,
-    and the noise on the updates is larger by the factor ``sqrt(1 + weight^2 / 4)``.
+    multiplier. A client's vector is its update, followed by (bit - 1/2) weight C_t, where the
+    weight follows from `noise_std`. A client without records sends 0 there, like an absent client.
+    The bits therefore add nothing to epsilon, and the noise on the updates is larger by the factor
+    ``sqrt(1 + weight^2 / 4)``.
     Source: Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive
     Clipping", 2021, Algorithm 1 and Theorem 1, which has these two noise multipliers.
 

@@ -269,7 +269,11 @@ class ClientUpdates(Contribution[ClientProblem]):
             fail("adaptive_clipping", expected, adaptive)
 
     def leaking_data(self, algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return problems for audits: a client that all others oppose, and many canary clients."""
+        """Return problems for audits of user-level DP, as `Algorithm.leaking_data` does.
+
+        In the pair one canary client faces clients with opposite updates. All clients of the crowd
+        are canaries.
+        """
         return opposed_clients(algorithm, size)
 
     # Local training of a client

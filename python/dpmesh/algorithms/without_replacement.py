@@ -473,8 +473,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
         With a `NoisyLoss`, the controller's noisy losses are released before, on the same batch.
 
-        A step in which, by chance, no node updates the global model is in the plan, but not in the
-        ledger. It does not change epsilon, as long as there is at least one release.
+        The plan has a global update in each step that may have one. If in a run no node updates the
+        global model in a step, the ledger lacks this update. Epsilon stays the same if the run has
+        at least one global update: each record is in one batch, so epsilon does not grow with the
+        number of batches.
         """
         if self.allocated is not None:
             return self._allocated_releases(t, self.allocated)
@@ -831,7 +833,8 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         eta = at(self.step_size, t + 1)
         w_l = state.local.copy()
         w_g = state.released.copy()
-        was_reset = np.zeros_like(actions)
+        was_reset = np.zeros_like(actions)  # True where a local model becomes the global one, (6)
+        # Delta, the scale factor of each node's releases; not the delta of the guarantee
         delta = self._delta(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
         senders = turns.tolist() if releases_of_step else []
         for m in senders:

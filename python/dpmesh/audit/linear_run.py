@@ -93,7 +93,8 @@ class LinearRun:
         runs
             Number of runs.
         moved
-            If true, the record moves the target's states.
+            True for runs with the record, which adds ``moves[t]`` to the target's state of round t;
+            False for runs without it.
         generator
             Source of the noise, which in an audit protects no one's data.
         """

@@ -110,6 +110,7 @@ class ReplayedLikelihood:
             positive_rows = _standard_noise(joint, indices, positive, run)
             negative_rows = _standard_noise(joint, indices, negative, run)
             for positive_row, negative_row in zip(positive_rows, negative_rows, strict=True):
+                # log-likelihood ratio of standard normals, rounded as in `log_likelihood_ratio`
                 yield ((negative_row**2 - positive_row**2) / 2).sum(axis=-1).round(5)
 
     def _replay(self, problem: Audited, run: Transcript) -> list[Passage]:
@@ -127,7 +128,11 @@ class ReplayedLikelihood:
 def _standard_noise(
     joint: CorrelatedGaussian, indices: Sequence[int], replayed: Sequence[Passage], run: Transcript
 ) -> list[Numbers]:
-    """Return the standard normals behind a joint event's releases, if its values are a replay's."""
+    """Return the standard normals behind a joint event's releases, under one hypothesis.
+
+    The hypothesis is that the values before noise (`Passage.inside`) were the replay's, and that
+    the rest of the released values is noise.
+    """
 
     def noise(index: int) -> Numbers:
         return noise_between(replayed[index], run.passages[index].values)

@@ -401,7 +401,12 @@ class Solver:
     ) -> Solution:
         """Solve for an algorithm that has an `epsilon` parameter and uses each record once.
 
-        `dim` is the number of parameters of the model, on which the scale of Laplace noise depends.
+        Parameters
+        ----------
+        epsilon, noise
+            Exactly one is stated, and the other is solved for.
+        dim
+            Number of parameters of the model, on which the scale of Laplace noise depends.
         """
         integer("dim", dim, at_least=1)
 

@@ -159,9 +159,9 @@ class Attendance:
     def rollback_questions(self, party: int, askers: set[int]) -> bytes | None:
         """Return a message with the rollback questions that a party has not answered yet, if any.
 
-        The newest message is sent again as long as it has all unanswered questions, even if it also
-        has answered ones: a party that asked is sent each message that a report on it refers to, so
-        that fewer messages mean fewer bytes.
+        The newest message is sent again as long as it contains all unanswered questions, even if it
+        also contains answered ones. Fewer different messages mean fewer bytes: a report refers to
+        the message that it answers, so a party that asked needs each of these messages, too.
 
         Parameters
         ----------

@@ -383,9 +383,10 @@ class Contract:
 
     @cached_property
     def dummy_column(self) -> Any:
-        """The dummy problem with one feature only, so that the rounds of a dry run are fast.
+        """The problem of dry runs: `dummy_problem` with one feature only, so that rounds are fast.
 
-        It is the whole dummy problem where the algorithm is made for a number of features.
+        It is `dummy_problem` itself where the number of features must stay: for neural networks
+        and all problems but a `LinearProblem`, with a first stage, and with secure aggregation.
         """
         maker, arguments = self.tables.problem
         is_fixed = self.tables.network is not None or "first_stage" in self.settings.content

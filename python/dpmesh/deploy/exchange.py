@@ -146,7 +146,24 @@ class NodeChannel(Channel):
             raise RuntimeError(f"round {t} ends before it yields {expected[self._requests]}")
 
     def admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
-        """Fail unless this node was charged for its releases in a message; each is made once."""
+        """Admit this node's releases in a message, each of them once.
+
+        Releases of other nodes are ignored.
+
+        Parameters
+        ----------
+        t
+            Number of the round.
+        message
+            Message of the round.
+        releases
+            Releases of the message.
+
+        Raises
+        ------
+        RuntimeError
+            If the node was not charged for a release, or has made it before.
+        """
         if message.sender not in (None, self.node):
             return
         for release in releases:

@@ -76,14 +76,14 @@ class JoinedContract(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The mark of a joined contract.
+    """Memory of a contract that a folder joined, which is stored outside of the folder: a mark.
 
     Attributes
     ----------
     joined
-        The terms under which the folder joined it.
+        The terms under which the folder joined the contract.
     last
-        The last release that left the folder under it.
+        Index of the last release under the contract that left the folder.
     """
 
     joined: JoinedContract

@@ -107,7 +107,8 @@ class Member(Outcome):
     def pairwise_secrets(self, messages: tuple[bytes, ...] = ()) -> PairwiseSecrets:
         """Return the secrets that this party shares with each other party in this run.
 
-        The parties' public keys come from their signatures, until the first step fixes them.
+        Before the first step, the other parties' public keys of the run (X25519) are read from
+        their signatures of the contract. From then on, the keys of the first step are used.
 
         Parameters
         ----------

@@ -765,7 +765,7 @@ class SumRouting:
         self.advance()
 
     def parties_to_confirm(self, party: int) -> set[int]:
-        """Return the parties whose start this one must report on: all that have started."""
+        """Return the parties that need this party's report: all whose start is unconfirmed."""
         return {*self._router.unconfirmed}
 
     def confirmers(self, party: int) -> Confirmers:

@@ -242,7 +242,7 @@ def place_and_hash(contract: Contract, message: bytes) -> tuple[Place, bytes]:
 
 
 def mixed_rows_field(contract: Contract, messages: Iterable[bytes]) -> bytes:
-    """Return places and hashes of the rows that a node mixed, as the field `Row.mixed_rows`."""
+    """Return the field `Row.mixed_rows`: position, party and hash of each row that a node mixed."""
     entries: list[bytes] = []
     for message in messages:
         place, row_hash = place_and_hash(contract, message)

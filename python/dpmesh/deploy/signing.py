@@ -96,8 +96,9 @@ def is_public_key(public: bytes) -> bool:
     """
     y = int.from_bytes(public, "little") & (2**255 - 1)
     square = y * y
-    x = pow((square - 1) * (_CURVE * square + 1), (_PRIME - 1) // 2, _PRIME)
-    return y < _PRIME and x == 1 and y * (_CURVE * square**2 + 2 * square - 1) % _PRIME != 0
+    # 1 if x^2 = (y^2 - 1) / (d y^2 + 1) has a solution other than x = 0 (Euler's criterion)
+    character = pow((square - 1) * (_CURVE * square + 1), (_PRIME - 1) // 2, _PRIME)
+    return y < _PRIME and character == 1 and y * (_CURVE * square**2 + 2 * square - 1) % _PRIME != 0
 
 
 def is_signed(public: bytes, signature: bytes, *fields: bytes) -> bool:

@@ -76,27 +76,26 @@ class Party:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """Terms of a contract: rounds, quorum, deadline and formats, of the table [contract].
+    """Terms of a contract: rounds, quorum, deadline and formats, as in its table [contract].
 
     Parameters
     ----------
     rounds
         Number of rounds, from 1 to 100,000.
     public_key
-        Seed of all public randomness, 64 hexadecimal digits: of the topology, of turns and of first
-        models. No noise is drawn from it, except in a rehearsal.
+        Seed of all public randomness (topology, turns, initial models), 64 hexadecimal digits. It
+        is no key of signatures. No noise is drawn from it, except in a rehearsal.
     largest_row
         Largest L2 norm of a row that a node accepts or sends. It has no effect on secure sums.
     deadline
         Seconds after which a message counts as missing.
     quorum
-        Fewest parties with which a round goes on, more than half of all. It also decides
-        how many parties must confirm a node's start. For secure sums, all parties without the
-        `dropouts`.
+        Fewest parties with which a round goes on, more than half of all parties. A smaller quorum
+        also lets more parties be silent when a node's start must be confirmed. With secure
+        aggregation it must be the number of parties minus the algorithm's `dropouts`, if any.
     features
-        Number of features of a record. Where the contract has public ranges of columns, the kind of
-        features that are made of the columns, see `dpmesh.tables.features`; by default the columns
-        themselves.
+        Number of features of a record. If the contract has public ranges of columns, the name of
+        the feature map (`dpmesh.tables.features`); by default ``"columns"``, the columns unchanged.
     label
         Name of the column to predict, if the contract has ranges; or names of several columns, each
         a flag or a column of two classes.

@@ -291,8 +291,8 @@ class RollbackQuestion(NamedTuple):
         """Return the questions of several nodes as one message.
 
         Questions with the same last release make a group, which states the release once. A group
-        has each party once: if a party has two questions with the same last release, of two starts,
-        the second one is in another group.
+        has each party at most once. A party that started twice may have two questions with the same
+        last release; the second one is then in another group.
         """
         groups: dict[tuple[ReleaseIndex, int], dict[int, bytes]] = {}
         earlier_questions: Counter[tuple[ReleaseIndex, int]] = Counter()

@@ -63,10 +63,10 @@ def run_on_ranks(settings: Settings, folder: Path) -> None:
         run_into(folder / cell.name, experiment, cell.changes, callback, engine=engine)
         sent_by_rank = engine.sent()
         if ranks.rank == 0:
-            most = max(sent_by_rank)
+            busiest = max(sent_by_rank)  # the rank that sent most bytes
             _say(
-                f"{cell.name}: at most {most.bytes / 1e6:.6g} MB from a rank to others, "
-                f"{most.least / 1e6:.6g} MB by the nodes' own messages"
+                f"{cell.name}: at most {busiest.bytes / 1e6:.6g} MB from a rank to others, "
+                f"{busiest.least / 1e6:.6g} MB by the nodes' own messages"
             )
 
 

@@ -7,8 +7,8 @@ With the score ``z = <w, x>`` of a record and its label ``y`` the losses are
 ``"hinge"``       ``max(0, 1 - y z)``; the subgradient at  labels -1 and +1
                   the kink ``y z = 1`` is 0
 ``"squared"``     ``(z - y)^2 / 2``                        real targets
-``"huber"``       ``(z - y)^2 / 2`` up to ``|z - y| = 1``,  real targets; others than 1: divide
-                  ``|z - y| - 1/2`` beyond                 targets by the largest square error
+``"huber"``       ``(z - y)^2 / 2`` up to ``|z - y| = 1``  real targets; for a limit h instead of
+                  and ``|z - y| - 1/2`` beyond             1, divide all targets by h
 ``"poisson"``     ``exp(z) - y z`` up to ``z = 0``, and    counts as shares of their public bound:
                   its tangent ``1 + (1 - y) z`` beyond     ``exp(z)`` is the expected share
 ``"absolute"``    ``|z - y|``; the subgradient at the      real targets

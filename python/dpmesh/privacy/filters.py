@@ -2,8 +2,9 @@
 
 A privacy loss distribution bounds the epsilon of plans that were fixed beforehand. It does not
 cover plans that are chosen after a release, each time such that all plans together keep the budget.
-A privacy filter does: it bounds a sum that no adaptive choice can change. Two filters share delta,
-and a run may continue if either allows it:
+A privacy filter does: it lets plans run as long as a sum over them stays below a bound, and its
+proof allows any adaptive choice of the plans. Two filters share delta, and a run may continue if
+either allows it. They bound:
 
 - the sum of mu^2, for Gaussian noise on all data (Smith and Thakurta 2022, "Fully adaptive
   composition for Gaussian differential privacy");
@@ -47,7 +48,7 @@ def adaptive_cost(plans: Sequence[Plan], budget: Budget) -> float:
     plans
         Plans on the same data, at least one.
     budget
-        Budget with the delta of the result; plans in its `spent` are not counted.
+        Budget with the delta of the result. Plans in its `spent` count only if `plans` has them.
 
     Returns
     -------

@@ -65,7 +65,11 @@ class Ledger:
         self._left = Foreseen(approvable)
         """Planned releases still to come; none without a budget."""
         self._events = Foreseen(plan.with_releases(_of_events(plan.releases)))
-        """Planned releases still to come that have an epsilon only as parts of the plan."""
+        """Those planned releases still to come whose `needs_plan` is true.
+
+        These are samples, random allocation and correlated noise. They are refused outside of the
+        plan.
+        """
         self._as_planned = budget is None or budget.allows(plan)
         """True while the plan is approved, and finished rounds released only what it foresaw."""
 

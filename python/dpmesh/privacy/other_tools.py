@@ -275,8 +275,8 @@ def judged(
     other_relation: NeighboringRelation = (
         "replace_one" if relation == "add_remove" else "add_remove"
     )
-    beside = run.epsilon(noise_multiplier, delta=delta, relation=other_relation)
-    lines.append(f"      {_priced(beside, delta)} ({_in_words(other_relation, run.unit)})")
+    other_epsilon = run.epsilon(noise_multiplier, delta=delta, relation=other_relation)
+    lines.append(f"      {_priced(other_epsilon, delta)} ({_in_words(other_relation, run.unit)})")
     lines.append(f"      {run.assumption}")
     return Verification(lines=tuple(lines), refuted=is_false)
 

@@ -408,7 +408,11 @@ def _noise_in_words(plan: Plan) -> str | None:
 
 
 def _adversary(plan: Plan) -> str:
-    """Return the adversary of a plan's epsilon: parties that do not share in its noise."""
+    """Return the adversary of a plan's epsilon, in words.
+
+    With pairwise secrets of the kind `star`, epsilon excludes a node's link partners from the
+    adversary. With secure aggregation, the adversary includes a number of colluding parties.
+    """
     coalitions = [secrets.coalition for secrets in secrets_in(plan.releases) if secrets.star]
     adversary = but_partners(max(coalitions)) if coalitions else SEES_ALL
     mechanisms = [release.mechanism for release in plan.touching]

@@ -165,8 +165,8 @@ class HillProblem:
     Parameters
     ----------
     coins
-        Coin of each node's canary, shape (nodes,): the sign of the direction in which it moves the
-        model.
+        Coin of each node's canary, shape (nodes,): True if a gradient step on the canary increases
+        the model's parameter, False if it decreases it.
     records
         Number of records of each node, the canary included.
     pull

@@ -139,7 +139,7 @@ class OneProcess:
         return whole
 
     def guard(self, keep: Callable[[], str | None]) -> AbstractContextManager[None]:
-        """Let an error through: there is no other process to inform."""
+        """Let an error through, without calling `keep`: there is no other process to inform."""
         return _NO_GUARD
 
     def agree(self, signs: Sign = Sign.NONE, same: int = 0) -> Sign:

@@ -165,7 +165,8 @@ class FailingGossip:
 
         The ring buffer of an exchange holds all messages that may still arrive, as the rows of one
         matrix of shape (rounds * nodes, dim). A sparse matrix of shape (nodes, rounds * nodes)
-        mixes them: a link of delay d has its weight in the column of the sender, d rounds ago.
+        mixes them: a link of delay d has its weight in the column of the sender, d rounds ago. In
+        the first d rounds it is the column of round 0.
         """
         nodes, dim = messages.shape
         rounds = self._conditions.network.max_delay + 1

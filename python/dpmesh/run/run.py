@@ -153,8 +153,8 @@ class Tabled(InNotebooks):
     def score(self: _Finished) -> float | None:
         """Mean accuracy, or R² of a regression, of the released models on the test records.
 
-        Without `measured`, as for neural networks, this is the last ``released_accuracy`` of the
-        history; None if that was not measured either.
+        If the run has no `measured` scores, as for neural networks, this is the last
+        ``released_accuracy`` of the history; None if that was not measured either.
         """
         if self.measured is not None:
             return next(iter(self.measured.values()))

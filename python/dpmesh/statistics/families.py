@@ -114,8 +114,9 @@ class Family(ABC):
 class Logistic(Family):
     """Logistic regression: log odds of a flag are linear in the terms.
 
-    Since y is 0 or 1, w = |r| (1 - |r|). The sensitivity of the gradient alone is 2 R. With Hessian
-    and outer products it is also 2 R, so that these need no further epsilon.
+    The target y is 0 or 1, so that the residual r determines the weight: w = |r| (1 - |r|). The L2
+    sensitivity of the whole vector v of a record (see the module) is 2 R, like the sensitivity of
+    its gradient alone. So Hessian and outer products need no further epsilon.
     """
 
     name = "logistic"

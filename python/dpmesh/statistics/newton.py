@@ -66,7 +66,7 @@ class Curvature(NamedTuple):
 
     @property
     def is_shown(self) -> bool:
-        """True if all eigenvalues exceed the limit, so that coefficients are shown."""
+        """True if all eigenvalues exceed `limit`. Only then are coefficients shown."""
         return self.smallest > self.limit
 
     @property

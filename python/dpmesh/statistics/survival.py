@@ -131,7 +131,7 @@ class Survival(questions.OneHot):
         cell_in_group = np.where(is_followed, 2 * self.bins, event_cell + is_censored)
         cell = cell_in_group
         if self.by is not None:
-            cell = self._cells_of_group * columns[self.by].cell(2) + cell_in_group
+            cell = self._cells_of_group * columns[self.by].cell(questions.FLAG_BINS) + cell_in_group
         has_all_values = np.all([columns[name].present for name in self.names], axis=0)
         missing_cell = self.cells(kinds) - 1
         return np.where(has_all_values, cell, missing_cell)

@@ -120,7 +120,11 @@ def best_schedule(
     rounds
         Number of rounds of the run, at least 2.
     gap
-        Relative gap between bounds at which the solver stops.
+        Relative gap at which the solver that computes mu stops.
+
+    Returns
+    -------
+    The schedule with the smallest share, and its worst observer and target.
 
     Raises
     ------

@@ -1,4 +1,14 @@
-"""The matrix C that correlates the noise of a run's rounds, and the sensitivity of a record."""
+"""The matrix C that correlates the noise of a run's rounds, and the sensitivity of a record.
+
+The noise of a run is ``S C^-1 Z`` (matrix mechanism, as in DP-FTRL). Row t of Z is the independent
+normal noise that round t draws. S is the diagonal matrix of the rounds' sensitivities. C is public
+and lower-triangular, with few diagonals (*bands*) where few earlier rounds are remembered.
+
+Such a run is as private as the release of C applied to the rounds' values over S, plus Z. A record
+that is used in round t moves this release by column t of C, times its change in round t, of norm at
+most 1. So its sensitivity follows from the products ``X = C^T C`` of the columns of the rounds that
+use it.
+"""
 
 from __future__ import annotations
 
@@ -156,12 +166,18 @@ class Factorization:
         )
 
     def normalized(self) -> Factorization:
-        """Return C over its sensitivity, so that the noise ratio of Z is that of the run."""
+        """Return C over its sensitivity: the noise ratio of Z is then the one of the run."""
         bands = self.bands / (self.sensitivity * (1 + 2 * _ROUNDING))
         return Factorization(bands=bands, kind=self.kind, participation=self.participation)
 
     def objective(self, gram: Array) -> float:
-        """Return ``tr(G X^-1)``, with ``X = C^T C``, for ``G`` of shape (rounds, rounds)."""
+        """Return ``tr(G X^-1)`` with ``X = C^T C``: the variance of the noise in mixed points.
+
+        Parameters
+        ----------
+        gram
+            G, shape (rounds, rounds), as in `dpmesh.noise.correlated.objective`.
+        """
         from scipy.linalg import solve_triangular
 
         inverse = solve_triangular(self.matrix(), np.eye(self.rounds), lower=True)

@@ -385,8 +385,9 @@ class BetweenPartners(CorrelatedStrategy):
     def secrets(self, sensitivities: tuple[float, ...]) -> Shared:
         """Return the secrets with mu = 1 that leave least noise in the mixed points.
 
-        Where the network changes, `changing_secrets` chooses the secrets of each round. Parameters
-        are as in `CorrelatedStrategy.secrets`.
+        Here mu is the Gaussian-DP parameter at noise ratio 1, see `Secrets.mu`. Where the network
+        changes, `changing_secrets` chooses the secrets of each round. Parameters are as in
+        `CorrelatedStrategy.secrets`.
         """
         assert self.topology is not None
         partners = self.topology

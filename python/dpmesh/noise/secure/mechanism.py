@@ -59,7 +59,7 @@ def encode(sizes: SecureSum | NeighborSums, sums: Floats, rows: int | None = Non
 
 
 def wrapped(sizes: SecureSum | NeighborSums, total: Integers) -> Integers:
-    """Return integers modulo ``2**bits``, in the range from ``-2**(bits - 1)``."""
+    """Return integers modulo ``2**b``, from ``-2**(b - 1)`` on, where b is `modulus_bits`."""
     unused = 64 - sizes.modulus_bits
     return total << unused >> unused
 

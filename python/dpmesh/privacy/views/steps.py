@@ -61,7 +61,7 @@ class LossFacts:
 
     @classmethod
     def of(cls, problem: Any) -> LossFacts:
-        """Return the facts of the loss of a `LinearProblem`, or of an equal `LossFacts`."""
+        """Return the public facts of the loss of a `LinearProblem`; a `LossFacts` is copied."""
         return cls(
             loss=problem.loss,
             feature_norm=problem.feature_norm,
@@ -81,16 +81,15 @@ class LossFacts:
         if self.feature_norm is None or self.loss in KINKED:
             return inf
         square = self.feature_norm**2
-        quarters = {"logistic": square / 4, "multilabel": square / 4, "softmax": square / 2}
-        return quarters.get(self.loss, square)
+        bounds = {"logistic": square / 4, "multilabel": square / 4, "softmax": square / 2}
+        return bounds.get(self.loss, square)
 
     def not_proved(self, clipping_norm: float | None, norm: Norm = "l2") -> NotProved | None:
-        """Return the reason if clipped gradients are not gradients of smooth convex losses.
+        """Return why clipped gradients may not be those of smooth convex losses; None if they are.
 
-        None if they are.
-
-        Clipping the gradient of one score leaves it the gradient of a convex loss of the same
-        smoothness; clipping several scores by one factor does not, so it must never be in force.
+        With one score, a clipped gradient is the gradient of another convex loss of the same
+        smoothness. With several scores, clipping scales all of them by one factor, and no such loss
+        need exist: the clipping norm must then be so large that no gradient is clipped.
 
         Parameters
         ----------
