@@ -232,7 +232,7 @@ def _panel(
     scored 0.04 and 0.5 points higher in the two federations. The centralized baseline scored 0.02
     points higher and 0.3 points lower.
     """
-    public = [baselines.compute(problem, quick=True) for problem in splits]
+    non_private = [baselines.compute(problem, quick=True) for problem in splits]
     verdicts: dict[Method, list[Verdict]] = {method: [] for method in _METHODS}
     reports = []
     for epsilon in EPSILONS:
@@ -241,12 +241,16 @@ def _panel(
             for problem in splits:
                 runs.append(_run(problem, epsilon, method, seeds))
                 on_run()
-            verdicts[method].append(_verdict(splits, runs, public, epsilon))
+            verdicts[method].append(_verdict(splits, runs, non_private, epsilon))
             if method == "secure":
                 reports.append(runs[-1].privacy)
-        private = baselines.compute(splits[0], epsilon=epsilon, delta=DELTA, key=_next_key(seeds))
+        # Private single-site models are trained on the first split alone. `compute` trains models
+        # without privacy once for each problem, so that here it returns the models from above.
+        with_private = baselines.compute(
+            splits[0], epsilon=epsilon, delta=DELTA, key=_next_key(seeds)
+        )
         verdicts["secure"][-1] = replace(
-            verdicts["secure"][-1], baselines_by_split=[private, *public[1:]]
+            verdicts["secure"][-1], baselines_by_split=[with_private, *non_private[1:]]
         )
     return Panel(
         title=title,
@@ -259,7 +263,7 @@ def _panel(
 def _verdict(
     splits: list[LinearProblem],
     runs: list[dm.Run],
-    public: list[baselines.Baselines],
+    non_private: list[baselines.Baselines],
     epsilon: float,
 ) -> Verdict:
     """Return the comparison of the runs, one for each split, with non-private baselines."""
@@ -267,7 +271,7 @@ def _verdict(
     privacy = runs[-1].privacy
     return Verdict(
         measured=[baselines.measured(problem, run.released) for problem, run in pairs],
-        baselines_by_split=public,
+        baselines_by_split=non_private,
         epsilon=epsilon,
         populations=[baselines.population_of(problem, run.released) for problem, run in pairs],
         protects=privacy.unit,

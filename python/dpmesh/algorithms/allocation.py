@@ -80,7 +80,10 @@ def check_sampling(sampling: str, records: int | None, batch_size: int, delta: f
 
 
 def check_sizes(records: int | None, problem: PartitionedProblem) -> None:
-    """Raise a ValueError if a node has fewer than `records` records, the public minimum."""
+    """Raise a ValueError if a node has fewer than `records` records, the public minimum.
+
+    With `records` None there is no minimum, and nothing is checked.
+    """
     if records is not None and problem.fewest_records < records:
         fail("records", f"at most {problem.fewest_records}, those of the smallest node", records)
 

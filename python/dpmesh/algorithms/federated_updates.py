@@ -422,7 +422,11 @@ class ClientUpdates(Contribution[ClientProblem]):
         return w.dtype
 
     def moved(self, w: Released, direction: Floats, step_size: float, decay: float) -> Floats:
-        """Return the global model after the server's step, w^t + eta_g Delta."""
+        """Return the global model after the server's step, w^t + eta_g Delta.
+
+        Delta is `direction` and eta_g is `step_size`. The `decay` is not used, since the clients'
+        local steps include the weight decay.
+        """
         moved: Floats = w + w.dtype.type(step_size) * direction
         return moved
 

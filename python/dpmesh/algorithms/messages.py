@@ -27,10 +27,10 @@ Communication: TypeAlias = Literal["gossip", "server", "token", "sums"]
 """
 
 Releases: TypeAlias = "Release | tuple[Release, ...]"
-"""The release of a message or of a round, or a tuple of several.
+"""The release of a message or of a round; or a tuple of releases.
 
-The releases of one message name disjoint nodes, where the noise or the sensitivity of nodes differ.
-The releases of a round may also belong to its several messages, in their order."""
+Where noise or sensitivity differ between nodes, a message has several releases, for disjoint sets
+of nodes. Where a round yields several messages, their releases are in the order of the messages."""
 
 
 ROW_EACH: tuple[Communication, ...] = ("gossip", "sums")

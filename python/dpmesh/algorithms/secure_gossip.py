@@ -175,6 +175,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
         """Return problems for audits: a canary record at each node, and many canaries at one."""
         variant = partial(replace, self)
         nodes = self.topology.nodes
+        # The sign is 1: a message is a model, which moves against the gradient.
         return opposed_records(variant, size, records=self.records, nodes=nodes, sign=1.0)
 
     def init(self, problem: LinearProblem, key: Key) -> SecureGossipState:

@@ -198,11 +198,12 @@ class AllocatedPass:
             Constants of one model. Without the regularizer lambda its losses have smoothness kappa.
         """
         decay = constants.strong_convexity
-        allowed_over_h = (1 / np.asarray(step_sizes) - decay) / (constants.smoothness - decay)
+        kappa = constants.smoothness - decay
+        allowed_share = (1 / np.asarray(step_sizes) - decay) / kappa  # of the expected size h
         counts, index_of_node = np.unique(records, return_inverse=True)
         expected_size = counts[:, np.newaxis] / self.steps
         other_records = counts[:, np.newaxis] - 1
-        allowed = np.clip(np.floor(expected_size * allowed_over_h), 0, other_records)
+        allowed = np.clip(np.floor(expected_size * allowed_share), 0, other_records)
         tails = np.where(
             allowed < other_records, bdtrc(allowed, other_records, 1 / self.steps), 0.0
         )
@@ -757,7 +758,8 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     def _controllers_key(self, problem: LinearProblem, key: Key) -> Key:
         """Return the controller's key: its draws have a row for each node of this process.
 
-        For a controller that learns, they have a row for each classifier of each node.
+        For a controller that learns, they have a row for each classifier of each node. The rows are
+        numbered over the nodes of all processes, so that the draws do not depend on the processes.
         """
         rows = problem.members
         if not isinstance(self.controller, FixedController):
@@ -766,7 +768,10 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     @property
     def rewinds(self) -> bool:
-        """True if a failed round leaves the state unchanged, as with a `FixedController`."""
+        """True if a failed round can be run again, as with a `FixedController`.
+
+        Other controllers may change their state in place (`learn`, `decide`).
+        """
         return isinstance(self.controller, FixedController)
 
     def refused_by_parties(self) -> dict[str, str]:

@@ -185,7 +185,10 @@ def _forecast_of_reserve(
 ) -> Iterator[str]:
     """Yield lines about the loss of accuracy due to tolerated dropouts and the reserve of sums.
 
-    It yields none for models that `dpmesh.forecast` cannot simulate.
+    The *reserve* is a number of further sums in the plan, for sums that fail, such as when a party
+    is lost. All planned sums count towards epsilon, so a reserve needs more noise. The loss is
+    simulated by pairs of runs, with and without a reserve, on public data. There is no line for
+    models that `dpmesh.forecast` cannot simulate.
     """
     from dpmesh.forecast import MOST_FEATURES, MOST_RECORDS, PAIRS, public_data, reserve_cost
 

@@ -168,7 +168,9 @@ def _fill(
     released = saved_release(release.ledger)
     charge(budget, [released], delta)
     typer.echo(_RELEASED)
-    typer.echo(f"{json.dumps(RELEASED)} = {json.dumps(json.dumps(released))}")
+    # The release is one text in the file: its JSON, written once more as a string of TOML.
+    text_of_release = json.dumps(released)
+    typer.echo(f"{json.dumps(RELEASED)} = {json.dumps(text_of_release)}")
     for name, form in forms.items():
         if name in bounds_of_column:
             form[key_of_blank[name]] = list(bounds_of_column[name])

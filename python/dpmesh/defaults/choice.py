@@ -286,14 +286,17 @@ class _Design:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds: gossip has one before its first step."""
+        """Number of rounds: the gradient steps, and for gossip the round that sends the start."""
         if self.method == "gossip":
             return self.steps + 1
         return self.steps
 
     @property
     def view(self) -> EverybodyButPartners | None:
-        """Threat model of the budget; None for the threat model of the plan."""
+        """Threat model of the budget; None for the threat model of the plan.
+
+        It is stated for noise whose guarantee counts the secrets of all nodes (not `star`).
+        """
         if self.shared_noise is None or self.shared_noise.star:
             return None
         return EverybodyButPartners(coalition=self.colluding)

@@ -51,7 +51,7 @@ class RoundCoins:
     ----------
     private
         Secret key for the coins of this round.
-    lasting
+    allocation
         Secret key for random allocation, whose coins are drawn once for all rounds.
     public
         The contract's public key, for coins that all parties share.
@@ -59,16 +59,18 @@ class RoundCoins:
         Purposes of the coins that all parties share.
     """
 
-    def __init__(self, private: Key, lasting: Key, public: Key, shared: frozenset[Purpose]) -> None:
+    def __init__(
+        self, private: Key, allocation: Key, public: Key, shared: frozenset[Purpose]
+    ) -> None:
         self._private = private
-        self._lasting = lasting
+        self._allocation = allocation
         self._public = public
         self._shared = shared
 
     def stream(self, purpose: int, round: int = 0) -> Stream:
         """Return the stream of a purpose in a round, from the key that the purpose needs."""
         if purpose == Purpose.ALLOCATION:
-            key = self._lasting
+            key = self._allocation
         elif purpose in self._shared:
             key = self._public
         else:
@@ -79,7 +81,7 @@ class RoundCoins:
         """Return the coins of these nodes, shape (nodes,), in their order."""
         return RoundCoins(
             self._private.for_nodes(nodes),
-            self._lasting.for_nodes(nodes),
+            self._allocation.for_nodes(nodes),
             self._public.for_nodes(nodes),
             self._shared,
         )
@@ -277,12 +279,12 @@ class RowChannel(NodeChannel):
         """Run all rounds from t on; yield the packet of each position, an empty one at the end."""
         contract = self.schedule.contract
         while t < contract.terms.rounds:
-            steps = self._round(t, self._start_round(t))
+            open_round = self._round(t, self._start_round(t))
             arrived = None
             self._allowed = list(contract.planned.releases(self.node, t))
             with suppress(StopIteration):
                 while True:
-                    packet = steps.send(arrived)
+                    packet = open_round.send(arrived)
                     yield packet
                     arrived = self._arrived_for(packet)
                     self.position = Position(t, self.position.exchange + 1)
@@ -294,20 +296,23 @@ class RowChannel(NodeChannel):
         """Begin round t, and return its coins.
 
         Coins and noise depend on the context (contract, records, versions), the state and the
-        messages that arrived: under other inputs the same round draws other ones.
+        messages that arrived: under other inputs the same round draws other ones. Coins of random
+        allocation depend on the contract alone: each record draws its rounds before the run.
         """
         self.position = Position(t)
         self.received = None
         self.rows = {position: rows for position, rows in self.rows.items() if position.round >= t}
         contract = self.schedule.contract
         key = self._node_key
-        lasting = key
+        allocation_key = key
         if self._context is not None:
-            lasting = key.derive(digest(b"dpmesh mesh allocation", contract.hash))
+            allocation_key = key.derive(digest(b"dpmesh mesh allocation", contract.hash))
             inputs = str(t).encode(), digest(state_as_bytes(self.state)), digest(*self._arrived)
             key = key.derive(digest(b"dpmesh mesh round", self._context, *inputs))
         self.key = key
-        coins = RoundCoins(key, lasting, contract.public_key, contract.algorithm.public_coins)
+        coins = RoundCoins(
+            key, allocation_key, contract.public_key, contract.algorithm.public_coins
+        )
         return self.schedule.key_of_node(self.node, coins)
 
     def noise_key(self, values: Sensitive) -> Key:
@@ -411,7 +416,7 @@ class SumChannel(NodeChannel):
         self._rehearses = rehearsal_key is not None
         self.totals = totals
         """The totals of the open round so far, each of shape (1, dim)."""
-        self._steps: Generator[Packet, Any, None] | None = None
+        self._open_round: Generator[Packet, Any, None] | None = None
         """The open round, which waits for the total of its step; None before an attempt."""
 
     @property
@@ -430,14 +435,14 @@ class SumChannel(NodeChannel):
         transcript
             The transcript after the step.
         """
-        steps = self._steps or self._run_to_step(None)[0]
+        open_round = self._open_round or self._run_to_step(None)[0]
         self.totals.append(total)
         try:
-            steps.send(total)
+            open_round.send(total)
         except StopIteration:  # it was the last step of the round
             self.totals = []
         self.transcript = transcript
-        self._steps = None
+        self._open_round = None
         self.step += 1
 
     def begin_attempt(self, key: Key | None) -> Masked:
@@ -448,7 +453,7 @@ class SumChannel(NodeChannel):
         key
             A secret key of this attempt alone, for all noise and coins; None in a rehearsal.
         """
-        self._steps, packet = self._run_to_step(key)
+        self._open_round, packet = self._run_to_step(key)
         if packet.masked is None:
             raise RuntimeError(f"step {self.step} releases no sum")
         return packet.masked
@@ -456,9 +461,11 @@ class SumChannel(NodeChannel):
     def with_noise_of_sum(self, masked: Masked, key_of_sum: Key) -> Masked:
         """Return an attempt's integers with the noise of one of its sums, from a key of this sum.
 
-        So if a router asks again with other headers for some sums of an attempt, the sums whose
-        headers are unchanged get the same bytes.
+        The noise also follows from the node's integers before noise, so that other integers never
+        get the same noise. If a router asks again with other headers for some sums of an attempt,
+        the sums whose headers are unchanged get the same bytes.
         """
+        # `masked.steps` are the rounded values, in steps of the grid
         key = key_of_sum.derive(digest(masked.steps.tobytes()))
         return replace(masked, stream=key.stream(Purpose.NOISE, self.step))
 
@@ -478,11 +485,11 @@ class SumChannel(NodeChannel):
         if not self._rehearses:
             self.key = key or Key.seeded(0)
         coins = RoundCoins(self.key, self.key, contract.public_key, contract.algorithm.public_coins)
-        steps = self._round(t, self.schedule.key_of_node(self.node, coins))
-        packet = next(steps)
+        open_round = self._round(t, self.schedule.key_of_node(self.node, coins))
+        packet = next(open_round)
         for total in self.totals:
-            packet = steps.send(total)
-        return steps, packet
+            packet = open_round.send(total)
+        return open_round, packet
 
     def noise_key(self, values: Sensitive) -> Key:
         """Return a key of the noise of a sum that also depends on the integers that are added."""

@@ -2,7 +2,9 @@
 
 A folder belongs to one data set. All contracts in it share its budget. It must never be copied, nor
 restored from a backup: an older copy does not know what was released since, and its node would
-release the same steps again.
+release the same steps again. *Marks* are a record of the folder's last releases in a file outside
+of it (`dpmesh.deploy.files.Marks`): a folder that is older than its marks is refused. *Events* are
+notes about a contract; its cost depends on some of them.
 """
 
 from __future__ import annotations
@@ -285,7 +287,8 @@ class Folder(Steps):
         self._add_events(contract.hash, event)
         if is_after_release:
             self._add_events(contract.hash, _AFTER_RELEASE)
-        row = contract.hash, *joined, 0, 0
+        incarnation, stopped = 0, 0  # the folder was not restored, and no step failed
+        row = contract.hash, *joined, incarnation, stopped
         self._file.execute("insert into contracts values (?, ?, ?, ?, ?, ?)", row)
 
     def _compare(

@@ -125,7 +125,9 @@ class SumProtocol:
         return b"".join(int_fields(position.round + 1, position.exchange, *self.spent))
 
     def tag_secret_answer(self, message: bytes) -> bytes:
-        """Return this node's tag secret, sealed for each party that adds to its sum.
+        """Return this node's tag secret, the key of the tags of a sum, sealed for other parties.
+
+        It is sealed for each other party that adds to this node's sum.
 
         Parameters
         ----------

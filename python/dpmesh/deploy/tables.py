@@ -201,18 +201,20 @@ class Tables:
             fail("ranges", "a contract with [ranges] and a label for tables", "none")
         labels, labelled_table = labels_and_records(
             self.labels, self.label, as_table(table), drop=drop
-        )
+        )  # the labels of the records; `self.labels` are names of columns
         encoded_table = self.columns.encode_table(labelled_table)
         notices = encoded_table.notices()
         if isinstance(self.label, Number):
-            (label,) = self.labels
-            scaled, beyond, _ = self.label.encode(label, labels)
-            notices += clipped(label, beyond, len(labels))
+            (name,) = self.labels
+            scaled, outside_range, _ = self.label.encode(name, labels)
+            notices += clipped(name, outside_range, len(labels))
             labels = scaled[:, 0]
         elif isinstance(self.label, Labels):
             labels = as_sets(labels)
-        elif self.network is None and self.problem[1].get("classes") is None:
-            labels = 2 * labels - 1  # a binary loss has the labels -1 and 1
+        elif self.network is None:
+            _, problem_arguments = self.problem
+            if problem_arguments.get("classes") is None:
+                labels = 2 * labels - 1  # a binary loss has the labels -1 and 1
         for notice in notices:
             _log.warning("%s", notice)
         return Dataset(encoded_table.features.astype(self.terms.numbers), labels, "own records")
@@ -231,7 +233,8 @@ class Tables:
         if self.columns is None:
             return None
         if isinstance(self.label, Number):
-            loss = self.problem[1].get("loss")
+            _, problem_arguments = self.problem
+            loss = problem_arguments.get("loss")
             if (loss == "poisson") != isinstance(self.label, Count):
                 fail("problem.loss", "'poisson' for a label {counts = ..}, no other", repr(loss))
         network = None

@@ -4,7 +4,8 @@ A node is the process of one party. The router, which no party trusts, asks node
 answers each question with one message:
 
     question                                   answer
-    who is there? (`presence_question`)        `Signature`, or `Presence` after a step or a restart
+    who is there? (`presence_question`)        `Signature`, or `Presence` with a rollback question
+                                               (start not confirmed yet) or its last step
     `StepQuestion`                             a `dpmesh.deploy.row.Row`, or parts of sums (`sums`)
     `RollbackQuestion` of other nodes          `dpmesh.deploy.row.RollbackReport`
     stored signatures or totals?               `RecoveryAnswer`, for a router that was restarted
@@ -172,7 +173,7 @@ class StepProgress(NamedTuple):
 
 
 class Presence(NamedTuple):
-    """A node's answer to the question who is there, after a restart or once it has taken a step.
+    """A node's answer to the question who is there: its start is not confirmed, or it took a step.
 
     Attributes
     ----------

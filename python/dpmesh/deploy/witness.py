@@ -112,7 +112,10 @@ class EquivocationWitness:
             self.folder.store_received_row(self.contract, row, message)
 
     def check_mixed_rows(self, messages: tuple[bytes, ...], last: StoredStep | None) -> None:
-        """Compare the rows that others mixed, as they signed, with each other and this node's.
+        """Note a dispute for each row of which two parties received different versions.
+
+        Each row in `messages` states, under its party's signature, the hashes of the rows that the
+        party mixed. They are compared with each other and with the rows of this node.
 
         Parameters
         ----------

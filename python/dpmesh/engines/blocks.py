@@ -108,7 +108,17 @@ class Boundary:
 
 
 def boundary(weights: sparse.csr_array, parts: list[Nodes], rank: int) -> Boundary:
-    """Return the boundary of a rank, from the public mixing matrix and the parts of all ranks."""
+    """Return the rows that a rank sends, receives and mixes in a round with this mixing matrix.
+
+    Parameters
+    ----------
+    weights
+        The public mixing matrix, shape (nodes, nodes).
+    parts
+        Nodes of each rank.
+    rank
+        Index of the rank.
+    """
     nodes = weights.shape[0]
     owner = np.empty(nodes, dtype=np.int64)
     for number, part in enumerate(parts):

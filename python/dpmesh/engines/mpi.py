@@ -257,7 +257,7 @@ class MpiEngine:
             return None
         all_rows = np.concatenate(gathered)
         order = np.concatenate(self.parts)
-        if len(all_rows) != len(order):
+        if len(all_rows) != len(order):  # some nodes have no row
             return all_rows
         return all_rows[np.argsort(order)]
 

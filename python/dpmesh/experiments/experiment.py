@@ -164,7 +164,7 @@ class Experiment:
             view = settings.make("view", table, SECTIONS["view"], topology=graph)
             budget = replace(budget, view=view)
             plan = partial(budget.require, algorithm, problem=data.problem())
-        settings.call("run", plan, rounds=run.rounds)
+        settings.call("run", plan, rounds=run.rounds)  # raises an error of the plan before a run
         _require_public_data(settings, algorithm)
         return cls(
             settings=settings,

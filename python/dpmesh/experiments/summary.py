@@ -22,7 +22,7 @@ from dpmesh.algorithms.base import NOISES
 from dpmesh.experiments.results import Result
 from dpmesh.privacy.report import Report
 from dpmesh.run.measures import shown_difference
-from dpmesh.run.run import cost_in_words
+from dpmesh.run.run import shown_epsilon
 from dpmesh.run.verdict import LEAST, Verdict, difference, holm_significant
 
 Groups: TypeAlias = Mapping[str, Sequence[Result]]
@@ -334,7 +334,7 @@ def verdict(runs: Sequence[Result]) -> Verdict | None:
         populations=populations,
         measured=measures,
         baselines_by_split=baselines,
-        epsilon=cost_in_words(privacy),
+        epsilon=shown_epsilon(privacy),
         unit="run",
         protects=privacy.unit if privacy.is_finite else "",
         adversary=privacy.adversary_in_brief,

@@ -136,7 +136,7 @@ class Kind(NamedTuple):
         return {self.noise.name}
 
     def pure(self, relation: NeighboringRelation) -> float:
-        """Return the pure epsilon of a release; 0 if its noise is Gaussian alone."""
+        """Return the pure epsilon of a release's Laplace noise; 0 if all its noise is Gaussian."""
         if self.pure_beside:
             return 1 / self.pure_beside
         if not self.noise.is_pure:

@@ -480,9 +480,11 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0, *, colluding: int | No
 
 
 def made_again(*plans: Plan) -> tuple[Plan, ...]:
-    """Return what runs cost that repeat each other with the same secret draws.
+    """Return the plans of runs that repeat each other with the same secret draws.
 
-    A round that a record drew is then as good as known: it is in that of each run.
+    In random allocation, a record then has the same round in each run, so that its round counts as
+    known to the adversary: releases have no amplification. Each round is a separate batch. A single
+    plan is returned unchanged.
     """
     if len(plans) == 1:
         return plans

@@ -136,6 +136,7 @@ class Release:
     def as_dict(self) -> dict[str, Any]:
         """Return the release in plain types that JSON can hold."""
         mechanism = self.mechanism
+        # A mechanism without a law may be a user's class: `from_dict` finds it in its module.
         return {
             "round": self.round,
             "mechanism": self.name,

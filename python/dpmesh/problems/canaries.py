@@ -121,11 +121,12 @@ class PullingClients:
         self, start: Floats, walks: Walks, *, step_size: float, radius: float
     ) -> Floats:
         """Return the updates, shape (clients, dim): a long multiple of the pull, or 0 if absent."""
-        active = np.diff(walks.steps) > 0
+        has_steps = np.diff(walks.steps) > 0  # clients without a record take no step
         indptr, records = walks.batches
-        clients = records[indptr[walks.steps[:-1][active]]]
-        updates = np.zeros((len(active), start.shape[1]))
-        updates[active] = _FAR * self.pulls[clients]
+        first_steps = walks.steps[:-1][has_steps]
+        clients = records[indptr[first_steps]]  # the one record of a client has the client's index
+        updates = np.zeros((len(has_steps), start.shape[1]))
+        updates[has_steps] = _FAR * self.pulls[clients]
         return updates
 
     def objective(self, params: Floats, batches: Ragged) -> Numbers:

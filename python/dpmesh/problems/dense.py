@@ -137,7 +137,10 @@ class DenseProblem(PartitionedProblem, ABC):
         return sums
 
     def clipped_sums(self, params: FloatArray, batches: Batches, clipping_norm: float) -> Sensitive:
-        """Return the sum of each row's record gradients, clipped in L2 norm: see `gradient_sum`."""
+        """Return each node's sum of record gradients, each clipped to the L2 norm `clipping_norm`.
+
+        Parameters and result are as in `gradient_sum`.
+        """
         return Sensitive(self.gradient_sum(params, batches, clipping_norm=clipping_norm))
 
     @abstractmethod

@@ -39,7 +39,7 @@ _LEAST_RATIO = 1e-300
 """Smallest ratio whose logarithm is taken; smaller ratios are replaced by it."""
 
 _MOST_MULTIPLIERS = 60
-"""Largest number of multipliers mu that are tried for each width of a kink."""
+"""Largest number of Lagrange multipliers mu of the bound |w| <= R that are tried for each width."""
 
 
 class NotReached(RuntimeError):  # noqa: N818

@@ -226,7 +226,8 @@ def compute(
         splines). None recovers the columns where the features are the columns, and uses the
         features otherwise.
     quick
-        True to choose models without privacy by one penalty and one fold alone.
+        True to choose models without privacy by one penalty and one fold alone. These models are
+        trained once for each problem; later calls ignore `columns` and `quick`.
 
     Returns
     -------

@@ -295,12 +295,12 @@ def _fits(problem: LinearProblem, task: LearningTask, outputs: int, is_small: bo
     if task.name == "counts":
         poisson = [_poisson(penalty) for penalty in _COUNT_PENALTIES]
         return [_count_ridge, *poisson, _procedure(problem)]
-    penalties = _INVERSE_PENALTIES if is_small else (1.0,)
+    inverse_penalties = _INVERSE_PENALTIES if is_small else (1.0,)
     if task.name == "labels":
-        return [_labels(penalty, outputs) for penalty in penalties]
+        return [_labels(inverse_penalty, outputs) for inverse_penalty in inverse_penalties]
     assert problem.outline is not None
-    balanced = problem.outline.shares is not None
-    return [_classes(penalty, outputs, balanced) for penalty in penalties]
+    balanced = problem.outline.shares is not None  # private training then weights classes, too
+    return [_classes(inverse_penalty, outputs, balanced) for inverse_penalty in inverse_penalties]
 
 
 def _scaler(rows: Matrix) -> Callable[[Matrix], Matrix]:

@@ -227,8 +227,8 @@ class TimedToken(ToAll):
     """Token with simulated delays, passed between nodes; there is no common clock.
 
     All nodes compute at the same time. The holder passes the token on when it has computed. A lost
-    message is sent again until it arrives. The simulation of time draws as many random holders as
-    the algorithm reports.
+    message is sent again until it arrives. The times of a round are simulated for random holders,
+    as many as the round has messages.
     """
 
     def __init__(self, conditions: Conditions) -> None:

@@ -141,7 +141,7 @@ class Network:
         server, or with a token, are sent until they arrive.
     offline
         Probability that a node is offline during a period of `outage_rounds` rounds, below 1. The
-        periods of different nodes start in different rounds.
+        rounds in which a node's periods start are drawn for each node.
     outage_rounds
         Length of such a period, in rounds.
     late_fraction

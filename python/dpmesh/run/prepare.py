@@ -351,9 +351,9 @@ def _rounds(
 ) -> Rounds:
     """Return the rounds of this process, from the first one or from a checkpoint on."""
     ledger = Ledger(plan, request.budget, nodes=request.problem.nodes)
-    with ranks.guard(lambda: None):
+    with ranks.guard(lambda: None):  # a failure here leaves nothing to save
         start = Progress(state=share.algorithm.init(share.problem, share.key))
-        ranks.agree()
+        ranks.agree()  # raises an error if another process failed
         channel = Channel(
             share.carrier, share.noise_key, ledger, nodes=share.nodes, pair_key=share.pair_key
         )

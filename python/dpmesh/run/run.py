@@ -45,7 +45,10 @@ def in_words(
     baselines: Baselines | None,
     population: Population | None = None,
 ) -> str:
-    """Describe a run: settings, last measurements, traffic, cost, and what it compares with."""
+    """Describe a run: settings, last measurements, traffic, privacy, and verdict.
+
+    The verdict compares the scores of the released model (`reached`) with the baselines.
+    """
     lines = []
     for name, value in settings.items():
         if value != "None":
@@ -77,7 +80,7 @@ def compared(
     reached: Measures, baselines: Baselines, privacy: Report, population: Population | None = None
 ) -> Verdict:
     """Return the verdict on one run."""
-    epsilon = cost_in_words(privacy)
+    epsilon = shown_epsilon(privacy)
     return Verdict(
         measured=[reached],
         baselines_by_split=[baselines],
@@ -89,7 +92,7 @@ def compared(
     )
 
 
-def cost_in_words(privacy: Report) -> float | None:
+def shown_epsilon(privacy: Report) -> float | None:
     """Return epsilon as a report shows it; None without a guarantee."""
     if not privacy.is_finite:
         return None

@@ -105,8 +105,10 @@ class _Assembly:
         algorithm = self._built(table)
         if "first_stage" in self.settings.content:
             if getattr(algorithm, "secure_sum", None) is None:
-                problem = "wanted a secure sum of all parties: who misses one row of gossip has "
-                problem += "another centre than the others, for which no proof is"
+                problem = (
+                    "wanted a secure sum of all parties: in gossip, a party that misses a row has "
+                    "another centre than the others, which no proof covers"
+                )
                 self.settings.fail("first_stage", problem)
             return self._after_stage(self._stage(), algorithm)
         return algorithm
@@ -122,6 +124,7 @@ class _Assembly:
             return self._calibrated(table, stage, delta)
         noise = next((name for name in NOISES if self._is_missing(name)), None)
         if noise is not None:
+            # An unknown key, such as a misspelt one, is reported rather than the missing noise.
             settings.known("algorithm", table, (*self.fields, "kind", "epsilon"))
             problem = f"wanted epsilon, or {noise}, for {self.maker.__name__}"
             if "sweep" in settings.content:
@@ -270,7 +273,10 @@ class _Assembly:
         return self._calibrated_after_stage(public, noise, stage, budget)
 
     def _public_parameters(self, settings: Settings, table: Table, noise: str) -> Parameters:
-        """Return all arguments of the algorithm but its noise, converted to their types."""
+        """Return all arguments of the algorithm but its noise, converted to their types.
+
+        Here `noise` is the name of the parameter that sets the noise, one of `NOISES`.
+        """
         stated = {name: value for name, value in table.items() if name != "kind"}
         # Any noise passes the check that required keys are there; it is removed below.
         public = settings.arguments(
@@ -284,7 +290,10 @@ class _Assembly:
     def _calibrated_after_stage(
         self, public: Parameters, noise: str, stage: Stage, budget: Budget
     ) -> AnyAlgorithm:
-        """Return the algorithm with noise such that it and the first stage use the budget."""
+        """Return the algorithm with noise such that it and the first stage use the budget.
+
+        The noise of the first stage is stated as a number, or follows from the budget (`RULE`).
+        """
 
         def with_noise(scale: float) -> AnyAlgorithm:
             """Return the algorithm with this noise, after the first stage."""

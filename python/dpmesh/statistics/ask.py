@@ -477,7 +477,8 @@ class RoundVectors:
         """Return the vectors of a site's records in blocks of shape (records, dim)."""
         questions = self.asked.questions
         records = self.asked.parts[node]
-        numbers_per_record = sum(part.size.stored for part in questions.parts[self.t])
+        round_parts = questions.parts[self.t]  # the part of each question in this round's vectors
+        numbers_per_record = sum(round_part.size.stored for round_part in round_parts)
         blocks = -(-len(records) * numbers_per_record // _BLOCK)  # rounded up
         for block in np.array_split(records, blocks):
             columns = {name: column.take(block) for name, column in self.asked.columns.items()}

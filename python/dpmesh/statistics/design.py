@@ -116,7 +116,7 @@ class Design:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of coefficients in the units of the columns."""
+        """Names of the coefficients in the units of the columns (`to_units`), shape (width,)."""
         names = [CONSTANT]
         for block in self.blocks:
             if isinstance(block.kind, Category):

@@ -610,8 +610,9 @@ class TwoWay(OneHot):
 class Correlation(OfColumns):
     """Pearson correlation of each pair of columns, over the records without a missing value.
 
-    The vector of a record is the upper triangle of the matrix ``(1, z)(1, z)^T``, where z holds the
-    c columns scaled to [-1, 1] by their public ranges. The L2 sensitivity to replacing a record is
+    The vector of a record is the upper triangle of the matrix ``(1, z)(1, z)^T``, with off-diagonal
+    entries times sqrt(2). Here z holds the c columns scaled to [-1, 1] by their public ranges. The
+    L2 sensitivity to replacing a record is
     ``sqrt(2) (1 + c)``. Intervals use Fisher's transformation, whose sampling error is that of
     normally distributed columns.
 

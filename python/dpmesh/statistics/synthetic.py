@@ -514,7 +514,7 @@ def synthesize(
     """
     integer("rows", rows, at_least=1, below=2**31)
     integer("seed", seed, at_least=0, below=2**63)
-    draw = np.random.default_rng([seed, 0])
+    draw = np.random.default_rng([seed, 0])  # values within bins are drawn from [seed, 1]
     noisy_tables = released.tables
     sizes = released.sizes
     records = released.records

@@ -30,6 +30,10 @@ MOMENTS = 5
 STEEPEST = 3.0
 """Largest slope of a calibration."""
 
+DAMPING = 4.0
+"""Variance of the predictions, in standard deviations of the noise of its mean square, at which the
+slope is halfway between 1 and the least-squares slope."""
+
 LEAST_SHARE = 1e-12
 """Smallest expected count as a share of its bound, so that its logarithm is finite."""
 
@@ -100,7 +104,7 @@ class Calibration:
         mean_target = scaled_target / sqrt(2)
         variance = mean_square - mean_prediction**2
         covariance = scaled_product / sqrt(2) - mean_prediction * mean_target
-        damped_square = variance**2 + (4 * noise / records) ** 2
+        damped_square = variance**2 + (DAMPING * noise / records) ** 2
         slope = 1.0
         if variance > 0 and damped_square > 0:
             slope += (covariance - variance) * variance / damped_square

@@ -1,4 +1,10 @@
-"""The noise of a whole run as one release, with one cost."""
+"""Correlated noise of a whole run as one release with one mu (Gaussian DP).
+
+`CorrelatedGaussian` is the joint event of all rounds. It consists of a factorization C (correlation
+in time), *secrets* (noise that pairs of nodes share and that cancels between them), sensitivities S
+and *memory* (the factor with which a message remains in the next one). Plans and accounting read
+its `mu`; the run draws its rows one after the other by its `recursion`.
+"""
 
 from __future__ import annotations
 
@@ -251,18 +257,21 @@ class CorrelatedGaussian:
             bands[k:, k] /= sensitivities[: rounds - k]
         if not memory.any():
             return bands
-        remembering = np.zeros((rounds, min(width + 1, rounds)))
-        remembering[:, :width] = bands
-        for k in range(1, remembering.shape[1]):
-            remembering[k:, k] -= bands[k:, k - 1] * memory[1 : rounds - k + 1]
-        return remembering
+        # P^-1 has the diagonal 1 and minus `memory` below it, so that there is one band more.
+        with_memory = np.zeros((rounds, min(width + 1, rounds)))
+        with_memory[:, :width] = bands
+        for k in range(1, with_memory.shape[1]):
+            with_memory[k:, k] -= bands[k:, k - 1] * memory[1 : rounds - k + 1]
+        return with_memory
 
     @cached_property
     def spreads(self) -> Array:
         """Standard deviation of each row's noise over its sensitivity, shape (rounds,).
 
-        It is that of the node with most secrets.
+        Each E_t has the largest variance of a node in round t. So a value is exact for the node
+        with most secrets, and an upper bound where another node has most in another round.
         """
+        # The rows of the noise are B^-1 E, with B the triangular matrix of `recursion`.
         columns = by_columns(self.recursion)
         rounds = self.rounds
         variances = [1.0] * rounds

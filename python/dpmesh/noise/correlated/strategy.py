@@ -172,9 +172,10 @@ class CorrelatedStrategy(ABC):
         uses
             Largest number of rows that use one record.
         separation
-            Number of rows between two uses of a record; above 1, uses are exactly so far apart.
+            Number of rows from one use of a record to its next use. If it is 1, any rows may use
+            the record; otherwise uses are exactly so far apart (epochs of fixed batches).
         memory
-            As in `CorrelatedGaussian`.
+            Factor with which a message remains in the next one, as in `CorrelatedGaussian`.
         """
         row_sensitivities = np.asarray(sensitivities, dtype=np.float64)
         relative = tuple((row_sensitivities / row_sensitivities.max()).tolist())

@@ -390,7 +390,7 @@ class SecureSum:
 
 
 def reserved(dropouts: int, reserve: int | None) -> int:
-    """Return the number of releases for attempts that fail: by default one for each dropout."""
+    """Return the number of planned releases for failed attempts: `reserve`, else `dropouts`."""
     if reserve is None:
         return dropouts
     return reserve
