@@ -101,11 +101,11 @@ def audit_view(
         clipping_norm=CLIPPING_NORM,
     )
     topology = view.topology
-    any_problem = _canary(topology.nodes, 0, 1.0, forgetful)
-    reaction = algorithm.reaction(rounds, any_problem)
+    example_problem = _canary(topology.nodes, 0, 1.0, forgetful)
+    reaction = algorithm.reaction(rounds, example_problem)
     assert isinstance(reaction, Reaction)
     worst = _worst(reaction, view, target)
-    visible = _visible_messages(topology, worst.observer, rounds)
+    visible = _visible_messages(topology, worst.observer, rounds)  # shape (rounds, nodes)
     visible_places = np.flatnonzero(visible.reshape(-1))
     weights = _linear(reaction, topology, worst.target, forgetful).weights(visible)
     keys = fresh_keys(key)

@@ -294,7 +294,10 @@ class RouterServer:
             await sleep(0)
 
     def _make_room_for_a_stranger(self) -> None:
-        """Close the oldest connections without a key, so that one more is not too many."""
+        """Close the oldest connections of strangers, so that one more is not too many.
+
+        A *stranger* is a connection without a key: no party has signed a request on it yet.
+        """
         strangers = [
             peer for peer, connection in self._connections.items() if connection.party is None
         ]
@@ -317,7 +320,7 @@ class RouterServer:
         """Keep a connection for a request that a party signed; close the party's older ones."""
         connection = self._connections[peer]
         if connection.party is None:
-            del self._connections[peer]  # it is the youngest of those with a key
+            del self._connections[peer]  # it is added again at the end, as the party's youngest
         until = monotonic() + seconds_for(self._longest)
         self._connections[peer] = _Connection(connection.sock, until, party)
         of_party = [

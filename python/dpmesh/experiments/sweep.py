@@ -42,6 +42,7 @@ Failures: TypeAlias = list[tuple["Cell", Exception]]
 """Failed cells, each with its error."""
 
 _OF_THESE = "a new one, or that of results of these settings"
+"""Description, for errors, of the folders into which a sweep may write."""
 
 _finished_rounds: Any = None
 """In a worker: the queue to which it writes numbers of finished rounds."""
