@@ -1,4 +1,4 @@
-"""What composes: every algorithm with every release, on every engine, by every name; tried.
+"""Supported combinations: every algorithm with every release, on every engine, each tried.
 
 ``python .ci/composed.py`` writes the table into its page; with ``--check`` it only says whether the
 page differs. A cell is tried, not remembered: algorithms and their parameters come from the
@@ -66,16 +66,16 @@ Algorithms with a parameter `batches` take `BATCHES`.
 """
 
 ABSENT = {
-    ("SecureGossip", "noise"): "no proof that a sum of shares of discrete noise hides as noise "
-    "that is correlated in time, or between partners, does",
-    ("WithReplacement", "noise"): "a node draws its turns at random, so that no public order says "
-    "which row of noise covers which turn",
-    ("SecureGossip", "sampling"): "all records take part in each sum: the proof has no sampling",
+    ("SecureGossip", "noise"): "no proof covers sums of shares of discrete noise that is "
+    "correlated in time or between partners",
+    ("WithReplacement", "noise"): "a node draws its turns at random, so no public order assigns "
+    "correlated noise to turns",
+    ("SecureGossip", "sampling"): "all records take part in each sum: the proof covers no sampling",
     (
         "WithReplacement",
         "sampling",
-    ): "its samples are amplified by another theorem; none covers both",
-    ("QuantizedGossip", "sampling"): "a node's state keeps what a record moved, so that all later "
+    ): "its own sampling has another amplification theorem; no theorem covers both",
+    ("QuantizedGossip", "sampling"): "a node's state keeps the effect of a record, so all later "
     "messages depend on the record and on its round together: the theorem does not apply",
     ("*", "sampling"): "all records, or a public batch of them, take part in each round: there is "
     "no round to keep secret",
@@ -83,8 +83,8 @@ ABSENT = {
 """Which proof an algorithm lacks that has no parameter for a release."""
 
 NO_MODEL = (
-    "what is proved and released is a sum of records' vectors: no model follows from it that an "
-    "experiment could measure, or an estimator predict with (`dpmesh stats` asks by it)"
+    "the algorithm of `dpmesh stats`: it releases a sum of records' vectors, and has no model that "
+    "an experiment could measure or an estimator predict with"
 )
 SCHEDULES = ("HorizonPower", "SampleSize")
 FOLLOWS = ("topology", "dim", "clients", "rounds", "nodes", "estimator")

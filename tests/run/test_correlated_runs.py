@@ -347,7 +347,7 @@ def test_quantized_messages_carry_the_secrets_of_partners(mode: Any, partners: A
     ("change", "message"),
     [
         ({"sampling": "poisson"}, "not proved for random cohorts"),
-        ({"rate": 1.0}, "buys nothing where all take part"),
+        ({"rate": 1.0}, "has no benefit if all clients take part"),
         ({"grid": 2.0**-16}, "the grid= of the noise"),
         ({"noise": IN_TIME}, "noise: wanted noise for a server, with topology=None"),
     ],
@@ -385,5 +385,5 @@ def test_a_coalition_that_cuts_the_graph_and_a_server_have_no_secrets() -> None:
         online(cut).plan(ROUNDS)
     everybody = replace(cut, partners=dm.topology.complete(NODES))
     assert online(everybody).plan(ROUNDS).cost(DELTA).epsilon > 1
-    with pytest.raises(ValueError, match="topology: wanted a network, whose links share secrets"):
+    with pytest.raises(ValueError, match="topology: wanted a network: linked nodes share secrets"):
         correlated.BetweenPartners(topology=None, rounds=ROUNDS)

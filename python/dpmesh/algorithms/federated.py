@@ -467,9 +467,9 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         takes_turns = self.contribution.groups is not None and self.contribution.groups > 1
         if not takes_turns or getattr(self.combination, "grid", None):
             expected = (
-                "None, or sampling='cyclic' in several groups and the grid= of the noise "
-                "alone: correlated noise is not proved for random cohorts, and buys nothing "
-                "where all take part"
+                "None, or sampling='cyclic' in several groups and no grid= but that of the noise: "
+                "correlated noise is not proved for random cohorts, and has no benefit if all "
+                "clients take part in each round"
             )
             fail("noise", expected, noise)
         if noise.topology is not None:

@@ -240,7 +240,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         if isinstance(self.algorithm, FirstStage):
             fail("algorithm", "one without a first stage", "one with")
         if self.unit != "record" or self.neighboring_relation != "replace_one":
-            requirement = "one under which one record is replaced, as the sum of all records is"
+            requirement = "an algorithm with replace-one DP of a record, as the private mean has"
             got = f"{self.neighboring_relation} of a {self.unit}"
             fail("algorithm", requirement, got)
         sums = self.secure_sum
@@ -253,9 +253,10 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
                 fail("mean", requirement.format(*algorithm_claim), self.mean)
         if self.communication != "gossip" and self.secure_sum is None:
             requirement = (
-                "one that gossips, or adds up over sites (a secure sum): others have no mean "
+                "a gossip algorithm, or one with secure aggregation: "
+                "otherwise there is no mean that all nodes receive"
             )
-            fail("algorithm", f"{requirement}that all nodes receive", type(self.algorithm).__name__)
+            fail("algorithm", requirement, type(self.algorithm).__name__)
         mean_settings = (self.mean.secure, self.mean.longest, self.mean.diameter, self.mean.rounds)
         if mean_settings != (self.communication != "gossip", 1.0, 2.0, 1):
             requirement = (

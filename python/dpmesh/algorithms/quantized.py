@@ -193,9 +193,10 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
             check_strategy(self.noise, self)
             if self.noise.correlates_time or self.noise.mixings > 1 or self.grid is not None:
                 expected = (
-                    "correlated.BetweenPartners(..) with one mixing, and the grid= of the noise "
-                    "alone: states remember records, so that noise in time buys nothing, and a "
-                    "second mixing would have to be quantized anew"
+                    "correlated.BetweenPartners(..) with one mixing, and no grid= but that of the "
+                    "noise: the states keep the effect of earlier records, so temporally "
+                    "correlated noise has no benefit, and a second mixing would need another "
+                    "quantization"
                 )
                 fail("noise", expected, self.noise)
 

@@ -84,17 +84,18 @@ def check_algorithm(
     """
     kind = type(algorithm)
     if not holds_for_any_rows(algorithm):
-        requirement = "wanted one whose class proves its sensitivity for any rows that others send"
-        settings.fail("algorithm", f"{requirement} (any_rows), got {kind.__name__}")
+        requirement = (
+            "wanted an algorithm whose sensitivity is proved for any messages of other parties "
+            "(any_rows)"
+        )
+        settings.fail("algorithm", f"{requirement}, got {kind.__name__}")
     for name, problem in algorithm.refused_by_parties().items():
         settings.fail(f"algorithm.{name}", problem)
     if is_summed(algorithm.release_of(0)):
         check_sums(settings, algorithm, terms)
         return
     if algorithm.communication == "server":
-        requirement = (
-            "wanted one without a server that sees each part without noise, or under a secure sum"
-        )
+        requirement = "wanted an algorithm without a trusted server, or one with secure aggregation"
         settings.fail("algorithm", f"{requirement}, got {kind.__name__}")
     if (algorithm.neighboring_relation, algorithm.unit) != ("replace_one", "record"):
         settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
@@ -126,7 +127,7 @@ def check_noise(settings: Settings, algorithm: AnyAlgorithm, mechanism: Mechanis
         )
         settings.fail("algorithm.noise", f"{requirement} can check that others still use theirs")
     elif algorithm.communication != "gossip":
-        requirement = "wanted none: rows of noise of the turns that a node misses have no proof"
+        requirement = "wanted none: correlated noise has no proof if a node misses turns"
         settings.fail("algorithm.noise", requirement)
 
 

@@ -535,5 +535,5 @@ def why_not(algorithm: AnyAlgorithm) -> str | None:
         releases = (releases,)
     are_sums = all(is_summed(release) for release in releases)
     if algorithm.communication == "server" and not are_sums:
-        return "a trusted server sees all that its clients send: it is one process"
+        return "a trusted server is one process, which sees each client's update"
     return None

@@ -106,7 +106,8 @@ class FailingGossip:
         links = self.links(round)
         messages = packet.rows
         if packet.unmixed:
-            fail("network", "None: who misses a row of the first stage has another centre", "one")
+            expected = "None: a node that misses a message of the first stage has another centre"
+            fail("network", expected, "one")
         if self._conditions.network.max_delay == 0:
             return Released(kernels.mix(links.matrix.weights, messages))
         if round != self._round:

@@ -371,7 +371,7 @@ class BetweenPartners(CorrelatedStrategy):
         super().__post_init__()
         if self.topology is None:
             expected = (
-                "a network, whose links share secrets: they cancel where it averages messages"
+                "a network: linked nodes share secrets, whose noise cancels in the mean of nodes"
             )
             fail("topology", expected, None)
         if self.partners is not None:
