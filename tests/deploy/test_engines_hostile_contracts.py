@@ -135,7 +135,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             ONLINE | {"noise": {"kind": "BetweenPartners", "grid": 2.0**-16}},
             "a router chooses after",
         ),
-        ("algorithm", TURNS | {"noise": {"kind": "InTime"}}, "turns that a node misses have no"),
+        ("algorithm", TURNS | {"noise": {"kind": "InTime"}}, "no proof if a node misses turns"),
         ("algorithm", {"kind": "PushSum", "records": 9, "noise_multiplier": 10.0}, "any_rows"),
         ("contract", {"rounds": 11}, "at most 10, as many as the records last"),
         ("problem", {"loss": "logistic"}, "a public bound on the norm of a record"),

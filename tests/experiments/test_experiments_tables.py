@@ -165,7 +165,7 @@ def test_the_rule_divides_an_epsilon_as_estimators_do(kind: str, tmp_path: Path)
         ),
         (
             {"algorithm": {"kind": "WithoutReplacement"}, "first_stage.noise_to_sensitivity": 3.0},
-            "algorithm: wanted one that gossips, or adds up over sites (a secure sum)",
+            "algorithm: wanted a gossip algorithm, or one with secure aggregation",
         ),
         ({"data": {"source": "libsvm"}, "problem.loss": "hinge"}, "problem: wanted dense records"),
     ],

@@ -339,7 +339,7 @@ def test_quantized_messages_carry_the_secrets_of_partners(mode: Any, partners: A
     audit = read_back(noise_of(algorithm), KEY, plan, claim=joint.mu)
     assert audit.violations(tolerance=1e-6) == []
     for noise in (IN_TIME, PARTNERS):
-        with pytest.raises(ValueError, match="with one mixing, and the grid= of"):
+        with pytest.raises(ValueError, match="with one mixing, and no grid= but"):
             replace(quiet, noise=noise)
 
 
@@ -348,7 +348,7 @@ def test_quantized_messages_carry_the_secrets_of_partners(mode: Any, partners: A
     [
         ({"sampling": "poisson"}, "not proved for random cohorts"),
         ({"rate": 1.0}, "has no benefit if all clients take part"),
-        ({"grid": 2.0**-16}, "the grid= of the noise"),
+        ({"grid": 2.0**-16}, "no grid= but that of the noise"),
         ({"noise": IN_TIME}, "noise: wanted noise for a server, with topology=None"),
     ],
 )
