@@ -1,5 +1,10 @@
 //! Boundary of `dpmesh_core::stream`: keys and streams, opaque to Python.
 
+#![expect(
+    clippy::doc_markdown,
+    reason = "docstrings of Python name exceptions in the manner of numpydoc"
+)]
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
