@@ -603,7 +603,10 @@ def of_sums() -> Claims:
     page = "docs/secure_sums.md"
     claims = _beside(page, ("digits-by-class", "breast-cancer"), rows)
     digits = [claims[page, text] for text in (_row(names[5]), _row(GOSSIP), _row(names[0]))]
-    text = "at epsilon 1 it reaches {own}%, gossip {gossip}, one secure sum of all sites {sums}."
+    text = (
+        "At epsilon 1 it is {own}%, against {sums}% for one secure sum of all sites and {gossip}% "
+        "for gossip."
+    )
     values = (numbers["one_1"] for numbers in digits)
     return claims | {(page, text): dict(zip(("own", "gossip", "sums"), values, strict=True))}
 
