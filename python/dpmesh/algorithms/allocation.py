@@ -38,7 +38,7 @@ NO_CORRELATED_NOISE = (
 """Reason why random allocation requires independent noise."""
 
 NO_WEAKER_ADVERSARY = (
-    "which rounds use a record is secret: views of less than everybody are not proved"
+    "which rounds use a record is secret: no proof covers an adversary who sees fewer messages"
 )
 """Reason why random allocation has no epsilon under a weaker adversary."""
 
