@@ -97,6 +97,7 @@ def test_a_run_goes_on_without_a_node_that_never_comes_back(
         with suppress(Leaves):
             run_node(parties.nodes[number], url, trusted, leaves if number == 3 else id)
 
+    monkeypatch.setattr(RouterServer, "_farewell", lambda _: 1.0)  # not a whole deadline
     with serving(parties, tmp_path) as (server, trusted):
         router, late = server.router, parties.contract.terms.deadline + 1
         alone = lambda: gone.is_set() and router.awaited == {3}  # noqa: E731

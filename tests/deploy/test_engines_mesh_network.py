@@ -151,7 +151,7 @@ def test_a_waiting_node_says_for_whom_by_the_routers_word(
 def test_a_router_names_those_that_it_waits_for_and_ends_without_a_quorum(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "FAREWELL", 0.01)
+    monkeypatch.setattr(RouterServer, "_farewell", lambda _: 0.01)
     monkeypatch.setattr(http, "HOLD", 0.01)
     router = Router(parties.contract)
     for party, message in router.requests().items():

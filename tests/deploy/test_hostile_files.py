@@ -192,6 +192,7 @@ def _header_of(shape: str) -> bytes:
     return whole.replace(b"(1, 2), }" + b" " * (len(shape) - 6), f"{shape}, }}".encode(), 1)
 
 
+@pytest.mark.slow
 def test_a_hostile_model_is_refused(model: Model, tmp_path: Path) -> None:
     file = tmp_path / "model.npz"
     model.save(file)

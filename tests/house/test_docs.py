@@ -243,6 +243,7 @@ def test_the_site_is_read_by_keyboard_and_its_signatures_line_by_line() -> None:
     assert '"ruff>=' in docs[1]  # it breaks the lines of signatures
 
 
+@pytest.mark.slow
 def test_pages_help_docstrings_and_reports_have_the_words_of_the_field() -> None:
     """Search terms lead somewhere, no phrase to avoid is used, and few sentences are long."""
     asked = [sys.executable, str(ROOT / ".ci" / "words.py"), "--check"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import networkx
@@ -97,12 +97,18 @@ def _floor(module: str) -> str | None:
     return next((name for name in prefixes if name in RANK), None)
 
 
-def _nodes(path: Path, *, hints: bool = False) -> Iterator[ast.AST]:
-    tree = ast.parse(path.read_text())
+READ = (ast.Call, ast.ClassDef, ast.Constant, ast.Import, ast.ImportFrom)
+"""Kinds of syntax that the tests below read."""
+
+
+@cache
+def _nodes(source: str, *, hints: bool) -> list[ast.AST]:
+    """The syntax of a module that the tests read; without `hints`, not what is for types only."""
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not hints:
             node.body = []
-    return ast.walk(tree)
+    return [node for node in ast.walk(tree) if isinstance(node, READ)]
 
 
 def _module_of(path: Path) -> str:
@@ -126,7 +132,7 @@ def _imports(path: Path, *, hints: bool = False) -> set[str]:
     A text that is the name of a module counts as an import: somebody hands it to `import_module`.
     """
     found = set()
-    for node in _nodes(path, hints=hints):
+    for node in _nodes(path.read_text(), hints=hints):
         if isinstance(node, ast.ImportFrom) and _is_ours(node.module or ""):
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
@@ -160,7 +166,7 @@ def test_the_package_never_imports_the_papers() -> None:
 def test_names_of_modules_are_written_out() -> None:
     """Else this test could not see what is imported by name."""
     for module, path in MODULES.items():
-        for node in _nodes(path):
+        for node in _nodes(path.read_text(), hints=False):
             if not isinstance(node, ast.Call) or module in NAMES_OF_USERS:
                 continue
             if ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"):
@@ -186,7 +192,7 @@ def test_no_modules_or_folders_import_each_other() -> None:
 
 def _asked_of_the_package(path: Path) -> set[str]:
     """Names that a file takes from `dpmesh` itself at run time."""
-    tops = (n for n in _nodes(path) if isinstance(n, ast.ImportFrom))
+    tops = (n for n in _nodes(path.read_text(), hints=False) if isinstance(n, ast.ImportFrom))
     return {alias.name for node in tops if node.module == "dpmesh" for alias in node.names}
 
 
@@ -217,7 +223,7 @@ def test_a_dataclass_takes_no_two_numbers_by_position() -> None:
         inner = path.relative_to(PACKAGE).parts[0] in ("deploy", "engines")
         if inner or path.name.startswith("_"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in _nodes(path.read_text(), hints=False):
             kinds = [ast.unparse(kind) for kind in getattr(node, "decorator_list", ())]
             made = next((kind for kind in kinds if kind.startswith("dataclass")), "kw_only=True")
             if not isinstance(node, ast.ClassDef) or "kw_only=True" in made:

@@ -77,6 +77,7 @@ def test_a_command_that_is_not_installed_says_what_to_do(
     assert "pip install" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["deploy", "experiments", "sklearn", "statistics", "audit"])
 def test_the_papers_are_not_loaded(module: str) -> None:
     code = f"import sys, dpmesh.{module}; print([m for m in sys.modules if 'dpmesh_papers' in m])"

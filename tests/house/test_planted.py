@@ -11,6 +11,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / ".ci"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["mutants.py", "planted.py"])
 def test_each_planted_mistake_has_one_place(script: str) -> None:
     check = [sys.executable, str(FOLDER / script), "--check"]

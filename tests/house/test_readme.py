@@ -44,6 +44,7 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= LINES
 
 
+@pytest.mark.slow
 def test_the_classifier_prints_the_table_below_it(capsys: pytest.CaptureFixture[str]) -> None:
     needs("sklearn", "data")
     exec(block("python", "PrivateClassifier"), {})

@@ -102,6 +102,7 @@ def test_a_folder_keeps_the_results_of_other_tasks(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+@pytest.mark.slow
 def test_splits_go_on_where_they_ended() -> None:
     of = {"epsilons": [2.0], "most": None, "progress": lambda _: None}
     begun = cells_of("breast-cancer", splits=2, before=[], **of)  # type: ignore[arg-type]

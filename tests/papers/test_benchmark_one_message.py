@@ -109,6 +109,7 @@ def setting_of(row_task: str, epsilon: float, seed: int) -> Setting:
 OWN_ROWS = [(name, row) for name in PAPER_TASKS for row in PAPER_TASKS[name].own_rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "row"), OWN_ROWS, ids=[f"{name}: {row.name}" for name, row in OWN_ROWS]
 )

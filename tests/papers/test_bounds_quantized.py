@@ -92,6 +92,7 @@ def measured_gap(problem: PointProblem, powers: Powers, rounds: int, *, noisy: b
     return float(problem.nodes / 2 * (run.parameters**2).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zeta", [0.0, 0.1])
 def test_noise_decays_at_the_rate(zeta: float) -> None:
     """The part of theta that is due to noise: 2 beta - alpha - 2 zeta.
@@ -108,6 +109,7 @@ def test_noise_decays_at_the_rate(zeta: float) -> None:
     assert slope >= powers.theta - 0.08
 
 
+@pytest.mark.slow
 def test_disagreement_decays_at_the_rate() -> None:
     """The part that is due to nodes that differ: 2 (alpha - beta), without any noise.
 
@@ -125,6 +127,7 @@ def test_disagreement_decays_at_the_rate() -> None:
     assert slope == pytest.approx(2 * (0.8 - 0.6), abs=0.005)
 
 
+@pytest.mark.slow
 @given(
     nodes=st.integers(2, 6),
     ring=st.booleans(),
@@ -210,6 +213,7 @@ def test_a_single_run_keeps_to_the_mean_over_its_probability_of_failure() -> Non
     assert FLAT.gap(schedules, 3000, failure=1.0) == mean
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goal", [3.0, 0.5, 0.2])
 def test_oracle_complexity_is_the_shortest_horizon_whose_bound_suffices(goal: float) -> None:
     rounds, samples = FLAT.oracle_complexity(SLOW, goal)

@@ -148,6 +148,7 @@ def test_lemma_6_over_all_orders() -> None:
     assert np.mean(left) == pytest.approx(np.mean(right), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("controller", [AlwaysGlobal(), AlwaysLocal(), RandomGlobal(0.3)])
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 def test_measured_suboptimality_lies_below_theorem_3(controller, epsilon) -> None:
@@ -191,6 +192,7 @@ def test_measured_suboptimality_lies_below_theorem_3(controller, epsilon) -> Non
     assert np.mean(gaps) < np.mean(step_bounds)
 
 
+@pytest.mark.slow
 def test_distances_shrink_as_theorem_4_says() -> None:
     """All models together, without noise and with it: about by half when the steps double."""
     nodes, records, dim, b = 3, 8000, 4, 20

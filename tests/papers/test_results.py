@@ -142,6 +142,7 @@ def test_pages_quote_the_committed_numbers(capsys: pytest.CaptureFixture[str]) -
     assert written == "reaches 45.6 here"
 
 
+@pytest.mark.slow
 def test_the_table_of_what_composes_is_what_the_code_does(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -118,6 +118,7 @@ def test_less_is_revealed_for_no_more(seed: int) -> None:
     assert together >= rest.cost(DELTA).epsilon / 1.015 - 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [(Gaussian, Gaussian), (Laplace, Gaussian), (Laplace, Weaker)])
 @pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
 def test_an_allocation_that_is_split_costs_no_less(kinds, relation: str) -> None:
@@ -200,6 +201,7 @@ def test_releases_of_one_round_are_one_step_with_all_their_noise(kind: type[Mech
     assert costs[0] == pytest.approx(costs[1], rel=1e-7)  # the tolerance of the solver
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
 @pytest.mark.parametrize("multiplier", [0.02, 0.05, 0.8])
 @pytest.mark.parametrize("kind", [Gaussian, Laplace])

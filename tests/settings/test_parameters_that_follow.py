@@ -59,6 +59,7 @@ def chosen(method: Any, noise: Any = None, dropouts: int = 0) -> Any:
     ).algorithm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropouts", [0, 1])
 def test_a_made_contract_adds_up_what_the_rule_chooses(tmp_path: Path, dropouts: int) -> None:
     contract = made_contract(tmp_path, "--algorithm", "secure", "--dropouts", str(dropouts))

@@ -70,6 +70,7 @@ def test_records_are_centred_in_their_own_memory(
     assert found.base is memory
 
 
+@pytest.mark.slow
 def test_a_fit_in_float32_learns_what_one_in_float64_does(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
     X = DRAW.uniform(-1, 1, (3000, 4))
