@@ -1,7 +1,8 @@
-"""Membership inference: telling records of the training data from others.
+"""Membership inference attacks: telling records of the training data from others.
 
-An attack gives every candidate a score, higher for likely members. Its curve shows how many members
-it finds at each rate of false alarms; the area under it is 1/2 for guessing.
+An attack gives every candidate record a score, higher for likely members of the training data. Its
+receiver operating characteristic has the share of members that it finds over the share of others
+that it takes for members; the area under the curve (AUC) is 1/2 for guessing.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class MembershipAttack:
     Parameters
     ----------
     fpr, tpr
-        Share of the others and of the members that score at least each threshold, ascending from 0
-        to 1.
+        False and true positive rates, shapes (thresholds + 1,): the share of the others and of the
+        members that score at least a threshold, ascending from 0 to 1.
     auc
         Area under the curve: the probability that a random member scores higher than a random
         other, ties counted half.
@@ -37,7 +38,7 @@ class MembershipAttack:
     auc: float
 
     def tpr_at(self, fpr: float) -> float:
-        """Return the share of members found at no more than this rate of false alarms."""
+        """Return the true positive rate at a false positive rate of at most `fpr`, in [0, 1]."""
         probability("fpr", fpr)
         return float(self.tpr[np.searchsorted(self.fpr, fpr, side="right") - 1])
 
@@ -57,16 +58,22 @@ def scored(members: npt.ArrayLike, others: npt.ArrayLike) -> MembershipAttack:
     """
     member_scores = _scores("members", members)
     other_scores = _scores("others", others)
-    thresholds = np.unique(np.concatenate([member_scores, other_scores]))[::-1]
-    rates = [
-        (len(scores) - np.searchsorted(np.sort(scores), thresholds)) / len(scores)
-        for scores in (other_scores, member_scores)
-    ]
-    fpr, tpr = (np.concatenate(([0.0], rate)) for rate in rates)
-    ranks = stats.rankdata(np.concatenate([member_scores, other_scores]))[: len(member_scores)]
-    wins = ranks.sum() - len(member_scores) * (len(member_scores) + 1) / 2
-    pairs = len(member_scores) * len(other_scores)
-    return MembershipAttack(fpr=fpr, tpr=tpr, auc=float(wins / pairs))
+    all_scores = np.concatenate([member_scores, other_scores])
+    thresholds = np.unique(all_scores)[::-1]
+    count = len(member_scores)
+    member_ranks = stats.rankdata(all_scores)[:count]
+    wins = member_ranks.sum() - count * (count + 1) / 2  # Mann and Whitney's statistic
+    return MembershipAttack(
+        fpr=_positive_rates(other_scores, thresholds),
+        tpr=_positive_rates(member_scores, thresholds),
+        auc=float(wins / (count * len(other_scores))),
+    )
+
+
+def _positive_rates(scores: Floats, thresholds: Floats) -> Floats:
+    """Return 0, then the share of the scores that are at least each of the falling thresholds."""
+    below = np.searchsorted(np.sort(scores), thresholds)
+    return np.concatenate(([0.0], (len(scores) - below) / len(scores)))
 
 
 def threshold_attack(member_losses: npt.ArrayLike, other_losses: npt.ArrayLike) -> MembershipAttack:
@@ -131,21 +138,24 @@ def likelihood_ratio_attack(
         fail("shadow_losses", f"shape (models, {len(log_odds)})", f"shape {shadow_log_odds.shape}")
     if not shadow_membership.any(axis=0).all() or shadow_membership.all(axis=0).any():
         fail("shadow_members", "models with and without each record", "a record that lacks a kind")
-    densities = []
-    for trained in (shadow_membership, ~shadow_membership):
-        mean = shadow_log_odds.mean(axis=0, where=trained)
-        spread = np.maximum(shadow_log_odds.std(axis=0, where=trained), least_spread)
-        densities.append(stats.norm.logpdf(log_odds, mean, spread))
-    scores = densities[0] - densities[1]
+
+    def log_density(models: npt.NDArray[np.bool_]) -> Floats:
+        """Return each record's log density under the normal fit to some of the shadow models."""
+        mean = shadow_log_odds.mean(axis=0, where=models)
+        spread = np.maximum(shadow_log_odds.std(axis=0, where=models), least_spread)
+        return np.asarray(stats.norm.logpdf(log_odds, mean, spread))
+
+    scores = log_density(shadow_membership) - log_density(~shadow_membership)
     return scored(scores[members], scores[~members])
 
 
 def _log_odds(argument: str, losses: npt.ArrayLike, *, ndim: int) -> Floats:
+    """Return log(p / (1 - p)) of the true label's probability p = exp(-loss)."""
     array = floats(argument, losses, ndim).astype(np.float64)
     if not ((array >= 0) & np.isfinite(array)).all():
         fail(argument, "finite cross-entropies of at least 0", "a negative number, infinity or NaN")
-    # log(p / (1 - p)) at p = exp(-loss), kept finite where a model is certain
-    return np.asarray(-array - special.log1p(-np.exp(-np.clip(array, 1e-12, None))))
+    positive_losses = np.clip(array, 1e-12, None)  # finite where a model is certain
+    return np.asarray(-array - special.log1p(-np.exp(-positive_losses)))
 
 
 def _scores(argument: str, values: npt.ArrayLike) -> Floats:

@@ -1,13 +1,14 @@
 """Deep Q-learning of when to update the global model (without-replacement paper, Algorithm 2).
 
 Each node has, for each of its classifiers, a network Q that maps a state s to the values of the two
-actions, and a target network Q' that imitates it. In round t, line by line:
+actions, 0 for a local and 1 for a global update, and a target network Q' that imitates it. With the
+node's local model w_t^L and the loss f on its mini-batch sample_t, in round t, line by line:
 
     s_t = [w_t^L, f(w_t^L, sample_t)],  r_(t-1) = -f(w_t^L, sample_(t-1))                line 2
     store (s_(t-1), a_(t-1), r_(t-1), s_t) in the replay memory                          line 3
-    y_j = r_j + gamma max_a Q'(s_(j+1), a) on a random mini-batch; one step of Adam on
-    (y_j - Q(s_j, a_j))^2; Q' = Q every C steps                                          line 4
-    a_t = a random action with probability p, else argmax_a Q(s_t, a)                    line 5
+    y_j = r_j + gamma max_a Q'(s_(j+1), a) on a random mini-batch (7); one step of Adam
+    on (y_j - Q(s_j, a_j))^2; Q' = Q every C steps                                       line 4
+    a_t = a random action with probability p_explr, else argmax_a Q(s_t, a)              line 5
 
 Our reading of the paper, where it is unclear:
 
@@ -58,6 +59,8 @@ from dpmesh_papers.qnet import (
 
 _BEFORE_THE_RUN = 2**32 - 1
 """The round whose coins initialize the networks: the last that a key has."""
+_COINS_OF_DECISION = 2
+"""Coins of a network and round: whether it explores, and the random action."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,8 @@ class DeepQState:
     stored
         Shape (networks,): number of transitions that each memory has taken in so far.
     last_states, last_actions
-        Shapes (networks, inputs) and (networks,): s_(t-1) and a_(t-1).
+        Shapes (networks, inputs) and (networks,): s_(t-1) and a_(t-1), of the last round in which
+        the network's node acted.
     decided
         Shape (networks,): True where the last state and action exist.
     """
@@ -196,7 +200,15 @@ class DeepQ:
         return (1 - share) * self.initial_exploration + share * self.final_exploration
 
     def init(self, shape: tuple[int, int, int], key: Key) -> DeepQState:
-        """Return fresh networks with empty memories."""
+        """Return fresh networks with empty memories.
+
+        Parameters
+        ----------
+        shape
+            Number of nodes, of classifiers and of parameters of a classifier.
+        key
+            Source of the initial weights.
+        """
         nodes, classifiers, dim = (integer("shape", size, at_least=1) for size in shape)
         networks = nodes * classifiers
         inputs = dim + 1
@@ -204,7 +216,7 @@ class DeepQ:
             inputs += 1
         coins = key.stream(Purpose.CONTROLLER, _BEFORE_THE_RUN)
         parameters = q_init(networks, inputs, coins, hidden=self.hidden)
-        places = (networks, self.memory_size)
+        memory_shape = (networks, self.memory_size)
         return DeepQState(
             trained=QTrained(
                 parameters,
@@ -214,10 +226,10 @@ class DeepQ:
             ),
             targets=parameters.copy(),
             replay=QReplay(
-                states=np.zeros((*places, 2, inputs), dtype=np.float32),
-                actions=np.zeros(places, dtype=np.uint8),
-                rewards=np.zeros(places, dtype=np.float32),
-                discounts=np.full(places, self.discount, dtype=np.float32),
+                states=np.zeros((*memory_shape, 2, inputs), dtype=np.float32),
+                actions=np.zeros(memory_shape, dtype=np.uint8),
+                rewards=np.zeros(memory_shape, dtype=np.float32),
+                discounts=np.full(memory_shape, self.discount, dtype=np.float32),
             ),
             stored=np.zeros(networks, dtype=np.int64),
             last_states=np.zeros((networks, inputs), dtype=np.float32),
@@ -228,37 +240,40 @@ class DeepQ:
     def learn(
         self, state: DeepQState, observation: Observation, round: int, key: Key
     ) -> DeepQState:
-        """Store what followed the last actions, and take one step (lines 2 to 4)."""
-        new = np.flatnonzero(_acting(observation) & state.decided)
-        s = self._states(observation, round)
-        r = self._rewards(observation)
-        state = self._store(state, new, _finite(s[new]), _finite(r[new]))
+        """Store the transitions since the last actions, and take one step (lines 2 to 4)."""
+        observing = np.flatnonzero(_acting(observation) & state.decided)
+        s = _finite(self._states(observation, round)[observing])
+        r = _finite(self._rewards(observation)[observing])
+        state = self._store(state, observing, s, r)
         learns = np.zeros_like(state.decided)
-        learns[new] = state.stored[new] >= self.batch_size
+        learns[observing] = state.stored[observing] >= self.batch_size
         if learns.any():
             q_learn(
                 state.trained,
                 state.targets,
                 state.replay,
-                self._picks(state.stored, key.stream(Purpose.CONTROLLER, round)),
+                self._minibatches(state.stored, key.stream(Purpose.CONTROLLER, round)),
                 learns=learns,
                 activation=self.activation,
                 learning_rate=self.learning_rate,
             )
-            copies = learns & (state.trained.steps % self.target_update_period == 0)
-            state.targets[copies] = state.trained.parameters[copies]
+            due = learns & (state.trained.steps % self.target_update_period == 0)
+            state.targets[due] = state.trained.parameters[due]
         return state
 
     def decide(
         self, state: DeepQState, observation: Observation, round: int, key: Key
     ) -> tuple[Actions, DeepQState]:
-        """Explore or take the better action (line 5)."""
+        """Explore or take the better action (line 5): True for a global update."""
         s = self._states(observation, round)
         acting = _acting(observation)
         _finite(s[acting])
         q = q_values(state.trained.parameters, s, activation=self.activation)
-        explores, random = _coins(key.stream(Purpose.CONTROLLER, round), len(s), 2).T
-        a = np.where(explores < self.exploration(round), random < 0.5, q[:, 1] > q[:, 0])
+        coins = _coins(key.stream(Purpose.CONTROLLER, round), len(s), _COINS_OF_DECISION)
+        explores = coins[:, 0] < self.exploration(round)
+        random_action = coins[:, 1] < 0.5
+        better_action = q[:, 1] > q[:, 0]
+        a = np.where(explores, random_action, better_action)
         state = replace(
             state,
             last_states=np.where(acting[:, np.newaxis], s, state.last_states),
@@ -268,38 +283,44 @@ class DeepQ:
         return (a & acting).reshape(observation.losses.shape), state
 
     def _store(
-        self, state: DeepQState, new: npt.NDArray[np.intp], s: Float32s, r: Floats
+        self, state: DeepQState, networks: npt.NDArray[np.intp], s: Float32s, r: Floats
     ) -> DeepQState:
-        """Put (s_(t-1), a_(t-1), r, s) into the memories of the networks `new` (line 3)."""
-        places = new, state.stored[new] % self.memory_size
-        state.replay.states[places] = np.stack((state.last_states[new], s), axis=1)
-        state.replay.actions[places] = state.last_actions[new]
-        state.replay.rewards[places] = r
+        """Put (s_(t-1), a_(t-1), r, s) into the memories of some networks, in place (line 3).
+
+        The oldest transition of a full memory goes. `networks`, `s` and `r` have one entry or row
+        for each of these networks.
+        """
+        slots = networks, state.stored[networks] % self.memory_size
+        state.replay.states[slots] = np.stack((state.last_states[networks], s), axis=1)
+        state.replay.actions[slots] = state.last_actions[networks]
+        state.replay.rewards[slots] = r
         stored = state.stored.copy()
-        stored[new] += 1
+        stored[networks] += 1
         return replace(state, stored=stored)
 
-    def _picks(self, stored: npt.NDArray[np.int64], stream: Stream) -> npt.NDArray[np.intp]:
-        """Draw a mini-batch of each memory, without replacement; shape (networks, batch_size)."""
-        order = _coins(stream, len(stored), 2 + self.memory_size)[:, 2:]
-        order[np.arange(self.memory_size) >= stored[:, np.newaxis]] = 2  # empty places come last
+    def _minibatches(self, stored: npt.NDArray[np.int64], stream: Stream) -> npt.NDArray[np.intp]:
+        """Draw slots of each memory, without replacement; shape (networks, batch_size)."""
+        coins = _coins(stream, len(stored), _COINS_OF_DECISION + self.memory_size)
+        order = coins[:, _COINS_OF_DECISION:]
+        is_empty = np.arange(self.memory_size) >= stored[:, np.newaxis]
+        order[is_empty] = 2  # after all coins, so that empty slots come last
         return np.argsort(order, axis=1)[:, : self.batch_size]
 
     def _states(self, observation: Observation, round: int) -> Float32s:
-        """Return s_t of all networks (line 2)."""
+        """Return s_t of all networks (line 2), shape (networks, inputs)."""
         if self.public:
             losses = self._known_losses(observation)
             time = np.full_like(losses, round / self.anneal_rounds)
             models = observation.released_models
             w = np.broadcast_to(models, (len(losses), *models.shape))
-            s = np.concatenate((w, losses[:, :, np.newaxis], time[:, :, np.newaxis]), axis=2)
+            parts = [w, losses[:, :, np.newaxis], time[:, :, np.newaxis]]
         else:
-            losses = observation.losses[:, :, np.newaxis]
-            s = np.concatenate((observation.local_models, losses), axis=2)
+            parts = [observation.local_models, observation.losses[:, :, np.newaxis]]
+        s = np.concatenate(parts, axis=2)
         return s.reshape(-1, s.shape[2]).astype(np.float32)
 
     def _rewards(self, observation: Observation) -> Floats:
-        """Return r_(t-1) of all networks (line 2)."""
+        """Return r_(t-1) of all networks (line 2), shape (networks,)."""
         if self.public:
             return -self._known_losses(observation).reshape(-1)
         return -observation.last_losses.reshape(-1)
@@ -317,16 +338,20 @@ class DeepQ:
 
 
 def _acting(observation: Observation) -> npt.NDArray[np.bool_]:
-    """Return a flag for each network: true if it acts in this round."""
+    """Return True for each network whose node acts in this round, shape (networks,)."""
     return np.repeat(observation.acting, observation.losses.shape[1])
 
 
 def _finite(values: Floats) -> Floats:
+    """Return values; raise a ValueError if one is NaN or infinite."""
     if not np.isfinite(values).all():
         fail("observation", "finite models and losses of acting nodes", "NaN or infinity")
     return values
 
 
 def _coins(stream: Stream, networks: int, count: int) -> Float32s:
-    """The first `count` random numbers of each network, in [0, 1); two are for `decide`."""
+    """Return the first numbers of each network's stream, in [0, 1); shape (networks, count).
+
+    The first two decide; the others draw a mini-batch.
+    """
     return uniform((networks, count), stream, dtype=np.float32)

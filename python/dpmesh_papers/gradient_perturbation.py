@@ -1,4 +1,7 @@
-"""Gossip of models with noise on gradients: as they are, or compressed with error feedback."""
+"""Rivals of the quantized paper: gossip of models with noise on gradients, and CHOCO-SGD.
+
+Models are sent as they are, or as compressed differences with error feedback.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ReleasedModels:
-    """The models, made of noisy gradients alone, shape (nodes, dim)."""
+    """The models, which are made of noisy gradients alone.
+
+    Parameters
+    ----------
+    x
+        Shape (nodes, dim).
+    """
 
     x: Released
 
@@ -32,12 +41,14 @@ class ReleasedModels:
 class GradientPerturbation(Algorithm[ReleasedModels, GradientProblem]):
     """Gossip of unquantized models with noise on the gradients: x <- A x - alpha (g + noise).
 
+    A is the mixing matrix, g the mean of the clipped gradients of a node's sample.
+
     Parameters
     ----------
     step_size
-        Learning rate, the alpha above.
+        alpha, the learning rate.
     sample_size, records
-        Number of records of each node, in a round and in all.
+        Number of records of each node: of the sample of a round, and in all.
     noise_to_sensitivity
         Standard deviation of the noise over the sensitivity of a mean gradient; None for no noise.
     clipping_norm
@@ -45,8 +56,9 @@ class GradientPerturbation(Algorithm[ReleasedModels, GradientProblem]):
 
     Guarantee
     ---------
-    It covers all models together, for replacing one record: each round is a Gaussian mechanism on a
-    sample without replacement, since models are computed from noisy gradients.
+    (epsilon, delta)-DP of all models together, for replacing one record of a node, where it stays
+    secret which records are sampled: each round is a Gaussian mechanism on a sample without
+    replacement, and models are post-processing of noisy gradients.
     """
 
     communication = "gossip"
@@ -80,12 +92,12 @@ class GradientPerturbation(Algorithm[ReleasedModels, GradientProblem]):
         return ("who is sampled stays secret",)
 
     def release_of(self, t: int) -> tuple[Release, Release]:
-        """Return the noisy gradients, and the models, which are made of earlier ones alone."""
+        """Return the noisy gradients, and the models, made of earlier noisy gradients alone."""
         gradients = Release(t, self.mechanism, self.sensitivity(t), sampling=self.sampling)
         return gradients, Release(t, NoNoise(), Sensitivity(0.0, "l2", "made of releases alone"))
 
     def init(self, problem: GradientProblem, key: Key) -> ReleasedModels:
-        """Start all nodes at the same model, which all know."""
+        """Return the same public model for all nodes."""
         return ReleasedModels(Released(initial_parameters(problem, key, problem.nodes)))
 
     def round(
@@ -99,6 +111,7 @@ class GradientPerturbation(Algorithm[ReleasedModels, GradientProblem]):
     def _gradient(
         self, state: ReleasedModels, t: int, problem: GradientProblem, key: Key
     ) -> Message:
+        """Return the nodes' mean gradients to be noised, shape (nodes, dim); none is sent."""
         batches = self._batches(t, problem, key)
         gradient = problem.gradient(state.x, batches, clipping_norm=self.clipping_norm)
         return Message(Sensitive(gradient), self.release_of(t)[0], is_sent=False)
@@ -126,10 +139,12 @@ class CompressedModels(ReleasedModels):
 
     Parameters
     ----------
+    x
+        The models.
     copy
-        What all have received of each node's model.
+        xhat: each node's first model plus its compressed differences, which its neighbours know.
     mixed
-        The neighbours' copies, mixed.
+        A xhat: the copies, mixed.
     """
 
     copy: Released
@@ -140,9 +155,11 @@ class CompressedModels(ReleasedModels):
 class ChocoSGD(GradientPerturbation):
     """CHOCO-SGD with noise on gradients: nodes send compressed differences to known copies.
 
-    What compression leaves out of a message stays in the next difference (error feedback). Source:
-    Koloskova, Stich and Jaggi, "Decentralized Stochastic Optimization and Gossip Algorithms with
-    Compressed Communication", 2019, Algorithm 2.
+    In a round ``y = x - alpha (g + noise)``, node i sends the compressed ``q_i = Q(y_i - xhat_i)``,
+    every copy becomes ``xhat + q``, and ``x = y + gamma (A xhat - xhat)``. What compression leaves
+    out of a message stays in the next difference (error feedback). Source: Koloskova, Stich and
+    Jaggi, "Decentralized Stochastic Optimization and Gossip Algorithms with Compressed
+    Communication", 2019, Algorithm 2.
 
     Parameters
     ----------
@@ -152,14 +169,14 @@ class ChocoSGD(GradientPerturbation):
     keep
         Share of the numbers that a message keeps, drawn at random.
     consensus_step_size
-        The paper's gamma.
+        gamma.
     """
 
     keep: float
     consensus_step_size: float
 
     def init(self, problem: GradientProblem, key: Key) -> CompressedModels:
-        """Start all nodes at the same model, which all know."""
+        """Return the same public model for all nodes, with copies of it."""
         x = super().init(problem, key).x
         return CompressedModels(x=x, copy=x, mixed=x)
 

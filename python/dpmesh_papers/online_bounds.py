@@ -22,8 +22,8 @@ from dpmesh.topology import complete
 from dpmesh_papers._figure import Line, Panel, drawn
 from dpmesh_papers._scaffold import Experiment, Progress, Row, interval, paragraph, pick
 from dpmesh_papers.bounds.online import (
-    Learning,
     Mixing,
+    OnlineRun,
     disagreement,
     disagreement_as_printed,
     laplace_noise,
@@ -61,7 +61,9 @@ class Setting:
     @property
     def strong_convexity(self) -> float:
         """The paper's lambda, which sets the learning rates."""
-        return 0.0 if self.loss == "hinge" else 0.5
+        if self.loss == "hinge":
+            return 0.0
+        return 0.5
 
     @property
     def step_size(self) -> Schedule:
@@ -152,30 +154,30 @@ def measured(setting: Setting, seeds: int) -> Row:
         examples = setting.nodes * setting.rounds
         totals.append(examples * run.history.last("worst_regret"))
         distances.append(run.history.last("consensus_distance"))
-    learning = learning_of(setting, problem)
-    mixing = Mixing.of_matrix(network.matrix(0))
-    printed = regret_as_printed(learning, mixing, epsilon=setting.epsilon)
+    online_run = online_run_of(setting, problem)
+    mixing = Mixing.from_matrix(network.matrix(0))
+    printed = regret_as_printed(online_run, mixing, epsilon=setting.epsilon)
     return {
         "rounds": setting.rounds,
         "measured": float(np.mean(totals)),
         "interval": interval(totals),
         "seeds": seeds,
         "printed": printed,
-        "corrected": learner_regret(learning, mixing),
-        "trivial": trivial_regret(learning),
+        "corrected": learner_regret(online_run, mixing),
+        "trivial": trivial_regret(online_run),
         "distance": float(np.mean(distances)),
-        "distance_printed": float(disagreement_as_printed(learning, mixing)[-1]),
-        "distance_corrected": float(disagreement(learning, mixing)[-1]),
+        "distance_printed": float(disagreement_as_printed(online_run, mixing)[-1]),
+        "distance_corrected": float(disagreement(online_run, mixing)[-1]),
     }
 
 
-def learning_of(setting: Setting, problem: LinearProblem) -> Learning:
+def online_run_of(setting: Setting, problem: LinearProblem) -> OnlineRun:
     """Return the run as the bounds know it, with the paper's Laplace noise."""
     lipschitz = problem.constants(RADIUS).lipschitz
     noise = 0.0
     if setting.epsilon is not None:
         noise = laplace_noise(setting.epsilon, setting.dim, 1.0)
-    return Learning(
+    return OnlineRun(
         nodes=setting.nodes,
         dim=setting.dim,
         rounds=setting.rounds,
@@ -187,9 +189,9 @@ def learning_of(setting: Setting, problem: LinearProblem) -> Learning:
     )
 
 
-def trivial_regret(learning: Learning) -> float:
+def trivial_regret(run: OnlineRun) -> float:
     """Return ``m T L R``, which no learner in the ball exceeds: above it a bound says nothing."""
-    return learning.nodes * learning.rounds * learning.lipschitz * learning.diameter
+    return run.nodes * run.rounds * run.lipschitz * run.diameter
 
 
 def in_words(row: Row) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh_papers._figure import Line, Panel, drawn
 from dpmesh_papers._scaffold import Experiment, Progress, Row, interval, paragraph, with_spread
-from dpmesh_papers.bounds.online import Learning, Mixing, laplace_noise, regret, regret_as_printed
+from dpmesh_papers.bounds.online import Mixing, OnlineRun, laplace_noise, regret, regret_as_printed
 
 DIAMETER = 2.0
 """Diameter of the unit ball, to which models are projected."""
@@ -23,7 +23,7 @@ LIPSCHITZ = 1.0
 """Lipschitz constant of the loss ``|w|^2 / 2`` in the ball; its strong convexity is 1."""
 RUNS = 20
 SETTINGS = ((10, 1.0), (20, 1.0), (20, 0.2))
-MIXINGS = {"printed": Mixing.of_assumption2(1, 1.0, 1), "printed_alone": Mixing(theta=1, beta=0)}
+MIXINGS = {"printed": Mixing.from_assumption_2(1, 1.0, 1), "printed_alone": Mixing(theta=1, beta=0)}
 """Mixing of one learner: by Lemma 3 with the eta that makes (45) least, and none at all."""
 
 
@@ -68,7 +68,7 @@ def _within(x: np.ndarray, radius: float) -> np.ndarray:
 
 def _bounds(dim: int, epsilon: float, rounds: int) -> Row:
     """Return both forms of (45), and the corrected bound."""
-    learning = Learning(
+    run = OnlineRun(
         nodes=1,
         dim=dim,
         rounds=rounds,
@@ -78,10 +78,9 @@ def _bounds(dim: int, epsilon: float, rounds: int) -> Row:
         noise=laplace_noise(epsilon, dim, LIPSCHITZ),
     )
     bounds = {
-        name: regret_as_printed(learning, mixing, epsilon=epsilon)
-        for name, mixing in MIXINGS.items()
+        name: regret_as_printed(run, mixing, epsilon=epsilon) for name, mixing in MIXINGS.items()
     }
-    return bounds | {"corrected": regret(learning)}
+    return bounds | {"corrected": regret(run)}
 
 
 def _in_words(row: Row) -> str:

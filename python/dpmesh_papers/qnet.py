@@ -56,7 +56,7 @@ class QTrained(NamedTuple):
     second_moments: Float32s
     """Like `parameters`; zeros before the first step."""
     steps: npt.NDArray[np.uint32]
-    """Shape (networks,): number of steps that each network has learned."""
+    """Shape (networks,): number of steps of Adam that each network has taken."""
 
 
 class QReplay(NamedTuple):
@@ -80,11 +80,11 @@ def q_init(networks: int, inputs: int, stream: Stream, *, hidden: int = 128) -> 
     Parameters
     ----------
     networks, inputs
-        At least 1.
+        Number of networks, and of inputs of each; at least 1.
     stream
-        Source of the randomness: network i takes the words of node i.
+        Source of the randomness: network i takes the sequence of node i.
     hidden
-        A positive multiple of 16.
+        Hidden units of a network, a positive multiple of 16.
 
     Returns
     -------
@@ -112,7 +112,14 @@ def q_init(networks: int, inputs: int, stream: Stream, *, hidden: int = 128) -> 
 
 
 def q_weights(parameters: Float32s, inputs: int) -> QWeights:
-    """Copy the weights out of `parameters`, as matrices.
+    """Return copies of the weights in `parameters`, as matrices.
+
+    Parameters
+    ----------
+    parameters
+        Shape (networks, rows, 16), float32.
+    inputs
+        Inputs of a network.
 
     Raises
     ------
@@ -121,11 +128,11 @@ def q_weights(parameters: Float32s, inputs: int) -> QWeights:
     """
     hidden = _hidden(parameters, inputs)
     groups = _groups(parameters, inputs)
-    by_row = np.moveaxis(groups, 2, 1).reshape(len(parameters), inputs + 3, hidden)
+    rows = np.moveaxis(groups, 2, 1).reshape(len(parameters), inputs + 3, hidden)
     return QWeights(
-        hidden_weights=np.moveaxis(by_row[:, :inputs], 1, 2).copy(),
-        hidden_biases=by_row[:, inputs].copy(),
-        value_weights=by_row[:, inputs + 1 :].copy(),
+        hidden_weights=np.moveaxis(rows[:, :inputs], 1, 2).copy(),
+        hidden_biases=rows[:, inputs].copy(),
+        value_weights=rows[:, inputs + 1 :].copy(),
         value_biases=parameters[:, -1, :2].copy(),
     )
 
@@ -133,7 +140,7 @@ def q_weights(parameters: Float32s, inputs: int) -> QWeights:
 def q_values(
     parameters: Float32s, states: npt.ArrayLike, *, activation: Activation = "linear"
 ) -> Float32s:
-    """Return the values of the two actions in each network's own states.
+    """Return Q(s, a) of both actions a, for each network in states s of its own.
 
     Parameters
     ----------

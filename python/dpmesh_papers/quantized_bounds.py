@@ -25,7 +25,7 @@ from dpmesh.run import simulate
 from dpmesh.topology import complete
 from dpmesh_papers._figure import Line, Panel, drawn
 from dpmesh_papers._scaffold import Experiment, Progress, Row, interval, paragraph, pick
-from dpmesh_papers.bounds.quantized import Landscape, Powers
+from dpmesh_papers.bounds.quantized import Powers, ProblemConstants
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ CLIPPING_NORM = 10.0
 """Above every gradient of these runs: the bound is proved for gradients that are not clipped."""
 QUANTIZER_STEP = 0.01
 DELTA = 1e-5
-FAR = 100.0
+SEARCH_RADIUS = 100.0
 """Radius of the ball in which minimizers are searched; none comes near it."""
 
 
@@ -117,35 +117,40 @@ def records_of(nodes: int) -> LinearProblem:
 
 def minimum_of(problem: LinearProblem, parts: Sequence[npt.NDArray[np.integer]]) -> float:
     """Return the smallest mean loss on the records of these parts."""
-    minimum = best_fixed_predictor(problem, np.concatenate(parts), radius=FAR, tolerance=1e-10)
+    records = np.concatenate(parts)
+    minimum = best_fixed_predictor(problem, records, radius=SEARCH_RADIUS, tolerance=1e-10)
     return float(minimum.value)
 
 
 @cache
-def landscape_of(nodes: int) -> Landscape:
+def constants_of(nodes: int) -> ProblemConstants:
     """Return the problem's constants: F is the sum of the nodes' mean losses."""
     problem = records_of(nodes)
-    constants = problem.model_constants()
+    smoothness = problem.model_constants().smoothness
     everything = np.arange(nodes * RECORDS)[np.newaxis]
     start = float(problem.objective(np.zeros((1, DIM)), everything)[0])
     lowest = minimum_of(problem, problem.partition)
-    local = sum(minimum_of(problem, (part,)) for part in problem.partition)
-    return Landscape(
+    local_minima = sum(minimum_of(problem, (part,)) for part in problem.partition)
+    return ProblemConstants(
         dim=DIM,
-        smoothness=constants.smoothness,
+        smoothness=smoothness,
         polyak_lojasiewicz=nodes * REGULARIZATION,
         gradient_variance=1.0,  # a record's gradient is no longer than its features
         initial_gap=nodes * (start - lowest),
         mixing_matrix=complete(nodes).matrix(0),
-        dissimilarity=nodes * lowest - local,
+        dissimilarity=nodes * lowest - local_minima,
         quantizer_step=QUANTIZER_STEP,
     )
 
 
 def measured(setting: Setting, seeds: int) -> Row:
-    """Return the worst node's gap, its bound, the start's gap, and the run's exact epsilon."""
+    """Return the worst node's gap, its bound, the start's gap, and the run's exact epsilon.
+
+    `measured` is the largest F(x_i) - F* over the nodes, mean over the seeds, with half of its 95%
+    `interval`; `samples` is gamma_K.
+    """
     problem = records_of(setting.nodes)
-    landscape = landscape_of(setting.nodes)
+    constants = constants_of(setting.nodes)
     schedules = setting.powers.schedules(setting.rounds)
     algorithm = QuantizedGossip(
         step_size=schedules.step_size,
@@ -154,7 +159,7 @@ def measured(setting: Setting, seeds: int) -> Row:
         noise_std=schedules.noise_std,
         compressor=Quantizer(QUANTIZER_STEP),
         clipping_norm=CLIPPING_NORM,
-        smoothness=landscape.smoothness,
+        smoothness=constants.smoothness,
     )
     everything = np.arange(setting.nodes * RECORDS)
     everywhere = np.broadcast_to(everything, (setting.nodes, len(everything)))
@@ -177,8 +182,8 @@ def measured(setting: Setting, seeds: int) -> Row:
         "measured": float(np.mean(gaps)),
         "interval": interval(gaps),
         "seeds": seeds,
-        "bound": landscape.gap(schedules, setting.rounds),
-        "start": landscape.initial_gap,
+        "bound": constants.gap(schedules, setting.rounds),
+        "start": constants.initial_gap,
         "epsilon": algorithm.plan(setting.rounds, problem).cost(DELTA).epsilon,
         "samples": schedules.sample_size(1),
     }

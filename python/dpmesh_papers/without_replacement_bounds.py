@@ -23,7 +23,7 @@ from dpmesh.run import Metrics, simulate
 from dpmesh.schedules import Constant
 from dpmesh_papers._figure import Line, Panel, drawn
 from dpmesh_papers._scaffold import Experiment, Progress, Row, interval, paragraph, pick
-from dpmesh_papers.bounds.without_replacement import Training, suboptimality, theorem_3_as_printed
+from dpmesh_papers.bounds.without_replacement import SinglePass, suboptimality, theorem_3_as_printed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -129,18 +129,18 @@ def measured(setting: Setting, seeds: int) -> Row:
     ``always global`` it is that of the global model after each round, of which a round has M.
     """
     averages = [average_excess(setting, seed) for seed in range(seeds)]
-    multiplier = 0.0
+    noise_to_sensitivity = 0.0
     if setting.epsilon is not None:
-        multiplier = algorithm_of(setting).mechanism.noise_to_sensitivity
-    training = training_of(setting, multiplier)
+        noise_to_sensitivity = algorithm_of(setting).mechanism.noise_to_sensitivity
+    single_pass = single_pass_of(setting, noise_to_sensitivity)
     return {
         "records": setting.records,
         "measured": float(np.mean(averages)),
         "interval": interval(averages),
         "seeds": seeds,
-        "printed": theorem_3_as_printed(training, setting.epsilon, DELTA),
-        "corrected": suboptimality(training),
-        "trivial": 2 * training.lipschitz * RADIUS,
+        "printed": theorem_3_as_printed(single_pass, setting.epsilon, DELTA),
+        "corrected": suboptimality(single_pass),
+        "trivial": 2 * single_pass.lipschitz * RADIUS,
     }
 
 
@@ -170,8 +170,8 @@ def average_excess(setting: Setting, seed: int) -> float:
         released: npt.NDArray[np.float64],
     ) -> float:
         models = released[:1] if is_global else parameters
-        every = np.broadcast_to(everything, (len(models), len(everything)))
-        return float(problem.objective(models, every).mean() - lowest)
+        all_records = np.broadcast_to(everything, (len(models), len(everything)))
+        return float(problem.objective(models, all_records).mean() - lowest)
 
     rounds = problem.rounds(BATCH_SIZE)
     run = simulate(
@@ -184,10 +184,10 @@ def average_excess(setting: Setting, seed: int) -> float:
     return float(run.history["excess"].mean())
 
 
-def training_of(setting: Setting, noise_to_sensitivity: float) -> Training:
-    """Return the run as the bounds know it."""
+def single_pass_of(setting: Setting, noise_to_sensitivity: float) -> SinglePass:
+    """Return the run as the bounds know it: records of norm 1 and the logistic loss have L = 1."""
     is_global = setting.controller == "always global"
-    return Training(
+    return SinglePass(
         nodes=setting.nodes,
         dim=setting.dim,
         records=setting.records,

@@ -18,7 +18,7 @@ from dpmesh import accounting, audit
 from dpmesh.accounting.papers import without_replacement
 from dpmesh.audit.one_run import epsilon_lower_bound, p_value
 from dpmesh.audit.statistics import Tally, lower_bound, rate_limits
-from dpmesh_papers.bounds.online import Learning, laplace_noise, regret
+from dpmesh_papers.bounds.online import OnlineRun, laplace_noise, regret
 from dpmesh_papers.claims import online
 
 
@@ -267,7 +267,7 @@ def _(oracle: Oracle) -> Values:
 def _(oracle: Oracle) -> Values:
     given = oracle["inputs"]
     noise = laplace_noise(given["eps"], given["n"], given["L"])
-    learning = Learning(
+    run = OnlineRun(
         nodes=given["m"],
         dim=given["n"],
         rounds=given["T"],
@@ -276,4 +276,4 @@ def _(oracle: Oracle) -> Values:
         strong_convexity=given["lam"],
         noise=noise,
     )
-    return {"bound": regret(learning)}
+    return {"bound": regret(run)}

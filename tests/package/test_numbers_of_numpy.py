@@ -139,8 +139,8 @@ LEARNING = {"nodes": FEW, "dim": MANY, "rounds": FEW, "lipschitz": MANY, "diamet
             one_run.p_value,
             {"epsilon": TENTH, "canaries": MANY, "guesses": 20, "correct": 15, "delta": TENTH / 99},
         ),
-        (online_bounds.Learning, LEARNING),
-        (lambda **given: online_bounds.regret(online_bounds.Learning(**given)), LEARNING),
+        (online_bounds.OnlineRun, LEARNING),
+        (lambda **given: online_bounds.regret(online_bounds.OnlineRun(**given)), LEARNING),
         (
             quantized_bounds.Powers,
             {"step_size": TENTH, "consensus_step_size": TENTH, "sample_size": FEW, "noise": TENTH},

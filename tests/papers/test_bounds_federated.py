@@ -11,15 +11,15 @@ import pytest
 from refused import refused
 
 from dpmesh_papers.bounds.federated import (
-    Losses,
+    LossConstants,
     corollary_2_as_printed,
-    curvature_left,
     error,
     error_terms_as_printed,
     rounds,
+    smallest_eigenvalue,
 )
 
-LOSSES = Losses(
+LOSSES = LossConstants(
     dim=50,
     lipschitz=2.0,
     smoothness=3.0,
@@ -81,9 +81,9 @@ def test_corollary_1(sigma: float) -> None:
 
 
 @pytest.mark.parametrize("dim", [1, 2, 7, 8])
-def test_curvature_left_is_the_smallest_eigenvalue(dim: int) -> None:
-    assert curvature_left(dim, 2.5) == pytest.approx(spectrum(dim, 2.5).min())
-    assert curvature_left(dim, 2.5) >= 1 / (1 + 4 * 2.5)
+def test_smallest_eigenvalue_is_that_of_the_spectrum(dim: int) -> None:
+    assert smallest_eigenvalue(dim, 2.5) == pytest.approx(spectrum(dim, 2.5).min())
+    assert smallest_eigenvalue(dim, 2.5) >= 1 / (1 + 4 * 2.5)
 
 
 def test_smoothing_trades_noise_for_curvature() -> None:
@@ -167,6 +167,43 @@ def test_corollary_2_by_hand(sigma: float) -> None:
     expected = sqrt((spread + kept.sum()) * 5 * 4 * log(1e5)) / (2 * 1000)
     found = corollary_2_as_printed("convex", LOSSES, smoothing=sigma, **BUDGET)
     assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("case", "factor"), [("convex", 29), ("nonconvex", 84)])
+@pytest.mark.parametrize("lambda_", [0.05, 0.5, 2 - sqrt(2), 0.9])
+def test_corollary_2_does_not_follow_from_theorems_5_and_6(
+    case: str, factor: int, lambda_: float
+) -> None:
+    """With the noise and the rounds that it substitutes, (15) is far above what it prints."""
+    losses = replace(LOSSES, dim=10_000, gradient_variance=0.0, dissimilarity=0.0)
+    epsilon, log_delta, clients, tau, L = 2.0, log(1e5), 1000, 0.1, losses.lipschitz
+    cohort = 100
+    C_0 = 14 / lambda_ * (1 + 1 / (1 - lambda_))
+    assert C_0 > 81
+    T = max(1, round(epsilon**2 * clients**2 / (C_0 * L**2 * cohort * log_delta)))
+    spent = log_delta / (1 - lambda_) + epsilon
+    terms = error_terms_as_printed(
+        case,
+        losses,
+        rounds=T,
+        cohort=cohort,
+        sampling_rate=tau,
+        local_steps=4,
+        noise=tau / epsilon * sqrt(14 * T / lambda_ * spent),  # (4), over the clipping norm
+        global_step_size=sqrt(cohort),
+    )
+    printed = corollary_2_as_printed(case, losses, **BUDGET)
+    assert terms.initial + terms.privacy > factor * printed
+
+
+def test_theorem_6_prints_half_of_its_own_term_of_the_noise() -> None:
+    """Its first form is 4 sqrt(F_0 L^2 nu^2 beta d / (S^2 T)) where noise limits eta-tilde."""
+    quiet = replace(LOSSES, gradient_variance=0.0, dissimilarity=0.0)
+    T, S = 10**6, 100
+    terms = error_terms_as_printed("nonconvex", quiet, **{**TERMS, "rounds": T})
+    rate = sqrt(2.5 * 3.0 * 50 * (2.0 * 1.3 / S) ** 2 / T)
+    assert terms.privacy == pytest.approx(4 * rate)
+    assert terms.privacy > 2 * rate
 
 
 @pytest.mark.parametrize("steps", [3, 5, 40])

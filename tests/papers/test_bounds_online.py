@@ -20,8 +20,8 @@ from dpmesh.run import Gossip
 from dpmesh.schedules import InverseSqrt, InverseTime
 from dpmesh_papers.bounds.connectivity import check_weights
 from dpmesh_papers.bounds.online import (
-    Learning,
     Mixing,
+    OnlineRun,
     batch_regret_as_printed,
     convergence,
     convergence_as_printed,
@@ -38,12 +38,12 @@ from dpmesh_papers.claims.online import sides_of_42
 
 def test_convex_regret_by_hand() -> None:
     m, n, T, L, R, epsilon = 3, 4, 100, 2.0, 5.0, 0.5
-    learning = Learning(
+    run = OnlineRun(
         nodes=m, dim=n, rounds=T, lipschitz=L, diameter=R, noise=laplace_noise(epsilon, n, L)
     )
     steps = (m * R**2 + m * L**2 / 2) * sqrt(T)
     noise = 4 * m * n**2 * L**2 / epsilon**2 * sqrt(2) * sqrt(T)
-    assert regret(learning) == pytest.approx(steps + noise)
+    assert regret(run) == pytest.approx(steps + noise)
 
 
 def test_printed_regret_by_hand() -> None:
@@ -55,9 +55,9 @@ def test_printed_regret_by_hand() -> None:
     factor = (slow + (2 * L + 1) / (2 * m)) * 2 * sqrt(2) * m * n * L / epsilon
     mixing, flat = (
         Mixing(theta=theta, beta=beta),
-        Learning(nodes=m, dim=n, rounds=T, lipschitz=L, diameter=R),
+        OnlineRun(nodes=m, dim=n, rounds=T, lipschitz=L, diameter=R),
     )
-    curved = Learning(nodes=m, dim=n, rounds=T, lipschitz=L, diameter=R, strong_convexity=lam)
+    curved = OnlineRun(nodes=m, dim=n, rounds=T, lipschitz=L, diameter=R, strong_convexity=lam)
     assert regret_as_printed(flat, mixing, epsilon=None) == pytest.approx(convex)
     assert regret_as_printed(curved, mixing, epsilon=None) == pytest.approx(strong)
     noisy = regret_as_printed(flat, mixing, epsilon=epsilon)
@@ -78,9 +78,9 @@ WINDOWS = {"ring": 1, "star": 1, "matchings": 12, "dropping": 12}
 @pytest.mark.parametrize("name", NETWORKS)
 def test_products_of_matrices_keep_to_lemma_3(name: str) -> None:
     network, rounds = NETWORKS[name], 200
-    bounds = [Mixing.of_topology(network, WINDOWS[name], rounds)]
+    bounds = [Mixing.from_topology(network, WINDOWS[name], rounds)]
     if isinstance(network, topology.Static):
-        bounds.append(Mixing.of_matrix(network.matrix(0)))
+        bounds.append(Mixing.from_matrix(network.matrix(0)))
     for first in (0, 7):
         product = np.eye(network.nodes)
         for length in range(1, 60):
@@ -94,17 +94,17 @@ def test_assumption_2_is_checked() -> None:
     swap = topology.MixingMatrix(np.array([[0.0, 1.0], [1.0, 0.0]]))
     message = "topology: wanted own and positive weights of at least 1.0, got 0.0 in round 0"
     with pytest.raises(ValueError, match=message):
-        Mixing.of_topology(topology.Static(swap), 1, 10)
+        Mixing.from_topology(topology.Static(swap), 1, 10)
     pairs = topology.random_matchings(4, key=dm.Key.seeded(0))
     with pytest.raises(ValueError, match="a connected union of graphs over every 1"):
-        Mixing.of_topology(pairs, 1, 10)
+        Mixing.from_topology(pairs, 1, 10)
     check_weights(pairs, 0.5, 10)
     with pytest.raises(ValueError, match=r"of at least 0\.6, got 0\.5 in round 0"):
         check_weights(pairs, 0.6, 10)
     with pytest.raises(ValueError, match="smallest_weight: wanted"):
         check_weights(pairs, 0.0, 10)
-    assert Mixing.of_assumption2(3, 0.2, 1).theta == pytest.approx((1 - 0.2 / 36) ** -2)
-    assert Mixing.of_assumption2(3, 0.2, 4).beta == pytest.approx((1 - 0.2 / 36) ** 0.25)
+    assert Mixing.from_assumption_2(3, 0.2, 1).theta == pytest.approx((1 - 0.2 / 36) ** -2)
+    assert Mixing.from_assumption_2(3, 0.2, 4).beta == pytest.approx((1 - 0.2 / 36) ** 0.25)
 
 
 def synthetic(loss: str, nodes: int, rounds: int, dim: int, lam: float) -> dm.LinearProblem:
@@ -129,7 +129,7 @@ def test_measured_regret_is_below_the_bounds(loss: str, lam: float, epsilon: flo
     if epsilon is not None:
         assert noise == pytest.approx(laplace_noise(epsilon, dim, 1.0))
     steepest = problem.constants(radius).lipschitz
-    learning = Learning(
+    run = OnlineRun(
         nodes=nodes,
         dim=dim,
         rounds=rounds,
@@ -139,7 +139,7 @@ def test_measured_regret_is_below_the_bounds(loss: str, lam: float, epsilon: flo
         noise=noise,
         bounded_outside=lam == 0,
     )
-    mixing = Mixing.of_matrix(network.matrix(0))
+    mixing = Mixing.from_matrix(network.matrix(0))
     best = best_fixed_predictor(problem, radius=radius)
     smallest = nodes * rounds * (best.value - best.gap)
 
@@ -158,11 +158,11 @@ def test_measured_regret_is_below_the_bounds(loss: str, lam: float, epsilon: flo
             mixtures += problem.objective(received, examples).sum()
         own.append(mixtures - smallest)
         learners.append(losses - smallest)
-    assert np.mean(own) <= regret(learning)
-    assert (np.mean(learners, axis=0) <= learner_regret(learning, mixing)).all()
-    assert (apart <= disagreement(learning, mixing) * (1 + 1e-9)).all()
+    assert np.mean(own) <= regret(run)
+    assert (np.mean(learners, axis=0) <= learner_regret(run, mixing)).all()
+    assert (apart <= disagreement(run, mixing) * (1 + 1e-9)).all()
     if epsilon is None:
-        assert regret(learning) <= 10 * max(np.mean(own), sqrt(nodes * rounds))  # and not vacuous
+        assert regret(run) <= 10 * max(np.mean(own), sqrt(nodes * rounds))  # and not vacuous
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
@@ -187,7 +187,7 @@ def test_regret_of_projected_mixtures_is_below_the_bound(loss, lam, delta) -> No
             inside = kernels.clip_rows(received, radius)
             losses += problem.objective(inside, problem.batch(t, 1)).sum()
         paid.append(losses - nodes * rounds * (best.value - best.gap))
-    learning = Learning(
+    run = OnlineRun(
         nodes=nodes,
         dim=dim,
         rounds=rounds,
@@ -196,7 +196,7 @@ def test_regret_of_projected_mixtures_is_below_the_bound(loss, lam, delta) -> No
         strong_convexity=lam,
         noise=noise,
     )
-    assert np.mean(paid) <= regret(learning)
+    assert np.mean(paid) <= regret(run)
 
 
 def test_corrected_and_printed_differ_in_kind() -> None:
@@ -204,7 +204,7 @@ def test_corrected_and_printed_differ_in_kind() -> None:
 
     def noisy(epsilon: float) -> float:
         return regret(
-            Learning(
+            OnlineRun(
                 nodes=4,
                 dim=10,
                 rounds=100,
@@ -214,7 +214,7 @@ def test_corrected_and_printed_differ_in_kind() -> None:
             )
         )
 
-    quiet = regret(Learning(nodes=4, dim=10, rounds=100, lipschitz=1.0, diameter=2.0))
+    quiet = regret(OnlineRun(nodes=4, dim=10, rounds=100, lipschitz=1.0, diameter=2.0))
     assert (noisy(0.1) - quiet) / (noisy(1.0) - quiet) == pytest.approx(100)
 
 
@@ -290,7 +290,7 @@ CONVERGING = {"rounds": 5, "lipschitz": 1.0, "strong_convexity": 1.0, "failure":
 
 test_bad_input_is_named = refused(
     (
-        lambda: Learning(
+        lambda: OnlineRun(
             nodes=1, dim=1, rounds=1, lipschitz=1.0, diameter=1.0, bounded_outside=False
         ),
         "strong_convexity: wanted greater than 0 without bounded_outside, got 0",
@@ -314,8 +314,8 @@ def test_convergence_is_promised_with_some_probability_alone(rounds: int) -> Non
 def test_printed_disagreement_is_equation_19(
     nodes: int, rounds: int, beta: float, noise: float
 ) -> None:
-    learning = Learning(nodes=nodes, dim=4, rounds=rounds, lipschitz=2.0, diameter=1.0, noise=noise)
-    bounds = disagreement_as_printed(learning, Mixing(theta=1.5, beta=beta))
+    run = OnlineRun(nodes=nodes, dim=4, rounds=rounds, lipschitz=2.0, diameter=1.0, noise=noise)
+    bounds = disagreement_as_printed(run, Mixing(theta=1.5, beta=beta))
     step = {t: 1 / (2 * sqrt(t)) for t in range(1, rounds + 1)}
     length = {t: sqrt(4) * noise * step[t] for t in range(1, rounds)}
     assert bounds[0] == 0

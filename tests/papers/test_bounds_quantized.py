@@ -14,13 +14,13 @@ from refused import refused
 import dpmesh as dm
 from dpmesh import topology
 from dpmesh.noise import Quantizer
-from dpmesh_papers.bounds.quantized import Landscape, Powers, advise
+from dpmesh_papers.bounds.quantized import Powers, ProblemConstants, advise
 
 P1 = Powers(0.9, 0.7, 0.85, 0.05)
 P2 = Powers(0.8, 0.6, 0.9, 0.0, sample_size_scale=2.0)
 P3 = Powers(0.9, 0.7, 0.5, 0.1)
 COMPLETE = topology.complete(5)
-FLAT = Landscape(
+FLAT = ProblemConstants(
     dim=10,
     smoothness=1.0,
     polyak_lojasiewicz=1.0,
@@ -145,7 +145,7 @@ def test_the_bound_on_the_gap_holds_on_quadratics(
     beta = alpha / 2 + share * alpha / 2
     problem = replace(quadratics(nodes, dim, spread), start=start)
     network = topology.ring(nodes) if ring else topology.complete(nodes)
-    landscape = Landscape(
+    constants = ProblemConstants(
         dim=dim,
         smoothness=1.0,
         polyak_lojasiewicz=nodes,  # |n x|^2 / 2 >= mu n |x|^2 / 2
@@ -163,7 +163,7 @@ def test_the_bound_on_the_gap_holds_on_quadratics(
     key = dm.Key.seeded(1)
     run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=[])
     gaps = nodes / 2 * (run.parameters**2).sum(axis=1)
-    assert gaps.max() <= landscape.gap(schedules, rounds)
+    assert gaps.max() <= constants.gap(schedules, rounds)
 
 
 def test_a_nonconvex_sum_arrives_at_its_global_minimum() -> None:
@@ -230,7 +230,7 @@ def test_the_exponent_of_complexity_is_that_of_theorem_4() -> None:
 
 
 def test_advice_meets_the_budget_with_all_of_it() -> None:
-    advice = advise(1.0, 1e-5, rounds=2000, records=12_000, landscape=FLAT, clipping_norm=0.5)
+    advice = advise(1.0, 1e-5, rounds=2000, records=12_000, constants=FLAT, clipping_norm=0.5)
     assert advice.powers.violations() == ()
     schedules = advice.powers.schedules(2000)
     assert schedules.sample_size(1) == 12_000
@@ -244,7 +244,7 @@ def test_advice_meets_the_budget_with_all_of_it() -> None:
 def test_more_data_a_larger_budget_or_a_longer_run_never_hurt() -> None:
     def gap(epsilon: float = 0.3, records: int = 6000, rounds: int = 1500) -> float:
         return advise(
-            epsilon, 1e-5, rounds=rounds, records=records, landscape=FLAT, clipping_norm=0.5
+            epsilon, 1e-5, rounds=rounds, records=records, constants=FLAT, clipping_norm=0.5
         ).gap
 
     assert gap() >= max(gap(epsilon=3.0), gap(records=12_000), gap(rounds=4000))
@@ -256,7 +256,7 @@ def test_more_data_a_larger_budget_or_a_longer_run_never_hurt() -> None:
         ({"target_epsilon": 1e-3}, "got a gap below the initial 5 .best: .*, failed by"),
         ({"rounds": 50}, "got a gap below the initial 5"),
         ({"records": 1}, r"2 \(alpha - beta \+ gamma\) >= 1 for a finite budget, failed by"),
-        ({"landscape": replace(FLAT, smoothness=1e6)}, "alpha_K L <= 1/4, failed by"),
+        ({"constants": replace(FLAT, smoothness=1e6)}, "alpha_K L <= 1/4, failed by"),
         ({"target_delta": 0.0}, "delta: wanted"),
     ],
 )
@@ -266,7 +266,7 @@ def test_where_nothing_fits_the_reason_is_named(changes, message: str) -> None:
         "target_delta": 1e-5,
         "rounds": 2000,
         "records": 12_000,
-        "landscape": FLAT,
+        "constants": FLAT,
         "clipping_norm": 0.5,
         **changes,
     }

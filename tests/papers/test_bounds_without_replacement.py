@@ -19,7 +19,7 @@ from dpmesh.run import Broadcast
 from dpmesh.schedules import Constant
 from dpmesh_papers.bounds.complexity import rademacher_bound_linear, rademacher_complexity
 from dpmesh_papers.bounds.without_replacement import (
-    Training,
+    SinglePass,
     generalization_gap,
     squared_distance,
     suboptimality,
@@ -27,7 +27,7 @@ from dpmesh_papers.bounds.without_replacement import (
     theorem_4_steps,
 )
 
-RUN = Training(
+RUN = SinglePass(
     nodes=3,
     dim=4,
     records=1000,
@@ -55,11 +55,13 @@ def test_corrected_theorem_3_by_hand() -> None:
 
 
 def test_printed_theorem_3_by_hand() -> None:
-    B, eta, T, R = 2.0 + 0.1 * 1.5, 0.2, 120, 3.0
+    """L is that of the loss (2) with its regularizer, 1 + lambda R in the paper's example."""
+    L, eta, T, R = 2.0 + 0.1 * 1.5, 0.2, 120, 3.0
+    B = L
     expected = 4 * R**2 / (4 * T * eta) + eta * B**2
-    expected += 4 * log(1.25e5) * eta * 4 / (25 * 0.25) * 40 / T
+    expected += 4 * log(1.25e5) * eta * L**2 / (25 * 0.25) * 40 / T
     gap = sqrt(5 * T) / 1000 + 2 / (sqrt(1000) + sqrt(1000 - 5 * T))
-    expected += 2 * (2 + 12 * sqrt(2)) * R * 2.0 / 3 * gap
+    expected += 2 * (2 + 12 * sqrt(2)) * R * L / 3 * gap
     assert theorem_3_as_printed(RUN, 0.5, 1e-5) == pytest.approx(expected, rel=1e-12)
     quiet = replace(RUN, global_steps=0.0)
     assert theorem_3_as_printed(quiet, 0.5, 1e-5) == theorem_3_as_printed(RUN, None, 1e-5)
@@ -173,7 +175,7 @@ def test_measured_suboptimality_lies_below_theorem_3(controller, epsilon) -> Non
     steps = nodes * records // b
     rate = {AlwaysGlobal(): 1.0, AlwaysLocal(): 0.0, RandomGlobal(0.3): 0.3}[controller]
     z = algorithm.mechanism.noise_to_sensitivity if epsilon else 0.0
-    training = Training(
+    training = SinglePass(
         nodes=nodes,
         dim=dim,
         records=nodes * records,
@@ -220,7 +222,7 @@ def test_distances_shrink_as_theorem_4_says() -> None:
                     every = np.vstack([state.local[:, 0], state.released])
                     totals[int(t + 1 > 50)] += ((every - w_star) ** 2).sum()
         slope = np.log(totals[1] / totals[0]) / np.log(8)
-        training = Training(
+        training = SinglePass(
             nodes=nodes,
             dim=dim,
             records=nodes * records,
@@ -248,6 +250,6 @@ test_bad_input_is_named = refused(
     (lambda: replace(RUN, global_steps=121), "global_steps: wanted at most 120 steps"),
     (
         lambda: squared_distance(replace(RUN, regularization=0.0), 0.5),
-        r"training\.regularization: wanted a finite number greater than 0",
+        r"run\.regularization: wanted a finite number greater than 0",
     ),
 )

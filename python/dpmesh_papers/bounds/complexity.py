@@ -1,7 +1,8 @@
 """Transductive Rademacher complexity: how far learning without replacement can overfit.
 
-From the paper on decentralized SGD without replacement, appendix E. A class is a finite set of
-vectors with one entry for each of n records, s of which have been seen and u = n - s have not.
+From the paper on decentralized SGD without replacement, appendix E. A class is a set of vectors
+with one entry for each of n records, such as the losses of all models of a kind on these records.
+Of the records s have been seen in training, and u = n - s have not.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def rademacher_complexity(
     """Estimate the transductive Rademacher complexity of a finite class (Definition 4, eq. 43).
 
     ``(1/s + 1/u) E max_v <r, v>``, where the r_i are independent: +1 and -1 with probability
-    p = s u / n^2 each, else 0.
+    ``p = s u / n^2`` each, else 0.
 
     Parameters
     ----------
@@ -70,13 +71,13 @@ def rademacher_complexity(
     draws = integer("draws", draws, at_least=2, below=2**32 + 1)
     u = n - s
     suprema = np.empty(draws)
-    at_once = max(1, _PRODUCTS_AT_ONCE // vectors.size)
-    for first in range(0, draws, at_once):
-        part = suprema[first : first + at_once]
+    draws_at_once = max(1, _PRODUCTS_AT_ONCE // vectors.size)
+    for first in range(0, draws, draws_at_once):
+        part = suprema[first : first + draws_at_once]
         _core.rademacher_suprema(vectors, s * u / n**2, stream, first, part)
     factor = 1 / s + 1 / u
-    error = float(suprema.std(ddof=1)) / sqrt(draws)
-    return RademacherComplexity(factor * float(suprema.mean()), factor * error)
+    standard_error = float(suprema.std(ddof=1)) / sqrt(draws)
+    return RademacherComplexity(factor * float(suprema.mean()), factor * standard_error)
 
 
 def rademacher_bound_linear(sample_size: int, records: int, bound: float) -> float:
@@ -106,14 +107,14 @@ def rademacher_bound_linear(sample_size: int, records: int, bound: float) -> flo
     >>> round(rademacher_bound_linear(500, 1000, 1.0), 3)
     0.126
     """
-    s, u = _split(sample_size, records)
+    s, u = _sizes(sample_size, records)
     return sqrt(2) * (1 / sqrt(s) + 1 / sqrt(u)) * non_negative("bound", bound)
 
 
 def mean_gap_bound(
     complexity: float, sample_size: int, records: int, bound: float, *, squared: bool = False
 ) -> float:
-    """Bound how far the means of seen and unseen records can differ, over a class (Lemma 7).
+    """Bound how far the means of seen and unseen records differ, over a class (Lemma 7, eq. 45).
 
     In a random order of the records let g be the largest difference, over the class, of the mean
     of the first s entries and the mean of the other u. Then
@@ -143,12 +144,16 @@ def mean_gap_bound(
     >>> round(mean_gap_bound(0.1, 500, 1000, 1.0), 3)
     1.173
     """
-    s, u = _split(sample_size, records)
-    spread = 12 * non_negative("bound", bound) * (1 / sqrt(s) + 1 / sqrt(u))
-    return (sqrt(2) if squared else 1.0) * (non_negative("complexity", complexity) + spread)
+    s, u = _sizes(sample_size, records)
+    deviation = 12 * non_negative("bound", bound) * (1 / sqrt(s) + 1 / sqrt(u))
+    expected_gap = non_negative("complexity", complexity) + deviation
+    if squared:
+        return sqrt(2) * expected_gap
+    return expected_gap
 
 
-def _split(sample_size: int, records: int) -> tuple[int, int]:
+def _sizes(sample_size: int, records: int) -> tuple[int, int]:
+    """Return s and u."""
     n = integer("records", records, at_least=2)
     s = integer("sample_size", sample_size, at_least=1, below=n)
     return s, n - s

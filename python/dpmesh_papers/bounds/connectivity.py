@@ -16,7 +16,7 @@ def check_jointly_connected(topology: Topology, window: int, rounds: int) -> Non
     """Fail unless the union of the graphs of any `window` consecutive rounds is connected.
 
     This is part (4) of Assumption 2 of the online paper, with `window` as its N. Connected means
-    that messages of each node reach all others, which follows for doubly stochastic matrices.
+    strongly connected: a path of positive weights leads from every node to every other.
 
     Parameters
     ----------
@@ -43,13 +43,13 @@ def check_jointly_connected(topology: Topology, window: int, rounds: int) -> Non
     window = integer("window", window, at_least=1, below=rounds + 1)
     if isinstance(topology, Static):
         return  # connected, or it would not exist
-    parts_of = partial(connected_components, connection="strong", return_labels=False)
+    component_count = partial(connected_components, connection="strong", return_labels=False)
     graphs: deque[sparse.csr_array] = deque(maxlen=window)
     failing = []
     for last in range(rounds):
         graphs.append(topology.matrix(last).weights)
         first = last - window + 1
-        if first >= 0 and parts_of(sum(graphs)) > 1:
+        if first >= 0 and component_count(sum(graphs)) > 1:
             failing.append(f"{first} to {last}")
     if failing:
         listed = ", ".join(failing[:5])
@@ -61,18 +61,18 @@ def check_jointly_connected(topology: Topology, window: int, rounds: int) -> Non
 
 
 def check_weights(topology: Topology, smallest_weight: float, rounds: int) -> None:
-    """Fail unless in every round each own weight is positive, and no positive weight is too small.
+    """Fail unless in every round all positive weights and each node's own weight are at least eta.
 
     This is part (3) of Assumption 2 of the online paper, with `smallest_weight` as its eta. That
-    own weights are at least eta (a_ii >= eta) is an assumption of Lemma 3's source that the paper
-    omits: without it nodes may swap their messages for ever.
+    nodes' own weights are at least eta (a_ii >= eta) is an assumption of Lemma 3's source that the
+    paper omits: without it nodes may swap their messages for ever.
 
     Parameters
     ----------
     topology
         The network.
     smallest_weight
-        In (0, 1].
+        eta, in (0, 1].
     rounds
         Length of the run: rounds 0 to `rounds` - 1 are checked.
 

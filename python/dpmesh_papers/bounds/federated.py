@@ -1,5 +1,11 @@
 """Theorems 3 to 6 and Corollaries 1 and 2 of the federated paper: how error and rounds grow.
 
+Symbols of the paper: N clients of which S = tau N take part in each of T rounds, with K local steps
+at the learning rate eta_l; eta_g is the server's. Laplacian smoothing multiplies by A^-1, whose
+eigenvalues are ``Lambda_i = 1 / (1 + 2 sigma (1 - cos(2 pi i / d)))`` in d dimensions with the
+smoothing factor sigma. A squared norm "in A^-1" is ``<v, A^-1 v>``. Clients are sampled uniformly
+without replacement.
+
 For Theorem 3 and the corollaries the paper omits constants and, for strongly convex losses,
 logarithms. So do `error`, `rounds` and `corollary_2_as_printed`: their values show how a bound
 changes with the smoothing, the number of clients and so on, not how large an error is. Theorems 4
@@ -24,35 +30,37 @@ from dpmesh._validate import (
     positive,
     probability,
 )
-from dpmesh_papers.bounds.floats import held_by_floats
+from dpmesh_papers.bounds.floats import refuse_overflow
 
 Case = Literal["strongly_convex", "convex", "nonconvex"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Losses:
-    """Constants of the clients' losses that the bounds use.
+class LossConstants:
+    """Constants of the clients' losses f_1, .., f_N and of their mean f that the bounds use.
 
     Parameters
     ----------
     dim
-        Number of parameters.
+        d, the number of parameters.
     lipschitz
         L: largest norm of a gradient of a client's loss (Assumption 6, where the paper means the
         norm).
     smoothness
-        beta: Lipschitz constant of the gradients (Assumption 2).
+        beta: Lipschitz constant of the clients' gradients (Assumption 2).
     gradient_variance
-        Variance of mini-batch gradients in the norm of A^-1, averaged over the clients (5).
+        varsigma^2(sigma): variance of mini-batch gradients, squared norms in A^-1, averaged over
+        the clients (Assumption 5).
     dissimilarity, dissimilarity_factor
-        G >= 0 and B >= 1 of Assumption 1; G = 0 for clients of one distribution.
+        G >= 0 and B >= 1 of Assumption 1, ``mean_j |grad f_j|^2 <= G^2 + B^2 |grad f|^2``; G = 0
+        for clients of one distribution.
     strong_convexity
         mu (Assumption 3); needed for ``"strongly_convex"``.
     squared_distance
-        Squared distance of the first model from an optimum in the norm of A; needed for
+        D_sigma: squared distance of the first model from an optimum, in the norm of A; needed for
         ``"convex"``.
     initial_gap
-        The first model's loss less the smallest; needed for ``"nonconvex"``.
+        F_0: the first model's loss less the smallest; needed for ``"nonconvex"``.
     """
 
     dim: int
@@ -74,42 +82,51 @@ class Losses:
         non_negative("dissimilarity", self.dissimilarity)
         if positive("dissimilarity_factor", self.dissimilarity_factor) < 1:
             fail("dissimilarity_factor", "at least 1", self.dissimilarity_factor)
-        for name in _NEEDED.values():
+        for name in _CASE_CONSTANTS.values():
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
 
-    def needed(self, case: Case) -> float:
-        """Return the constant that only this case needs."""
-        name = _NEEDED[one_of("case", case, tuple(_NEEDED))]
+    def case_constant(self, case: Case) -> float:
+        """Return the constant that only this case needs: mu, D_sigma or F_0.
+
+        Raises
+        ------
+        ValueError
+            If there is no such case, or its constant is missing.
+        """
+        name = _CASE_CONSTANTS[one_of("case", case, tuple(_CASE_CONSTANTS))]
         value: float | None = getattr(self, name)
-        return fail(name, f"a number, for the case {case!r}", None) if value is None else value
+        if value is None:
+            return fail(name, f"a number, for the case {case!r}", None)
+        return value
 
 
-_NEEDED = {
+_CASE_CONSTANTS: dict[Case, str] = {
     "strongly_convex": "strong_convexity",
     "convex": "squared_distance",
     "nonconvex": "initial_gap",
 }
 
 
-def curvature_left(dim: int, smoothing: float) -> float:
-    """Return the smallest eigenvalue of A^-1, where A is the matrix of Laplacian smoothing.
+def smallest_eigenvalue(dim: int, smoothing: float) -> float:
+    """Return Lambda_min, the smallest eigenvalue of A^-1: at most 1, at least 1 / (1 + 4 sigma).
 
-    Smoothing multiplies strong convexity by this factor, which is at most 1.
+    Smoothing multiplies strong convexity by it: ``mu_sigma = mu Lambda_min`` (Theorem 3, Lemma 8).
 
     Raises
     ------
     ValueError
         If `dim` is not an integer of at least 1, or `smoothing` is not finite and at least 0.
     """
-    highest = integer("dim", dim, at_least=1) // 2
-    return 1 / (1 + 2 * non_negative("smoothing", smoothing) * (1 - cos(2 * pi * highest / dim)))
+    highest_frequency = integer("dim", dim, at_least=1) // 2
+    laplacian = 2 * (1 - cos(2 * pi * highest_frequency / dim))
+    return 1 / (1 + non_negative("smoothing", smoothing) * laplacian)
 
 
-@held_by_floats
+@refuse_overflow
 def error(
     case: Case,
-    losses: Losses,
+    losses: LossConstants,
     *,
     epsilon: float,
     delta: float,
@@ -121,8 +138,17 @@ def error(
     """Return the error of Theorem 3 up to a constant (and a logarithm, if strongly convex).
 
     It is the expected loss of the averaged model less the optimum, or for ``"nonconvex"`` the
-    gradient's squared norm, in the norm of A^-1, after the number of rounds at which privacy and
-    optimization balance.
+    gradient's squared norm in A^-1, after ``T = epsilon^2 N^2 / (C_0 L^2 S log(1 / delta))``
+    rounds, at which privacy and optimization balance. With ``s = varsigma^2 / K + (1 - tau) G^2``,
+    ``p = L^2 log(1 / delta) / (epsilon N)^2`` and the effective dimensions ``d_1 = sum Lambda_i``
+    and ``d_2 = sum Lambda_i^2``:
+
+        strongly convex   (s + d_1) p / mu_sigma
+        convex            sqrt((s + d_1) D_sigma p)
+        nonconvex         sqrt((s + d_2) F_0 beta p)
+
+    The theorem assumes the noise of Theorem 1, the clipping norm eta_l K L, at which it takes
+    clipping to change nothing, and eta_g >= sqrt(S).
 
     Parameters
     ----------
@@ -131,7 +157,7 @@ def error(
     losses
         The constants of the losses.
     epsilon, delta
-        The budget; the theorem requires log(1 / delta) >= epsilon.
+        The user-level budget of the run; the theorem requires log(1 / delta) >= epsilon.
     clients, sampling_rate, local_steps
         N, tau, K.
     smoothing
@@ -142,31 +168,28 @@ def error(
     ValueError
         If an argument is out of its range, or a constant that the case needs is missing.
     """
-    constant = losses.needed(case)
+    constant = losses.case_constant(case)
     epsilon = positive("epsilon", epsilon)
     delta = probability("delta", delta, zero=False, one=False)
     if log(1 / delta) < epsilon:
         fail("epsilon", f"at most log(1 / delta) = {log(1 / delta):.4g}", epsilon)
-    clients = integer("clients", clients, at_least=1)
-    sampling_rate = probability("sampling_rate", sampling_rate, zero=False)
-    local_steps = integer("local_steps", local_steps, at_least=1)
-    spread = (
-        losses.gradient_variance / local_steps
-        + (1 - sampling_rate) * losses.dissimilarity**2
-        + _dimension(case, losses.dim, smoothing)
-    )
-    price = losses.lipschitz**2 * log(1 / delta) / (epsilon * clients) ** 2
+    N = integer("clients", clients, at_least=1)
+    tau = probability("sampling_rate", sampling_rate, zero=False)
+    K = integer("local_steps", local_steps, at_least=1)
+    sampled_variance = losses.gradient_variance / K + (1 - tau) * losses.dissimilarity**2
+    variance = sampled_variance + _effective_dimension(case, losses.dim, smoothing)
+    price = losses.lipschitz**2 * log(1 / delta) / (epsilon * N) ** 2
     if case == "strongly_convex":
-        return spread * price / (constant * curvature_left(losses.dim, smoothing))
+        return variance * price / (constant * smallest_eigenvalue(losses.dim, smoothing))
     if case == "convex":
-        return sqrt(spread * constant * price)
-    return sqrt(spread * constant * losses.smoothness * price)
+        return sqrt(variance * constant * price)
+    return sqrt(variance * constant * losses.smoothness * price)
 
 
-@held_by_floats
+@refuse_overflow
 def rounds(
     case: Case,
-    losses: Losses,
+    losses: LossConstants,
     *,
     accuracy: float,
     cohort: int,
@@ -177,23 +200,31 @@ def rounds(
 ) -> float:
     """Return the rounds of Corollary 1 until the error is `accuracy`, up to a constant.
 
+    With the effective dimensions d_1 and d_2 of `error`, ``b = (1 + 4 sigma) beta B^2`` and
+    ``v = varsigma^2 / (K S) + d_1 (L nu_1 / S)^2 + (1 - tau) G^2 / S`` (d_2 if nonconvex):
+
+        strongly convex   (b + v / e + sqrt(beta / e) G) / mu_sigma
+        convex            D_sigma (b / e + v / e^2 + sqrt(beta) G / e^(3/2))
+        nonconvex         F_0 (b / e + beta v / e^2 + beta G / e^(3/2))
+
     Parameters
     ----------
     case, losses, sampling_rate, local_steps, smoothing
         As for `error`.
     accuracy
-        The error to reach.
+        e, the error to reach.
     cohort
         S, the number of clients in a round.
     noise
-        nu_1: standard deviation of the noise on the sum over the clipping norm.
+        nu_1: standard deviation of the noise on the sum over the clipping norm, the same for all
+        numbers of rounds.
 
     Raises
     ------
     ValueError
         If an argument is out of its range, or a constant that the case needs is missing.
     """
-    constant = losses.needed(case)
+    constant = losses.case_constant(case)
     accuracy = positive("accuracy", accuracy)
     S = integer("cohort", cohort, at_least=1)
     K = integer("local_steps", local_steps, at_least=1)
@@ -203,24 +234,25 @@ def rounds(
     beta = losses.smoothness
     G = losses.dissimilarity
     start = (1 + 4 * smoothing) * beta * losses.dissimilarity_factor**2
-    dimension = _dimension(case, losses.dim, smoothing)
-    noisy = dimension * (losses.lipschitz * nu / S) ** 2
-    variance = losses.gradient_variance / (K * S)
-    tail = variance + noisy + absent * G**2 / S
+    dimension = _effective_dimension(case, losses.dim, smoothing)
+    privacy_variance = dimension * (losses.lipschitz * nu / S) ** 2
+    batch_variance = losses.gradient_variance / (K * S)
+    variance = batch_variance + privacy_variance + absent * G**2 / S
     if case == "strongly_convex":
-        curvature = constant * curvature_left(losses.dim, smoothing)
-        return (start + tail / accuracy + sqrt(beta / accuracy) * G) / curvature
+        curvature = constant * smallest_eigenvalue(losses.dim, smoothing)
+        return (start + variance / accuracy + sqrt(beta / accuracy) * G) / curvature
     if case == "convex":
-        return constant * (
-            start / accuracy + tail / accuracy**2 + sqrt(beta) * G / (accuracy * sqrt(accuracy))
-        )
-    return constant * (
-        start / accuracy + beta * tail / accuracy**2 + beta * G / (accuracy * sqrt(accuracy))
-    )
+        drift = sqrt(beta) * G / (accuracy * sqrt(accuracy))
+        return constant * (start / accuracy + variance / accuracy**2 + drift)
+    drift = beta * G / (accuracy * sqrt(accuracy))
+    return constant * (start / accuracy + beta * variance / accuracy**2 + drift)
 
 
-def _dimension(case: Case, dim: int, smoothing: float) -> float:
-    """Return the number of dimensions in which the noise acts in the bound of this case."""
+def _effective_dimension(case: Case, dim: int, smoothing: float) -> float:
+    """Return ``sum Lambda_i^2`` for the nonconvex case (Lemma 6), else ``sum Lambda_i`` (Lemma 5).
+
+    Smoothed noise acts in so many dimensions.
+    """
     effective = kernels.effective_dimensions(dim, smoothing)
     if case == "nonconvex":
         return effective.squared
@@ -257,10 +289,10 @@ class ErrorTerms:
         return self.initial + self.heterogeneity + self.variance + self.privacy
 
 
-@held_by_floats
+@refuse_overflow
 def error_terms_as_printed(
     case: Case,
-    losses: Losses,
+    losses: LossConstants,
     *,
     rounds: int,
     cohort: int,
@@ -274,7 +306,9 @@ def error_terms_as_printed(
 
     They are not proved bounds: (25) leaves out the products of a client's later gradients with the
     noise of its earlier mini-batches, on which its later models depend, and Lemma 7 is used for
-    mini-batch gradients. Where clients take one local step (K = 1) nothing is left out.
+    mini-batch gradients. Where clients take one local step (K = 1) nothing is left out. Of each
+    term the theorems print a first form, in eta-tilde, which is here, and a second one in T. For
+    the noise of Theorem 6 the second form has a factor of 2 where the first one gives 4.
 
     Parameters
     ----------
@@ -304,68 +338,73 @@ def error_terms_as_printed(
     K = integer("local_steps", local_steps, at_least=1)
     absent = 1 - probability("sampling_rate", sampling_rate, zero=False)
     nu = non_negative("noise", noise)
-    server_rate = positive("global_step_size", global_step_size)
-    if server_rate < 1:
-        fail("global_step_size", "at least 1", server_rate)
-    constant = losses.needed(case)
+    eta_g = positive("global_step_size", global_step_size)
+    if eta_g < 1:
+        fail("global_step_size", "at least 1", eta_g)
+    constant = losses.case_constant(case)
     beta = losses.smoothness
     G = losses.dissimilarity
-    L = losses.lipschitz
-    variance = losses.gradient_variance
-    smallest = curvature_left(losses.dim, smoothing)
-    dimension = _dimension(case, losses.dim, smoothing)
-    noisy = dimension * (L * nu / S) ** 2
-    drift = (1 / (server_rate**2 * K) + 1 / (S * K)) * variance + 4 / S * absent * G**2 + noisy  # H
-    steepest = smallest / (8 * K * beta * (1 + losses.dissimilarity_factor**2))
+    batch_variance = losses.gradient_variance
+    smallest = smallest_eigenvalue(losses.dim, smoothing)
+    dimension = _effective_dimension(case, losses.dim, smoothing)
+    privacy_variance = dimension * (losses.lipschitz * nu / S) ** 2
+    H = (
+        (1 / (eta_g**2 * K) + 1 / (S * K)) * batch_variance
+        + 4 / S * absent * G**2
+        + privacy_variance
+    )
+    largest_rate = smallest / (8 * K * beta * (1 + losses.dissimilarity_factor**2))
 
     if case == "strongly_convex":
         curvature = constant * smallest
-        distance = losses.needed("convex")
+        distance = losses.case_constant("convex")
         growth = inf
-        if drift:
-            growth = log(max(exp(1), curvature**2 * T * distance / drift))
-        rate = min(2 * growth / (curvature * K * T), steepest)
+        if H:
+            growth = log(max(exp(1), curvature**2 * T * distance / H))
+        rate = min(2 * growth / (curvature * K * T), largest_rate)
         if T * curvature * rate * K < 1:
             fail("rounds", f"at least {1 / (curvature * rate * K):.4g} (Theorem 4)", T)
         initial = 3 * curvature * exp(-curvature * rate * K * T / 2) * distance
         scale = 1.0
-        spread = 24 * beta * G**2
+        drift = 24 * beta * G**2
     elif case == "convex":
-        spread = 24 * beta * G**2
+        drift = 24 * beta * G**2  # Q_1
         rate = min(
-            _rate(constant, drift * T * K**2, 2), _rate(constant, spread * T * K**3, 3), steepest
+            _root_of_quotient(constant, H * T * K**2, 2),
+            _root_of_quotient(constant, drift * T * K**3, 3),
+            largest_rate,
         )
         initial = 2 * constant / (rate * T * K)
         scale = 1.0
     else:
-        spread = 32 * beta**2 * G**2
+        drift = 32 * beta**2 * G**2  # Q_2
         rate = min(
-            _rate(constant, drift * T * beta * K**2, 2),
-            _rate(constant, spread * T * K**3, 3),
-            steepest,
+            _root_of_quotient(constant, H * T * beta * K**2, 2),
+            _root_of_quotient(constant, drift * T * K**3, 3),
+            largest_rate,
         )
         initial = 8 * constant / (rate * T * K)
         scale = 2 * beta
     return ErrorTerms(
         initial=initial,
-        heterogeneity=spread * (rate * K) ** 2 + 8 * scale * rate * absent * K / S * G**2,
-        variance=2 * scale * rate * (1 + S / server_rate**2) * variance / S,
-        privacy=2 * scale * rate * K * noisy,
+        heterogeneity=drift * (rate * K) ** 2 + 8 * scale * rate * absent * K / S * G**2,
+        variance=2 * scale * rate * (1 + S / eta_g**2) * batch_variance / S,
+        privacy=2 * scale * rate * K * privacy_variance,
         learning_rate=rate,
     )
 
 
-def _rate(numerator: float, denominator: float, root: int) -> float:
-    """Return a root of a quotient; infinite where the denominator is 0."""
+def _root_of_quotient(numerator: float, denominator: float, degree: int) -> float:
+    """Return the root of this degree of a quotient; infinite where the denominator is 0."""
     if denominator == 0:
         return inf
-    return float((numerator / denominator) ** (1 / root))
+    return float((numerator / denominator) ** (1 / degree))
 
 
-@held_by_floats
+@refuse_overflow
 def corollary_2_as_printed(
     case: Literal["convex", "nonconvex"],
-    losses: Losses,
+    losses: LossConstants,
     *,
     epsilon: float,
     delta: float,
@@ -376,10 +415,14 @@ def corollary_2_as_printed(
 ) -> float:
     """Return the right-hand side of Corollary 2, which prints no constant and means one.
 
-    ``sqrt((variance / K + 4 (1 - tau) G^2 + d) D L^2 log(1 / delta)) / (epsilon N)``; for
-    nonconvex losses with F_0 beta for D. It substitutes Theorem 1's noise into Theorems 5 and 6 at
-    ``T = epsilon^2 N^2 / (C_0 L^2 S log(1 / delta))`` with a constant C_0 that the paper does not
-    give, so it holds up to a constant, like `error`. The strongly convex case is `error` itself.
+    ``sqrt((varsigma^2 / K + 4 (1 - tau) G^2 + d_1) D_sigma L^2 log(1 / delta)) / (epsilon N)``; for
+    nonconvex losses with d_2 for d_1 and F_0 beta for D_sigma. It substitutes Theorem 1's noise
+    into Theorems 5 and 6 at ``T = epsilon^2 N^2 / (C_0 L^2 S log(1 / delta))`` with
+    ``C_0 = (14 / lambda) (1 + 1 / (1 - lambda))``, lambda in (0, 1) of Theorem 1, and drops C_0,
+    which is at least 81. As printed it does not follow: by those theorems the terms of start and
+    noise together are at least 29 times (convex) or 84 times (nonconvex) its part of the noise,
+    ``sqrt(d_1 D_sigma L^2 log(1 / delta)) / (epsilon N)``, whatever lambda and the learning rates.
+    So it holds up to a constant, like `error`. The strongly convex case is `error` itself.
 
     Parameters
     ----------
@@ -392,10 +435,10 @@ def corollary_2_as_printed(
         If an argument is out of its range, or a constant that the case needs is missing.
     """
     one_of("case", case, ("convex", "nonconvex"))
-    heavier = replace(losses, dissimilarity=2 * losses.dissimilarity)
+    with_four_times_the_square = replace(losses, dissimilarity=2 * losses.dissimilarity)
     return error(
         case,
-        heavier,
+        with_four_times_the_square,
         epsilon=epsilon,
         delta=delta,
         clients=clients,

@@ -1,4 +1,4 @@
-"""Bounds beyond the range of floats are refused, where Python would fail within a formula."""
+"""Refusal of arguments at which a bound is beyond the range of floats."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def held_by_floats(bound: Callable[P, R]) -> Callable[P, R]:
-    """Raise a `ValueError` if a function overflows, or divides by what rounds to 0."""
+def refuse_overflow(bound: Callable[P, R]) -> Callable[P, R]:
+    """Make a function raise a `ValueError` that names it where it overflows or divides by 0.
+
+    Without it Python and numpy would fail within a formula, or return infinity.
+    """
 
     @wraps(bound)
     def checked(*arguments: P.args, **options: P.kwargs) -> R:

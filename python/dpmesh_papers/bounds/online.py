@@ -2,6 +2,12 @@
 
 What the paper prints and does not prove has a name that ends in `_as_printed`; all else is proved.
 
+Symbols of Algorithm 1: m learners, n parameters, T rounds. In round t learner i has the model w_t^i
+in the ball W of diameter R, receives the mixture ``b_t^i = sum_j a_ij (w_t^j + sigma_t^j)`` of
+models with noise sigma, and moves to the projection of ``b_t^i - alpha_(t+1) g_t^i`` onto W, with a
+subgradient g_t^i of its loss f_t^i at b_t^i. Learners start at one point, as in (23), and sigma_0
+is 0.
+
 The paper's proof of Theorem 2 fails in several places (its Lemma 5 compares a norm with its square,
 Lemma 4 overlooks that noise leads out of the ball), so `regret_as_printed` is not a proved bound.
 `regret` and `learner_regret` are proved, and grow with dim^2 / epsilon^2 where the paper has
@@ -19,7 +25,7 @@ import numpy.typing as npt
 from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive, probability
 from dpmesh.topology import MixingMatrix, Static, Topology
 from dpmesh_papers.bounds.connectivity import check_jointly_connected, check_weights
-from dpmesh_papers.bounds.floats import held_by_floats
+from dpmesh_papers.bounds.floats import refuse_overflow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +51,18 @@ class Mixing:
         probability("beta", self.beta, one=False)
 
     @classmethod
-    def of_assumption2(cls, nodes: int, smallest_weight: float, window: int) -> Mixing:
-        """Return theta and beta of Lemma 3, from m, eta and N of Assumption 2.
+    def from_assumption_2(cls, nodes: int, smallest_weight: float, window: int) -> Mixing:
+        """Return ``theta = c^-2`` and ``beta = c^(1/N)`` of Lemma 3, with c = 1 - eta / (4 m^2).
 
-        The nodes' own weights must be at least eta, too; see `check_weights`.
+        Parameters
+        ----------
+        nodes
+            m.
+        smallest_weight
+            eta, in (0, 1]: the smallest positive weight of any round. The nodes' own weights must
+            be at least eta, too; see `check_weights`.
+        window
+            N: the union of the graphs of any N consecutive rounds is connected.
 
         Raises
         ------
@@ -57,13 +71,12 @@ class Mixing:
         """
         nodes = integer("nodes", nodes, at_least=1)
         eta = probability("smallest_weight", smallest_weight, zero=False)
+        N = integer("window", window, at_least=1)
         contraction = 1 - eta / (4 * nodes**2)
-        return cls(
-            theta=contraction**-2, beta=contraction ** (1 / integer("window", window, at_least=1))
-        )
+        return cls(theta=contraction**-2, beta=contraction ** (1 / N))
 
     @classmethod
-    def of_topology(cls, topology: Topology, window: int, rounds: int) -> Mixing:
+    def from_topology(cls, topology: Topology, window: int, rounds: int) -> Mixing:
         """Return theta and beta of Lemma 3 for a network that is checked against Assumption 2.
 
         Parameters
@@ -86,11 +99,13 @@ class Mixing:
             checked_rounds = 1
         eta = min(topology.matrix(t).smallest_weight for t in range(checked_rounds))
         check_weights(topology, eta, rounds)
-        return cls.of_assumption2(topology.nodes, eta, window)
+        return cls.from_assumption_2(topology.nodes, eta, window)
 
     @classmethod
-    def of_matrix(cls, matrix: MixingMatrix) -> Mixing:
-        """Return theta = 1, beta = 1 - spectral gap: for one matrix in all rounds, far sharper.
+    def from_matrix(cls, matrix: MixingMatrix) -> Mixing:
+        """Return theta = 1, beta = 1 - spectral gap: for one matrix in all rounds.
+
+        Far smaller than the constants of Lemma 3.
 
         Raises
         ------
@@ -101,8 +116,10 @@ class Mixing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
-    """Parameters of a run whose steps are 1 / (lambda t), or 1 / (2 sqrt t) if lambda is 0.
+class OnlineRun:
+    """Parameters of a run of Algorithm 1 with the steps of Theorem 2.
+
+    alpha_t is 1 / (lambda t), or 1 / (2 sqrt t) if lambda is 0.
 
     Parameters
     ----------
@@ -148,7 +165,9 @@ class Learning:
     def _steps(self) -> npt.NDArray[np.float64]:
         """alpha_1, .., alpha_T."""
         t = np.arange(1, self.rounds + 1)
-        return 1 / (self.strong_convexity * t) if self.strong_convexity else 1 / (2 * np.sqrt(t))
+        if self.strong_convexity == 0:
+            return 1 / (2 * np.sqrt(t))
+        return 1 / (self.strong_convexity * t)
 
     @property
     def _noise_lengths(self) -> npt.NDArray[np.float64]:
@@ -158,7 +177,17 @@ class Learning:
 
 
 def laplace_noise(epsilon: float, dim: int, lipschitz: float, batch_size: int = 1) -> float:
-    """Return the `noise` of the paper's mechanism: 2 sqrt(2 n) L / (epsilon h).
+    """Return the `noise` of the paper's mechanism: 2 sqrt(2 n) L / (epsilon h), from (8) and (11).
+
+    Laplace noise of scale mu = S(t) / epsilon has the standard deviation sqrt(2) mu. S(t) is
+    `l1_sensitivity`, 2 alpha_t sqrt(n) L / h.
+
+    Parameters
+    ----------
+    epsilon
+        The budget of a record, positive.
+    dim, lipschitz, batch_size
+        n, L and h, as in `l1_sensitivity`.
 
     Raises
     ------
@@ -170,8 +199,8 @@ def laplace_noise(epsilon: float, dim: int, lipschitz: float, batch_size: int = 
     return 2 * sqrt(2 * n) * positive("lipschitz", lipschitz) / (positive("epsilon", epsilon) * h)
 
 
-@held_by_floats
-def regret(learning: Learning) -> float:
+@refuse_overflow
+def regret(run: OnlineRun) -> float:
     """Bound sum over t, i of E[f_t^i(b_t^i) - f_t^i(w*)]: each learner on its own examples.
 
     It predicts with b_t, the mixture that it received (projected, with ``projection="mixture"``),
@@ -185,79 +214,85 @@ def regret(learning: Learning) -> float:
 
     Parameters
     ----------
-    learning
+    run
         The run.
     """
-    m = learning.nodes
-    L = learning.lipschitz
-    lambda_ = learning.strong_convexity
-    energy = learning.dim * learning.noise**2
+    m = run.nodes
+    L = run.lipschitz
+    lambda_ = run.strong_convexity
+    noise_energy = run.dim * run.noise**2  # n c^2
     if lambda_ == 0:
-        per_node = learning.diameter**2 + L**2 / 2 + energy / sqrt(2)
-        return m * sqrt(learning.rounds) * per_node
-    bound = (1 + log(learning.rounds)) * (L**2 + energy) / 2
-    if not learning.bounded_outside:
-        bound += L * sqrt(energy) + (pi**2 / 12 - 0.5) * energy
+        learner_bound = run.diameter**2 + L**2 / 2 + noise_energy / sqrt(2)
+        return m * sqrt(run.rounds) * learner_bound
+    bound = (1 + log(run.rounds)) * (L**2 + noise_energy) / 2
+    if not run.bounded_outside:
+        bound += L * sqrt(noise_energy) + (pi**2 / 12 - 0.5) * noise_energy
     return m / lambda_ * bound
 
 
-@held_by_floats
-def disagreement(learning: Learning, mixing: Mixing) -> npt.NDArray[np.float64]:
+@refuse_overflow
+def disagreement(run: OnlineRun, mixing: Mixing) -> npt.NDArray[np.float64]:
     """Bound E|w_t^i - mean of w_t|, for t = 0, .., T - 1: Lemma 4, corrected.
 
-    A step moves a learner by |w_(t+1) - b_t|: at most by alpha L plus the distance of b_t from W,
-    out of which the noise of round t leads. (22) has alpha L alone.
+    ``m theta sum_(k < t) beta^(t-k) (E|sigma_k| + D_k) + 2 D_t``, where D_t bounds the length of
+    the step d_t = w_t - b_(t-1): at most alpha_t L plus the distance of b_(t-1) from W, out of
+    which the noise of round t - 1 leads. (22) has alpha_t L alone.
 
     Parameters
     ----------
-    learning, mixing
+    run, mixing
         The run and its network.
 
     Returns
     -------
     Shape (rounds,).
     """
-    sigma = learning._noise_lengths
-    outside = learning.strong_convexity
-    if learning.bounded_outside:
-        outside = 0.0
-    steepest = learning.lipschitz + outside * sigma
-    moves = np.concatenate([[0.0], learning._steps * steepest + sigma])  # |d_t|
-    bounds = np.zeros(learning.rounds)
-    earlier_moves = 0.0
-    for t in range(1, learning.rounds):
-        bounds[t] = learning.nodes * mixing.theta * earlier_moves + 2 * moves[t]
-        earlier_moves = mixing.beta * (earlier_moves + sigma[t] + moves[t])
+    sigma = run._noise_lengths
+    gradient_growth = run.strong_convexity
+    if run.bounded_outside:
+        gradient_growth = 0.0
+    gradient_lengths = run.lipschitz + gradient_growth * sigma
+    step_lengths = np.concatenate([[0.0], run._steps * gradient_lengths + sigma])  # D_t
+    bounds = np.zeros(run.rounds)
+    remembered = 0.0
+    for t in range(1, run.rounds):
+        bounds[t] = run.nodes * mixing.theta * remembered + 2 * step_lengths[t]
+        remembered = mixing.beta * (remembered + sigma[t] + step_lengths[t])
     return bounds
 
 
-@held_by_floats
-def learner_regret(learning: Learning, mixing: Mixing) -> float:
+@refuse_overflow
+def learner_regret(run: OnlineRun, mixing: Mixing) -> float:
     """Bound the expected regret of Definition 2, of any one learner: Theorem 2, corrected.
 
-    As in the paper, w_(t+1) is projected onto the ball.
-
     A learner j that predicts all examples with its own w_t^j pays, on top of `regret`, for its
-    distance from the points b_t^i: m L times the sum of 2 E|w_t^j - mean| + E|sigma_t|.
+    distance from the points b_t^i: m L times the sum of 2 E|w_t^j - mean| + E|sigma_t|. Proved for
+    w_(t+1) projected onto the ball, as in the paper, not for ``projection="mixture"``.
 
     Parameters
     ----------
-    learning, mixing
+    run, mixing
         The run and its network.
     """
-    distances = 2 * disagreement(learning, mixing) + learning._noise_lengths
-    return regret(learning) + learning.nodes * learning.lipschitz * float(distances.sum())
+    distances = 2 * disagreement(run, mixing) + run._noise_lengths
+    return regret(run) + run.nodes * run.lipschitz * float(distances.sum())
 
 
-@held_by_floats
-def regret_as_printed(learning: Learning, mixing: Mixing, *, epsilon: float | None) -> float:
+@refuse_overflow
+def regret_as_printed(run: OnlineRun, mixing: Mixing, *, epsilon: float | None) -> float:
     """Return the right-hand sides of (45) and (46), whose proof does not hold.
 
-    In (46) the factor 1 / lambda is omitted: lambda is 0 there, and (50) has no such factor.
+    With ``c = 3 beta theta m L / (1 - beta)`` and a sum s of the steps, (1 + ln T) / lambda by (47)
+    or sqrt(T) - 1/2 by (50):
+
+        m L (R + c + 13 L / 2) s + m R / 2 + (c + (2 L + 1) / (2 m)) 2 sqrt(2) m n L s / epsilon
+
+    In (46) the factor 1 / lambda is omitted: lambda is 0 there, and (50) has no such factor. By
+    (42) the factor of the noise has R besides, which (38) and so (45) and (46) leave out.
 
     Parameters
     ----------
-    learning, mixing
+    run, mixing
         The run and its network; `noise` is ignored.
     epsilon
         Of the paper's Laplace noise; None for none.
@@ -267,21 +302,24 @@ def regret_as_printed(learning: Learning, mixing: Mixing, *, epsilon: float | No
     ValueError
         If `epsilon` is not finite and positive.
     """
-    m = learning.nodes
-    n = learning.dim
-    L = learning.lipschitz
-    lambda_ = learning.strong_convexity
-    T = learning.rounds
-    steps = (1 + log(T)) / lambda_ if lambda_ else sqrt(T) - 0.5  # (47), (50)
-    slow = 3 * mixing.beta * mixing.theta * m * L / (1 - mixing.beta)
-    bound = m * L * (learning.diameter + slow + 13 / 2 * L) * steps + m * learning.diameter / 2
+    m = run.nodes
+    n = run.dim
+    L = run.lipschitz
+    lambda_ = run.strong_convexity
+    T = run.rounds
+    if lambda_ == 0:
+        step_sum = sqrt(T) - 0.5  # (50)
+    else:
+        step_sum = (1 + log(T)) / lambda_  # (47)
+    mixing_price = 3 * mixing.beta * mixing.theta * m * L / (1 - mixing.beta)
+    bound = m * L * (run.diameter + mixing_price + 13 / 2 * L) * step_sum + m * run.diameter / 2
     if epsilon is not None:
-        noise = 2 * sqrt(2) * m * n * L / positive("epsilon", epsilon) * steps  # (49), (51)
-        bound += (slow + (2 * L + 1) / (2 * m)) * noise
+        noise_sum = 2 * sqrt(2) * m * n * L / positive("epsilon", epsilon) * step_sum  # (49), (51)
+        bound += (mixing_price + (2 * L + 1) / (2 * m)) * noise_sum
     return bound
 
 
-@held_by_floats
+@refuse_overflow
 def convergence(
     regret: float,
     *,
@@ -293,9 +331,12 @@ def convergence(
 ) -> float:
     """Bound F(mean of w_t) - F(w*) for independent examples: Kakade and Tewari's theorem (Lemma 9).
 
-    It holds with probability at least 1 - 4 `failure` ln(rounds), from 3 rounds on and for a
-    `failure` below 1/e. Where the theorem has ln(1 / failure) under the root, the paper prints ln
-    T; and it assumes losses below 1.
+    F is the expected loss of an example. With the bound B on a loss and g = ln(1 / gamma) it is
+
+        (regret + 4 sqrt(L^2 g regret / lambda) + max(16 L^2 / lambda, 6 B) g) / T
+
+    with probability at least 1 - 4 gamma ln T, from 3 rounds on and for gamma below 1/e. Where the
+    theorem has ln(1 / gamma) under the root, the paper prints ln T in (58); and it assumes B = 1.
 
     Parameters
     ----------
@@ -311,7 +352,7 @@ def convergence(
         gamma, in (0, 1/e) and below 1 / (4 ln(rounds)), from which on the bound holds with
         probability 0.
     loss_bound
-        Largest value of a loss in W.
+        B: losses in W lie in [0, B].
 
     Raises
     ------
@@ -325,12 +366,13 @@ def convergence(
     least = min(exp(-1), 1 / (4 * log(T)))
     if not probability("failure", failure, zero=False) < least:
         fail("failure", f"a number below {least:.6g}, from which on nothing is proved", failure)
-    risk = log(1 / failure)
-    tail = max(16 * L**2 / lambda_, 6 * positive("loss_bound", loss_bound)) * risk
-    return (regret + 4 * sqrt(L**2 * risk / lambda_ * regret) + tail) / T
+    log_risk = log(1 / failure)
+    deviation = 4 * sqrt(L**2 * log_risk / lambda_ * regret)
+    tail = max(16 * L**2 / lambda_, 6 * positive("loss_bound", loss_bound)) * log_risk
+    return (regret + deviation + tail) / T
 
 
-@held_by_floats
+@refuse_overflow
 def l1_sensitivity(step_size: float, dim: int, lipschitz: float, batch_size: int = 1) -> float:
     """Return the L1 sensitivity of a broadcast: ``2 alpha sqrt(n) L / h`` (Lemmas 1 and 7).
 
@@ -361,8 +403,8 @@ def l1_sensitivity(step_size: float, dim: int, lipschitz: float, batch_size: int
     return 2 * alpha * sqrt(n) * positive("lipschitz", lipschitz) / h
 
 
-@held_by_floats
-def disagreement_as_printed(learning: Learning, mixing: Mixing) -> npt.NDArray[np.float64]:
+@refuse_overflow
+def disagreement_as_printed(run: OnlineRun, mixing: Mixing) -> npt.NDArray[np.float64]:
     """Return the right-hand side of (19), Lemma 4 as printed, for t = 0, .., T - 1.
 
     ``m L theta sum_k beta^(t-k) alpha_k + theta sum_k beta^(t-k) sum_i E|sigma_k^i| + 2 alpha_t L``
@@ -372,22 +414,22 @@ def disagreement_as_printed(learning: Learning, mixing: Mixing) -> npt.NDArray[n
 
     Parameters
     ----------
-    learning, mixing
+    run, mixing
         The run and its network.
 
     Returns
     -------
     Shape (rounds,).
     """
-    steps = learning._steps
-    sigma = learning._noise_lengths
-    bounds = np.zeros(learning.rounds)
+    steps = run._steps
+    sigma = run._noise_lengths
+    bounds = np.zeros(run.rounds)
     remembered_steps = 0.0
     remembered_noise = 0.0
-    for t in range(1, learning.rounds):
-        slow = learning.nodes * mixing.theta
-        gradients = learning.lipschitz * remembered_steps
-        bounds[t] = slow * (gradients + remembered_noise) + 2 * steps[t - 1] * learning.lipschitz
+    for t in range(1, run.rounds):
+        remembered = run.lipschitz * remembered_steps + remembered_noise
+        step_length = steps[t - 1] * run.lipschitz
+        bounds[t] = run.nodes * mixing.theta * remembered + 2 * step_length
         remembered_steps = mixing.beta * (remembered_steps + steps[t - 1])
         remembered_noise = mixing.beta * (remembered_noise + sigma[t])
     return bounds
@@ -413,7 +455,7 @@ def batch_regret_as_printed(regret: float, batch_size: int) -> float:
     return non_negative("regret", regret) * integer("batch_size", batch_size, at_least=1)
 
 
-@held_by_floats
+@refuse_overflow
 def convergence_as_printed(
     regret: float,
     *,
@@ -460,8 +502,9 @@ def convergence_as_printed(
     R = non_negative("regret", regret) / integer("nodes", nodes, at_least=1)
     L = positive("lipschitz", lipschitz)
     lambda_ = positive("strong_convexity", strong_convexity)
-    risk = log(1 / probability("failure", failure, zero=False, one=False))
-    first = h * batch_regret_as_printed(R, h) / T
-    second = 4 * sqrt(L**2 * log(T / h) / lambda_) * h * sqrt(batch_regret_as_printed(R, h)) / T
-    third = max(16 * L**2 / lambda_, 6.0) * h * risk / T
-    return first + second + third
+    gamma = probability("failure", failure, zero=False, one=False)
+    batch_regret = batch_regret_as_printed(R, h)
+    mean_regret = h * batch_regret / T
+    deviation = 4 * sqrt(L**2 * log(T / h) / lambda_) * h * sqrt(batch_regret) / T
+    tail = max(16 * L**2 / lambda_, 6.0) * h * log(1 / gamma) / T
+    return mean_regret + deviation + tail

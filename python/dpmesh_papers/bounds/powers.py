@@ -19,14 +19,21 @@ class Schedules(NamedTuple):
     """The schedules of `QuantizedGossip`, by its names."""
 
     step_size: HorizonPower
+    """alpha_K."""
     consensus_step_size: HorizonPower
+    """beta_K."""
     sample_size: SampleSize
+    """gamma_K."""
     noise_std: PowerLaw
+    """sigma_k."""
 
 
 @dataclass(frozen=True)
 class Powers:
-    """The paper's power laws, which give the schedules of any horizon.
+    """The paper's power laws, which give the schedules of any horizon K + 1.
+
+    Our text of the paper has the exponents in words alone: the constants and the rounding of
+    gamma_K are reconstructed.
 
     Parameters
     ----------
@@ -76,15 +83,20 @@ class Powers:
     def theta(self) -> float:
         """The rate: the gap of every node shrinks as (K + 1)^-theta, if theta is positive.
 
-        min(2 (alpha - beta), 2 beta - alpha - 2 max(zeta, 0)). Both are sharp. The best beta is
-        (3 alpha + 2 zeta) / 4, with theta = alpha / 2 - zeta (zeta >= 0).
+        min(2 (alpha - beta), 2 beta - alpha - 2 max(zeta, 0)): of the nodes' disagreement, and of
+        the noise. Ours; the paper's Theorem 2 is missing from our text. Both exponents are sharp.
+        The best beta is (3 alpha + 2 zeta) / 4, with theta = alpha / 2 - zeta (zeta >= 0).
         """
-        bias = 2 * (self.step_size - self.consensus_step_size)
-        return min(bias, 2 * self.consensus_step_size - self.step_size - 2 * max(self.noise, 0.0))
+        disagreement = 2 * (self.step_size - self.consensus_step_size)
+        noise = 2 * self.consensus_step_size - self.step_size - 2 * max(self.noise, 0.0)
+        return min(disagreement, noise)
 
     @property
     def complexity_exponent(self) -> float:
-        """(1 + gamma) / theta: a gap of phi takes O(phi^-this) gradients of records (Theorem 4)."""
+        """(1 + gamma) / theta: a gap of phi takes O(phi^-this) gradients of records (Theorem 4).
+
+        Infinite where theta is not positive.
+        """
         if self.theta <= ROUNDING:
             return inf
         return (1 + self.sample_size) / self.theta
@@ -96,10 +108,13 @@ class Powers:
         differential privacy (``"tight"``) requires 2 (alpha - beta + gamma) >= max(0, 1 - 2 zeta),
         strictly where 1 - 2 zeta is 0.
         """
-        return not self._budget_violations(accountant)
+        return self._finite_budget(accountant).holds
 
     def violations(self, accountant: Accountant = "tight") -> tuple[str, ...]:
         """Return the conditions that fail for the family of all horizons: none if it converges.
+
+        Each is a line ``condition: got value``. Converging and a finite budget together are the
+        paper's Corollary 1, as reconstructed.
 
         Parameters
         ----------
@@ -107,49 +122,65 @@ class Powers:
             The accounting by which the budget must stay finite as the horizon grows: Gaussian
             differential privacy (``"tight"``), or Theorem 1 (``"paper"``), which requires far more.
         """
+        return tuple(map(str, self.unmet_conditions(accountant)))
+
+    def unmet_conditions(self, accountant: Accountant = "tight") -> tuple[Condition, ...]:
+        """Return the conditions of `violations` that do not hold."""
         alpha = self.step_size
         beta = self.consensus_step_size
-        vanishing = 2 * beta - alpha
+        noise_decay = 2 * beta - alpha
         noise_growth = 2 * max(self.noise, 0.0)
-        convergence = unmet(
-            (0 < beta < alpha < 1, "0 < beta < alpha < 1", f"{beta:g}, {alpha:g}"),
-            (
-                vanishing - noise_growth > ROUNDING,
-                "2 beta - alpha > 2 max(zeta, 0)",
-                f"{vanishing:g}",
-            ),
+        two_time_scales = Condition(
+            holds=0 < beta < alpha < 1,
+            requirement="0 < beta < alpha < 1",
+            actual=f"{beta:g}, {alpha:g}",
         )
-        return convergence + self._budget_violations(accountant)
+        vanishing_noise = Condition(
+            holds=noise_decay - noise_growth > ROUNDING,
+            requirement="2 beta - alpha > 2 max(zeta, 0)",
+            actual=f"{noise_decay:g}",
+        )
+        return unmet(two_time_scales, vanishing_noise, self._finite_budget(accountant))
 
-    def _budget_violations(self, accountant: Accountant) -> tuple[str, ...]:
+    def _finite_budget(self, accountant: Accountant) -> Condition:
+        """Return the condition of `stays_finite`."""
         one_of("accountant", accountant, ("paper", "tight"))
         decay = self.step_size - self.consensus_step_size + self.sample_size
         if accountant == "paper":
             symbols = "alpha - beta + gamma"
             exponent = decay
-            threshold = 1 - self.noise
+            growth = 1 - self.noise
             strict = True
         else:
             symbols = "2 (alpha - beta + gamma)"
             exponent = 2 * decay
-            threshold = 1 - 2 * self.noise
-            strict = abs(threshold) < ROUNDING
-        threshold = max(0.0, threshold)
+            growth = 1 - 2 * self.noise
+            strict = abs(growth) < ROUNDING  # a sum of 1 / k grows as a logarithm
+        threshold = max(0.0, growth)
         if strict:
-            stays_finite = exponent - threshold > ROUNDING
+            holds = exponent - threshold > ROUNDING
             relation = ">"
         else:
-            stays_finite = exponent - threshold > -ROUNDING
+            holds = exponent - threshold > -ROUNDING
             relation = ">="
-        return unmet(
-            (
-                stays_finite,
-                f"{symbols} {relation} {threshold:g} for a finite budget",
-                f"{exponent:g}",
-            )
-        )
+        requirement = f"{symbols} {relation} {threshold:g} for a finite budget"
+        return Condition(holds=holds, requirement=requirement, actual=f"{exponent:g}")
 
 
-def unmet(*conditions: tuple[bool, str, str]) -> tuple[str, ...]:
-    """Return the conditions that do not hold, each with the actual value."""
-    return tuple(f"{condition}: got {got}" for holds, condition, got in conditions if not holds)
+class Condition(NamedTuple):
+    """An inequality in the paper's symbols."""
+
+    holds: bool
+    requirement: str
+    """The inequality, such as ``0 < beta < alpha < 1``."""
+    actual: str
+    """The value of its left-hand side."""
+
+    def __str__(self) -> str:
+        """Return the line of a violation."""
+        return f"{self.requirement}: got {self.actual}"
+
+
+def unmet(*conditions: Condition) -> tuple[Condition, ...]:
+    """Return the conditions that do not hold."""
+    return tuple(condition for condition in conditions if not condition.holds)

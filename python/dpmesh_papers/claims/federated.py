@@ -1,9 +1,10 @@
 """The federated paper (DP-Fed-LS): Lemmas 2 and 3, Theorems 1 and 2, and how its tables count.
 
-``tau`` is the fraction of clients in a round, ``L`` the clipping norm of a client's update, ``nu``
-the standard deviation of the noise on the *sum* of updates, ``T`` the number of rounds. Under
-uniform subsampling a client is replaced and the sum moves by ``2 L``, under Poisson subsampling one
-is added or removed and it moves by ``L``; the sum must be divided by the public ``tau N``, never by
+``tau`` is the fraction of N clients in a round, ``L`` the clipping norm of a client's update,
+``nu`` the standard deviation of the noise on the *sum* of updates, ``T`` the number of rounds;
+guarantees are user-level, a user being a client. Under uniform subsampling (of fixed size, without
+replacement) a client is replaced and the sum moves by ``2 L``, under Poisson subsampling one is
+added or removed and it moves by ``L``; the sum must be divided by the public ``tau N``, never by
 the number of clients that happened to take part.
 """
 
@@ -30,10 +31,29 @@ UNIFORM_ORDERS: tuple[float, ...] = tuple(range(2, 257))
 POISSON_ORDERS: tuple[float, ...] = (*(1 + k / 10 for k in range(1, 100)), *range(12, 64))
 """The orders that reproduce the paper's Tables 3 and 6."""
 
-_FACTOR = {"uniform": 3.5, "poisson": 2.0}  # of tau^2 alpha / nu^2 in Lemmas 2 and 3
-_LEAST_VARIANCE = {"uniform": 2 / 3, "poisson": 5 / 9}
-_SENSITIVITY = {"uniform": 2.0, "poisson": 1.0}  # of the sum, in units of L
 _LAMBDAS = 4096
+"""Points of the first search for lambda."""
+
+
+class SubsamplingLemma(NamedTuple):
+    """Lemma 2 or 3: the Rényi DP of Gaussian noise on the sum over a random subset.
+
+    With the sensitivity 1, the variance nu^2 and the sampling rate tau it is at most ``factor tau^2
+    alpha / nu^2`` at the order alpha, if nu^2 is at least `least_variance` and ``alpha - 1 <= (2/3)
+    nu^2 ln(1 / (tau alpha (1 + nu^2)))``.
+    """
+
+    factor: float
+    least_variance: float
+    sensitivity: float
+    """Of the sum, in units of L."""
+
+
+LEMMAS: dict[Sampling, SubsamplingLemma] = {
+    "uniform": SubsamplingLemma(factor=3.5, least_variance=2 / 3, sensitivity=2.0),
+    "poisson": SubsamplingLemma(factor=2.0, least_variance=5 / 9, sensitivity=1.0),
+}
+"""Lemmas 2 and 3, by the subsampling of clients."""
 
 
 class TheoremNoise(NamedTuple):
@@ -42,6 +62,7 @@ class TheoremNoise(NamedTuple):
     noise_std: float
     """nu, on the sum of the clipped updates."""
     lambda_: float
+    """lambda, the share of epsilon that Rényi DP takes; its conversion takes the rest."""
     order: float
     """alpha, at which the theorem applies its lemma."""
 
@@ -58,9 +79,11 @@ def theorem_noise(
     """Return the noise of Theorem 1 (uniform) or Theorem 2 (Poisson), at the best lambda.
 
     ``nu = (tau L / epsilon) sqrt(c T / lambda (ln(1/delta) / (1 - lambda) + epsilon))`` with c = 14
-    or 2, for the lambda in (0, 1) of smallest nu at which both side conditions hold. The paper
-    searches a grid; here the end of the feasible interval is found exactly. Without the conditions
-    the formula is not private: at epsilon 6 it can cost 12.5.
+    or 2, (4) and (5), for the lambda in (0, 1) of smallest nu at which both side conditions hold:
+    those of the lemma, for the variance nu^2 over the squared sensitivity of the sum and the order
+    ``alpha = ln(1/delta) / ((1 - lambda) epsilon) + 1``. The paper searches a grid; here the end of
+    the feasible interval is found exactly. Without the conditions the formula is not private: at
+    epsilon 6 it can cost 12.5.
 
     Parameters
     ----------
@@ -89,22 +112,28 @@ def theorem_noise(
     clipping_norm = positive("clipping_norm", clipping_norm)
     one_of("sampling", sampling, ("uniform", "poisson"))
 
+    log_inverse_delta = log(1 / target_delta)
+    lemma = LEMMAS[sampling]
+
     def order_at(lambda_: float) -> float:
-        return log(1 / target_delta) / ((1 - lambda_) * target_epsilon) + 1
+        return log_inverse_delta / ((1 - lambda_) * target_epsilon) + 1
 
     def variance_at(lambda_: float) -> float:
-        spent = log(1 / target_delta) / (1 - lambda_) + target_epsilon
-        composed = _FACTOR[sampling] * rounds / lambda_ * spent
+        """Return nu^2 over the squared sensitivity of the sum."""
+        budget_factor = log_inverse_delta / (1 - lambda_) + target_epsilon
+        composed = lemma.factor * rounds / lambda_ * budget_factor
         return composed * (sampling_rate / target_epsilon) ** 2
 
-    def holds(lambda_: float) -> bool:
+    def satisfies_conditions(lambda_: float) -> bool:
         variance = variance_at(lambda_)
         order = order_at(lambda_)
-        large_enough = variance >= _LEAST_VARIANCE[sampling]
-        return large_enough and order - 1 <= _room(sampling_rate, variance, order)
+        if variance < lemma.least_variance:
+            return False
+        return order - 1 <= _bound_on_order(sampling_rate, variance, order)
 
     lambdas = np.linspace(0, 1, _LAMBDAS + 1)[1:-1]
-    best = min(filter(holds, map(float, lambdas)), key=variance_at, default=None)
+    feasible = filter(satisfies_conditions, map(float, lambdas))
+    best = min(feasible, key=variance_at, default=None)
     if best is None:
         raise NotProved(
             f"target_epsilon: no lambda in (0, 1) satisfies both conditions of the theorem at"
@@ -113,9 +142,9 @@ def theorem_noise(
         )
     # the smallest noise lies beside it: at the end of the feasible interval, or inside
     for step in 1 / _LAMBDAS / 2.0 ** np.arange(1, 46):
-        neighbours = [x for x in (best - step, best + step) if 0 < x < 1 and holds(x)]
-        best = min([best, *neighbours], key=variance_at)
-    noise = sqrt(variance_at(best)) * _SENSITIVITY[sampling] * clipping_norm
+        inside = [x for x in (best - step, best + step) if 0 < x < 1]
+        best = min([best, *filter(satisfies_conditions, inside)], key=variance_at)
+    noise = sqrt(variance_at(best)) * lemma.sensitivity * clipping_norm
     return TheoremNoise(noise, best, order_at(best))
 
 
@@ -174,6 +203,6 @@ def table_epsilon(
     return rdp_epsilon(delta=target_delta, rdp=curve, orders=orders, conversion="mironov")
 
 
-def _room(sampling_rate: float, variance: float, order: float) -> float:
-    """Return the upper bound on ``alpha - 1``: ``2/3 nu^2 ln(1 / (tau alpha (1 + nu^2)))``."""
+def _bound_on_order(sampling_rate: float, variance: float, order: float) -> float:
+    """Return the lemmas' bound on ``alpha - 1``: ``2/3 nu^2 ln(1 / (tau alpha (1 + nu^2)))``."""
     return 2 / 3 * variance * -log(sampling_rate * order * (1 + variance))

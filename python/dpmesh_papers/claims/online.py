@@ -1,4 +1,4 @@
-"""Claims of the online paper that fail: the regularizer of Algorithm 2, step (42)."""
+"""Claims of the online paper that fail: step 6 of Algorithm 2, and the last line of (42)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from dpmesh.accounting._arguments import Floats, positives
 
 
 def unnoised_regularizer_factors(step_sizes: npt.ArrayLike, regularization: float) -> Floats:
-    """Return by how much Algorithm 2 as printed exceeds its epsilon, for an example of each round.
+    """Return the factors on epsilon of Algorithm 2 as printed, one for an example of each round.
 
-    Its step 6 adds ``phi w_t``, the iterate *before* noise. So a release depends on an example of
-    an earlier round also directly, not only through earlier releases, and round s repeats that
-    example's privacy loss times a product of ``phi alpha_r``. The factor is ``sum over s >= t of
-    prod over t <= r < s of phi alpha_r`` (exact, not only a bound). With the step sizes ``1 /
-    (lambda t)`` and ``phi = lambda`` the first example pays e times epsilon. With ``phi b_t``,
-    computed from released iterates, as in this package, the factor is 1.
+    Its step 6 subtracts ``alpha_(t+1) phi w_t``, the gradient of the regularizer of (52) at the
+    iterate *before* noise. So a release depends on an example of an earlier round also directly,
+    not only through earlier releases, and round s repeats that example's privacy loss times a
+    product of ``phi alpha_r``. The factor is ``sum over s >= t of prod over t <= r < s of phi
+    alpha_r`` (exact, not only a bound). With the step sizes ``1 / (lambda t)`` and ``phi = lambda``
+    the first example pays e times epsilon. With ``phi b_t``, computed from released iterates, as in
+    this package, the factor is 1.
 
     Parameters
     ----------
@@ -30,7 +31,7 @@ def unnoised_regularizer_factors(step_sizes: npt.ArrayLike, regularization: floa
 
     Returns
     -------
-    The factor for an example of each round; the largest is that of the run.
+    Shape (T,): the factor for an example of each round; the largest is that of the run.
 
     Raises
     ------
@@ -48,7 +49,7 @@ def unnoised_regularizer_factors(step_sizes: npt.ArrayLike, regularization: floa
 
 
 class Sides(NamedTuple):
-    """Both sides of (42).
+    """Both sides of (42), without noise.
 
     Attributes
     ----------
@@ -74,7 +75,11 @@ def sides_of_42(
     strong_convexity: float,
     nodes: int = 1,
 ) -> Sides:
-    """Return S_1 of the proof of Lemma 6 without noise, and what (42) bounds it by.
+    """Return S_1 of the proof of Lemma 6 without noise, and the bound of (42) on it.
+
+    With ``d_t = |w_t - w*|`` of the mean learner, ``S_1 = (m / 2) sum_t ((1 - 2 lambda + 2
+    alpha_(t+1) L + 2 L) d_t - d_(t+1))`` from (41), and the printed bound is ``R m L sum_t alpha_t
+    + m R / 2``, t from 1 to T.
 
     The line before the last has ``- m R T (lambda - L)``; the last line leaves it out, as if it
     were not positive. For L > lambda, always so at lambda = 0, it is a term linear in T, and S_1
@@ -106,7 +111,8 @@ def sides_of_42(
         fail("distances", f"as many as step_sizes, at least 2: shape {alpha.shape}", d.shape)
     if d.max() > R:
         fail("distances", f"at most diameter = {R}", d.max())
+    T = len(d) - 1
     factors = 1 - 2 * lambda_ + 2 * alpha[1:] * L + 2 * L
     first_line = m / 2 * float(factors @ d[:-1] - d[1:].sum())
     printed = R * m * L * float(alpha[:-1].sum()) + m * R / 2
-    return Sides(left=first_line, printed=printed, dropped=m * R * (len(d) - 1) * (L - lambda_))
+    return Sides(left=first_line, printed=printed, dropped=m * R * T * (L - lambda_))

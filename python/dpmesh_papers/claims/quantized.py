@@ -1,4 +1,4 @@
-"""The quantized paper: Theorem 1."""
+"""Theorem 1 of the quantized paper, as reconstructed: our text of the paper lacks its equations."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ def theorem_1(
     """Return the epsilon of Theorem 1: the classical Gaussian mechanism, and basic composition.
 
     ``sum_k sqrt(2 ln(1.25 / delta_k)) Delta_k / sigma_k`` with ``delta_k`` in proportion to ``(k +
-    1)**-decay``, normalised to sum to `target_delta`: unnormalised they sum to 0.645. The exact
-    epsilon is ``gdp_epsilon(target_delta, gdp_mu(noise_stds / sensitivities))``. For the schedules
-    of Figure 5 to which the theorem applies, its epsilon is 12.9 to 22.3 times the exact one after
-    100 iterations, and 49.6 to 179 times after 2,000.
+    1)**-nu``, normalised to sum to `target_delta`: as they are, they sum to up to 0.645 at nu = 2.
+    The exact epsilon is ``gdp_epsilon(target_delta, gdp_mu(noise_stds / sensitivities))``. For the
+    schedules of Figure 5 to which the theorem applies, its epsilon is 12.9 to 22.3 times the exact
+    one after 100 iterations, and 49.6 to 179 times after 2,000.
 
     Parameters
     ----------
     target_delta
-        In (0, 1).
+        delta of the whole run, in (0, 1).
     sensitivities
-        ``Delta_1, ..., Delta_K``.
+        ``Delta_1, ..., Delta_K``, positive, shape (K,): how far replacing a record moves the
+        states, L2 distances, given all earlier messages. Message 0 depends on no data.
     noise_stds
-        ``sigma_1, ..., sigma_K``.
+        ``sigma_1, ..., sigma_K``, positive, shape (K,).
     decay
-        nu, greater than 1.
+        nu, greater than 1, so that the sum of all delta_k is finite.
 
     Raises
     ------
@@ -55,9 +56,9 @@ def theorem_1(
         fail("decay", "a number greater than 1", decay)
     if 2.0**-decay == 0:
         fail("decay", "a number whose power 2**-decay is above 0", decay)
-    share = np.arange(2, deltas.size + 2.0) ** -decay
-    share *= target_delta / np.sum(share)
-    epsilons = np.sqrt(2 * np.log(1.25 / share)) * deltas / stds
+    delta_shares = np.arange(2, deltas.size + 2.0) ** -decay
+    delta_shares *= target_delta / np.sum(delta_shares)
+    epsilons = np.sqrt(2 * np.log(1.25 / delta_shares)) * deltas / stds
     largest = int(np.argmax(epsilons))
     if epsilons[largest] >= 1:
         raise NotProved(
@@ -73,9 +74,9 @@ def paper_budget(algorithm: QuantizedGossip, rounds: int, delta: float) -> float
     Parameters
     ----------
     algorithm
-        One with noise.
+        One with noise; its `mode` chooses the sensitivities.
     rounds
-        At least 2.
+        K + 1, at least 2.
     delta
         In (0, 1), for the whole run.
 
@@ -90,5 +91,5 @@ def paper_budget(algorithm: QuantizedGossip, rounds: int, delta: float) -> float
     if algorithm.noise_std is None:
         fail("noise_std", "noise", None)
     stds = [at(algorithm.noise_std, k + 1) for k in range(1, rounds)]
-    moves = algorithm.sensitivities(rounds)[1:]
-    return theorem_1(target_delta=delta, sensitivities=moves, noise_stds=stds)
+    deltas = algorithm.sensitivities(rounds)[1:]  # Delta_0 is 0
+    return theorem_1(target_delta=delta, sensitivities=deltas, noise_stds=stds)
