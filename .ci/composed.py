@@ -1,9 +1,9 @@
 """Supported combinations: every algorithm with every release, on every engine, each tried.
 
 ``python .ci/composed.py`` writes the table into its page; with ``--check`` it only says whether the
-page differs. A cell is tried, not remembered: algorithms and their parameters come from the
-registry, each "no" is what the code says when it refuses. Where an algorithm has no parameter for a
-release, `ABSENT` says which proof it would need.
+page differs, or has a reason that only says what was wanted. A cell is tried, not remembered:
+algorithms and their parameters come from the registry, each "no" is what the code says when it
+refuses. Where an algorithm has no parameter for a release, `ABSENT` says which proof it would need.
 """
 
 from __future__ import annotations
@@ -289,7 +289,9 @@ def written() -> str:
     notes = []
     for why, number in reasons.items():
         marker = f"{number}. "
-        notes.append(fill(f"{marker}{why}", PAGE_WIDTH, subsequent_indent=" " * len(marker)))
+        indent = " " * len(marker)
+        note = fill(f"{marker}{why}", PAGE_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+        notes.append(note)
     return "\n".join([*lines, "", *notes, ""])
 
 
@@ -305,7 +307,10 @@ def main(check: bool) -> int:
         PAGE.write_text(new)
     elif new != page:
         print(f"{PAGE.name} has another table: run python .ci/composed.py")
-    return int(check and new != page)
+    unclear = re.findall(r"^\d+\. wanted .*", new, re.M)
+    for reason_in_page in unclear:
+        print(f"not a reason: {reason_in_page}")
+    return int(check and (new != page or bool(unclear)))
 
 
 if __name__ == "__main__":

@@ -76,14 +76,15 @@ def _rounded(value: float, digits: int, direction: str) -> str:
 
 
 def but_partners(coalition: int) -> str:
-    """Return the words for an adversary who is not a link partner, but may include other nodes.
+    """Return the words for an adversary who knows no noise that two honest link partners share.
 
     `coalition` is the largest number of colluding nodes.
     """
+    sees_all = "an adversary who sees all messages"
     if coalition == 0:
-        colluding = "no colluding node"
-    elif coalition == 1:
-        colluding = "up to 1 colluding node"
-    else:
-        colluding = f"up to {coalition} colluding nodes"
-    return f"everybody except link partners; {colluding}"
+        return f"{sees_all}, but no noise that two nodes share"
+    nodes = "node" if coalition == 1 else "nodes"
+    return (
+        f"{sees_all} and colludes with up to {coalition} {nodes}, but sees no noise that two "
+        "other nodes share"
+    )

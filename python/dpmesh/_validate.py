@@ -28,8 +28,13 @@ def fail(argument: str, expected: str, got: object) -> NoReturn:
     )
 
 
+def refuse(argument: str, reason: str) -> NoReturn:
+    """Raise a `ValueError` ``argument: reason``; the reason names what is missing, and a remedy."""
+    raise ValueError(f"{shortened(argument)}: {reason}")
+
+
 def argument_of(error: ValueError) -> str:
-    """Return the argument that an error of `fail` names."""
+    """Return the argument that an error of `fail` or `refuse` names."""
     return str(error).partition(": ")[0]
 
 

@@ -254,7 +254,7 @@ def as_text(rows: list[Row]) -> str:
     """Return all cells as a table."""
     lines = [
         "Test accuracy (%) of released models at a proved epsilon of 1 (replace one record), with",
-        "half of the 95% interval. arrival: everybody knows which round uses a record. allocation:",
+        "half of the 95% interval. arrival: it is public which round uses a record. allocation:",
         "each record draws its round secretly, and `batch` is the expected size. replaced: SGD",
         "with replacement, the paper's baseline, 5 visits of a record on average.",
         _SETTINGS[rows[0]["task"]],

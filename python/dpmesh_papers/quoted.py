@@ -59,7 +59,7 @@ def claims() -> Claims:
 
 
 def of_claims() -> Claims:
-    """Return the claims on the papers, of the pages of claims and of reproduction."""
+    """Return the claims on the papers, of the pages of claims and of findings."""
     regret = result("online-counterexample", dim=20, epsilon=0.2, rounds=1_000_000)
     svm = result("online-table1", epsilon=1.0, nodes=64)
     at_1 = {"epsilon": 1.0, "round": 200}
@@ -134,7 +134,7 @@ def of_claims() -> Claims:
         "| SGD with replacement | 1 | {trusted}% |": {"trusted": trusted},
         "data-independent learning rates | 1 | {ruled}% |": {"ruled": _accuracy(ruled)},
     }
-    reproduction_page = {
+    findings_page = {
         "the paper's learning rates; the paper has {paper} | yes | {ours} |": {
             "paper": claimed,
             "ours": online,
@@ -179,7 +179,7 @@ def of_claims() -> Claims:
             "ruled": _accuracy(ruled)
         },
     }
-    pages = {"docs/claims.md": claims_page, "docs/reproduce.md": reproduction_page}
+    pages = {"docs/claims.md": claims_page, "docs/findings.md": findings_page}
     return {(page, text): numbers for page in pages for text, numbers in pages[page].items()}
 
 
@@ -228,7 +228,7 @@ def of_readme() -> Claims:
 
 
 def of_demo() -> Claims:
-    """Return the claims on the demo, of the pages of claims and of reproduction."""
+    """Return the claims on the demo, of the pages of claims and of findings."""
     rows = means(read(ROOT / "docs" / "results" / "demo.csv"))
     split, alike = kinds(rows, "sites")
     shown = {}
@@ -245,7 +245,7 @@ def of_demo() -> Claims:
         ("docs/claims.md", "| gossip (decentralized) | {gossip1}% | {gossip2}% |"): shown,
         **{
             (
-                "docs/reproduce.md",
+                "docs/findings.md",
                 " | ".join([f"| {name}", *(f"{{{key}{epsilon}}}" for epsilon in (1, 2, 4, 8))]),
             ): shown
             for name, key in (
@@ -426,7 +426,7 @@ def of_smoothing() -> Claims:
         ): {"low": f"{at_6[0]:.1f}", "high": f"{at_6[1]:.1f}"},
         ("docs/algorithms/federated.md", "smoothing gains at\nmost {most} points"): {"most": most},
         (
-            "docs/reproduce.md",
+            "docs/findings.md",
             "we are {below} points\nbelow the paper on average with uniform sampling, {above} "
             "above with Poisson. At the noise that epsilon needs\nsmoothing gains at most {most}.",
         ): {"below": f"{-gap['uniform']:.1f}", "above": f"{gap['poisson']:.1f}", "most": most},
@@ -468,8 +468,8 @@ def _gain(rows: list[Row]) -> float:
 
 
 def of_findings() -> Claims:
-    """Return the findings that the page of tables and figures lists."""
-    page = "docs/reproduce.md"
+    """Return numbers in the sentences of the page of findings."""
+    page = "docs/findings.md"
     paper = {
         key: result("without-replacement-figure3", method=name, epsilon=1.0, noise="paper")
         for key, name in (("baseline", "with replacement"), ("learned", "Algorithm 1"))
@@ -551,7 +551,7 @@ def of_benchmark() -> Claims:
         accuracy = shown(lines[method].at(epsilon), chance)
         return accuracy.replace(AS_MAJORITY, "as the majority class")
 
-    page = "docs/privacy/random_allocation.md"
+    page = "docs/privacy/random_allocation_accuracy.md"
     named = {
         "online learning": "online learning",
         "online learning, allocated": "online learning, allocated",
@@ -572,37 +572,50 @@ def of_benchmark() -> Claims:
         "meetings": at("gradient descent at meetings", 4.0),
     }
     claims["docs/claims.md", "at epsilon 4 reaches {ring}%, and {mixed}% with 8 mixings"] = numbers
-    text = (
-        "by gossip\n{gossip}%, on a ring {ring}, there with 8 mixings of each message {mixed}; "
-        "against any one node, on a network of\nmeetings, {meetings}."
-    )
-    claims["docs/reproduce.md", text] = numbers
+    adversaries = {
+        "complete graph | reads all messages": "gossip",
+        "ring, 8 mixings of each message | reads all messages": "mixed",
+        "meetings | any single node ([weaker adversary](privacy/views.md))": "meetings",
+        "ring | reads all messages": "ring",
+    }
+    for row, key in adversaries.items():
+        claims["docs/findings.md", f"| {row} | {{{key}}} |"] = {key: numbers[key]}
     return claims
 
 
 def of_pixels() -> Claims:
-    """Return the claims of the page of data sets on images: pixels and scattering."""
+    """Return the findings on images: pixels and scattering features."""
     names = "secure sum, momentum, first stage", "gossip, noise between partners", GOSSIP
     rows = {name: name for name in names} | {"single node, without privacy": ALONE}
-    return _beside("docs/reproduce.md", ("mnist-10", "mnist-10-scattering"), rows)
+    return _beside("docs/findings.md", ("mnist-10", "mnist-10-scattering"), rows)
 
 
 def of_sums() -> Claims:
-    """Return the claims of the page of secure sums on the benchmark."""
-    names = (
-        *("secure sum, 1 site may collude", "secure sum, a third may collude"),
-        *("secure sum, momentum", "central DP-SGD, all records in a batch", "federated"),
-        *("secure gossip, 1 neighbour may collude", GOSSIP),
-    )
-    baselines = {
-        "single site, private": ALONE_PRIVATE,
-        "single site, without privacy": ALONE,
-        "centralized, without privacy": POOLED,
+    """Return the accuracy of secure aggregation beside other rows of the benchmark."""
+    trusted, one_site = "sees models; the server is trusted", "server colluding with 1 site"
+    one_sum = "secure sum, 1 site may collude"
+    neighbours = "secure gossip, 1 neighbour may collude"
+    adversaries = {
+        "central DP-SGD, all records in a batch": trusted,
+        "secure sum, momentum": one_site,
+        one_sum: one_site,
+        "federated": trusted,
+        "secure sum, a third may collude": "server colluding with a third of the sites",
+        neighbours: "sees all sums, colludes with 1 neighbour",
+        GOSSIP: "reads all messages",
     }
-    rows = {name: name for name in names} | baselines
-    page = "docs/secure_sums.md"
+    rows = {f"{name} | {adversary}": name for name, adversary in adversaries.items()}
+    rows |= {
+        "single site, private | reads all messages": ALONE_PRIVATE,
+        "single site, without privacy |": ALONE,
+        "centralized, without privacy |": POOLED,
+    }
+    page = "docs/secure_aggregation_accuracy.md"
     claims = _beside(page, ("digits-by-class", "breast-cancer"), rows)
-    digits = [claims[page, text] for text in (_row(names[5]), _row(GOSSIP), _row(names[0]))]
+    digits = [
+        claims[page, _row(f"{name} | {adversaries[name]}")]
+        for name in (neighbours, GOSSIP, one_sum)
+    ]
     text = (
         "At epsilon 1 it is {own}%, against {sums}% for one secure sum of all sites and {gossip}% "
         "for gossip."
@@ -612,7 +625,7 @@ def of_sums() -> Claims:
 
 
 def _row(name: str) -> str:
-    return f"| {name} | {{one_1}} / {{one_4}} | {{two_1}} / {{two_4}} |"
+    return f"| {name} | {{one_1}} | {{one_4}} | {{two_1}} | {{two_4}} |"
 
 
 def _beside(page: str, tasks: tuple[str, str], rows: dict[str, str]) -> Claims:

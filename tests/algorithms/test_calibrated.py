@@ -213,7 +213,7 @@ def test_what_cannot_be_calibrated_is_refused() -> None:
     signs = dm.LinearProblem(data, records.partition, "logistic", feature_norm=1.0)
     with pytest.raises(ValueError, match="problem: wanted a regression"):
         algorithm.init(signs, Key.seeded(0))
-    with pytest.raises(ValueError, match="algorithm: wanted one that gossips"):
+    with pytest.raises(ValueError, match="algorithm: calibration needs totals"):
         Calibrated(
             algorithm=RecordSums(dim=3, sites=3, records=9, noise_to_sensitivity=1.0, secure=False),
             rounds=1,

@@ -253,7 +253,7 @@ def test_what_has_no_common_mean_is_refused() -> None:
             lambda: replace(
                 summed, algorithm=changed(summed.algorithm, neighboring_relation="add_remove")
             ),
-            "replace-one DP of a record",
+            "proved for record-level DP under replace-one alone",
         ),
         (
             lambda: dm.simulate(

@@ -1,8 +1,8 @@
 """Random allocation from the observer's seat: thousands of nodes, each with one canary of its own.
 
 The observer sees all broadcasts of a node and knows everything but its canary and the rounds of its
-records: the likelihood ratio of Theorem 1 of ``docs/privacy/random_allocation.md`` is its best
-score. A correct claim is refuted with probability at most 1e-3 in each test.
+records: the likelihood ratio of Theorem 1 of ``docs/privacy/random_allocation_proof.md`` is its
+best score. A correct claim is refuted with probability at most 1e-3 in each test.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def test_the_algorithm_can_be_chosen(sites: Path) -> None:
     assert "adversary   whoever reads all noisy messages" in gossip
     options = ("2,4" if word == "8" else word for word in FIT)
     shared = call("fit", "sites/*.parquet", *options, "--mechanism", "BetweenPartners")
-    assert "adversary   everybody except link partners; up to 1 colluding node" in shared
+    assert "adversary   an adversary who sees all messages and colludes with up to 1 node" in shared
     assert "privacy     epsilon = 2, delta = 1e-05\n" in shared
     assert re.search(r"assumption  against all other sites together, .* epsilon = [23]\.", shared)
     alone = call("fit", "sites/*.parquet", *FIT, "--colluding", "0")

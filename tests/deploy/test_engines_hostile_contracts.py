@@ -231,7 +231,7 @@ def test_an_algorithm_of_ones_own_is_hashed_with_its_source(
     file = tmp_path / "my_algorithm.py"
     file.write_text("import dpmesh as dm\n\nclass Mine(dm.OnlineLearning):\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=r"of other parties \(any_rows\), got Mine"):
+    with pytest.raises(ValueError, match=r"any messages of theirs \(any_rows\), got Mine"):
         Contract.of(content, "my_algorithm")  # what its base proves may hold no more
     file.write_text(file.read_text().replace("pass", "any_rows = 'it changes nothing'"))
     del sys.modules["my_algorithm"]
@@ -279,5 +279,5 @@ def test_contracts_of_sums_that_do_not_fit_are_refused() -> None:
 def test_a_server_that_sees_each_part_is_refused(tmp_path: Path) -> None:
     content = Parties(tmp_path, "clients").content
     trusted = content["algorithm"] | {"combination": {"kind": "TrustedServer"}}
-    with pytest.raises(ValueError, match="without a trusted server"):
+    with pytest.raises(ValueError, match="trust no server with their updates"):
         Contract.of({**content, "algorithm": trusted})

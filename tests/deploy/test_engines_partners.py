@@ -109,7 +109,7 @@ def test_a_star_is_charged_by_its_claim_also_after_it_was_stored() -> None:
         )
     }
     assert everybody == {against[4]}  # all four partners: own noise alone
-    known = f"who know each secret, a run costs epsilon = {dm.privacy.rounded_up(against[4])}"
+    known = f"who know each secret, a run has epsilon = {dm.privacy.rounded_up(against[4])}"
     assert any(known in text for text in dm.privacy.report(plan, 1e-5).assumptions)
     with pytest.raises(ValueError, match="partners that hold the same record"):
         replace(plan, copies=2)

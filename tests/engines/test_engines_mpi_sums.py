@@ -69,7 +69,7 @@ def test_a_site_that_fails_stops_all_ranks_and_others_go_on(tmp_path: Path) -> N
         ("full", 5, "ranks: wanted an integer of at least 1 and below 5, got 5"),
         ("three", 2, "ValueError: problem: wanted one with 3 clients, got 2 of 4"),
         ("in the clear", 2, "ValueError: release: wanted a sum of all nodes, since they are on"),
-        ("server", 1, "engine: wanted None, since a trusted server is one process, which sees"),
+        ("server", 1, "engine: ranks have no trusted server, which is one process that sees"),
     ],
 )
 def test_what_does_not_add_up_on_ranks_is_refused(

@@ -161,11 +161,11 @@ def test_the_rule_divides_an_epsilon_as_estimators_do(kind: str, tmp_path: Path)
         ),
         (
             {"algorithm.contribution": {"kind": "ClientUpdates", "steps": 1}},
-            "got add_remove of a user",
+            "algorithm: this algorithm has user-level DP under add-remove",
         ),
         (
             {"algorithm": {"kind": "WithoutReplacement"}, "first_stage.noise_to_sensitivity": 3.0},
-            "algorithm: wanted a gossip algorithm, or one with secure aggregation",
+            "algorithm: private centering needs a mean that all nodes receive",
         ),
         ({"data": {"source": "libsvm"}, "problem.loss": "hinge"}, "problem: wanted dense records"),
     ],

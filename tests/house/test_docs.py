@@ -28,9 +28,11 @@ PRINTED = [
     "estimator_recipes.md",
     "statistics.md",
     "which_epsilon.md",
-    "secure_sums.md",
+    "secure_aggregation_simulation.md",
+    "secure_aggregation_contract.md",
     "privacy/report.md",
     "privacy/random_allocation.md",
+    "privacy/random_allocation_accuracy.md",
     "which_algorithm.md",
     "how_much_data.md",
     "algorithms/federated_gradients.md",
@@ -189,7 +191,11 @@ def test_the_code_beside_the_paper_is_the_algorithms(page: Path) -> None:
 
 
 def test_every_experiment_and_its_data_are_on_the_page() -> None:
-    rows = re.findall(r"^\|.*$", (ROOT / "docs" / "reproduce.md").read_text(), re.M)
+    rows = [
+        row
+        for page in ("reproduce.md", "data_sets.md")
+        for row in re.findall(r"^\|.*$", (ROOT / "docs" / page).read_text(), re.M)
+    ]
     for experiment, shown in REPRODUCTIONS.items():
         data = shown.data
         row = next(row for row in rows if f"`{experiment}`" in row)

@@ -72,7 +72,7 @@ def text_of_networks(rows: list[dict[str, Any]], table: str = "") -> str:
             (f"federated-{name}", partial(text_of_networks, table=name), "algorithms/federated.md")
             for name in ("table3", "table4", "table5", "table6")
         ),
-        ("scale", scale.as_text, "reproduce.md"),
+        ("scale", scale.as_text, "findings.md"),
         ("demo", demonstration.as_text, "which_algorithm.md"),
         ("online-allocated", allocated.as_text, "algorithms/online.md"),
         ("online-delay", online_delay.as_text, "algorithms/online.md"),
@@ -109,7 +109,7 @@ def test_answers_about_real_files_are_shown() -> None:
     rows = read(RESULTS / "real-files.csv")
     assert len(rows) >= 30
     assert all(row["lines_outside"] == 0 for row in rows)
-    test_a_text_is_made_of_its_rows_and_shown("real-files", as_text, "statistics.md")
+    test_a_text_is_made_of_its_rows_and_shown("real-files", as_text, "statistics_accuracy.md")
 
 
 def test_three_populations_of_seven_tasks_are_shown() -> None:

@@ -52,8 +52,8 @@ def plans() -> dict[str, Plan]:
     ("name", "words"),
     [
         ("independent", "against an adversary who sees all that is released"),
-        ("partners", "up to 1 colluding node"),
-        ("star", "against everybody except link partners; up to 1 colluding node"),
+        ("partners", "colludes with up to 1 node"),
+        ("star", "colludes with up to 1 node, but sees no noise that two other nodes share"),
         ("secure sum", "colludes with up to 1 party"),
         ("trusted server", "the server is trusted: it sees the clients' updates"),
     ],
@@ -74,7 +74,7 @@ def test_a_quoted_guarantee_keeps_its_adversary_and_its_conditions(
     assert found.is_private == (not seeded)
     assert Report.from_dict(found.as_dict()) == found
     if name == "star":
-        assert "against everybody except link partners" in str(found).splitlines()[0]
+        assert "no noise that two other nodes share" in str(found).splitlines()[0]
 
 
 def test_a_star_beside_a_secure_sum_names_the_colluders_of_both() -> None:
@@ -82,7 +82,7 @@ def test_a_star_beside_a_secure_sum_names_the_colluders_of_both() -> None:
     later = (replace(release, round=release.round + 5) for release in silo.releases)
     both = star.with_releases([*star.releases, *later])
     sentence = dm.privacy.report(both, 1e-5).sentence
-    assert "everybody except link partners; up to 1 colluding node" in sentence
+    assert "colludes with up to 1 node, but sees no noise that two other nodes share" in sentence
     assert "of secure sums, up to 1 colluding party" in sentence
 
 

@@ -104,7 +104,10 @@ def test_a_run_costs_its_epsilon_and_names_against_whom(noise: Any) -> None:
         assert joint.mu_against_partners == pytest.approx(MU / joint.secrets.own)
     against_all = gdp_epsilon(delta=DELTA, mu=joint.mu_against_partners)
     assert report.epsilon == pytest.approx(against_all, rel=1e-6)
-    text = "everybody except link partners; up to 1 colluding node"
+    text = (
+        "an adversary who sees all messages and colludes with up to 1 node, but sees no noise that "
+        "two other nodes share"
+    )
     assert report.view == f"epsilon = 1 against {text}"
     assert any("link partners keep the noise" in line for line in report.assumptions)
 
@@ -385,5 +388,5 @@ def test_a_coalition_that_cuts_the_graph_and_a_server_have_no_secrets() -> None:
         online(cut).plan(ROUNDS)
     everybody = replace(cut, partners=dm.topology.complete(NODES))
     assert online(everybody).plan(ROUNDS).cost(DELTA).epsilon > 1
-    with pytest.raises(ValueError, match="topology: wanted a network: linked nodes share secrets"):
+    with pytest.raises(ValueError, match="topology: linked nodes share noise that cancels"):
         correlated.BetweenPartners(topology=None, rounds=ROUNDS)

@@ -276,7 +276,7 @@ def test_a_server_sends_again_until_it_arrives() -> None:
         (Network(offline=0.1), "got offline=0.1"),
         (Network(late_fraction=0.2, max_delay=1), "got late_fraction=0.2, max_delay=1"),
     ):
-        with pytest.raises(ValueError, match=f"a server waits for everybody, {reported}$"):
+        with pytest.raises(ValueError, match=f"a server waits for all nodes, {reported}$"):
             run(refused, **options)
 
 

@@ -74,7 +74,7 @@ def test_without_noise_it_is_near_that_of_a_cox_model(ratio: float) -> None:
 
 
 def test_intervals_cover() -> None:
-    """In small; docs/statistics.md has more. Fewer than 88 of 100 happen in 1 of 200."""
+    """In small; docs/statistics_accuracy.md has more. Fewer than 88 of 100 happen in 1 of 200."""
     draw = np.random.default_rng(0)
     noise, hits, medians = 12.0, 0, 0
     true = log(2) / 1.2

@@ -16,8 +16,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.parametrize(
     ("page", "result"),
     [
-        ("statistics.md", "statistics-coverage"),
-        ("statistics.md", "synthetic-error"),
+        ("statistics_accuracy.md", "statistics-coverage"),
+        ("statistics_accuracy.md", "synthetic-error"),
         ("privacy/regression.md", "regression-coverage"),
     ],
 )

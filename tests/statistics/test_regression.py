@@ -489,7 +489,7 @@ def test_separated_outcomes_and_steep_effects_are_not_shown() -> None:
 
 
 def test_intervals_cover_and_p_values_have_their_level() -> None:
-    """In small; docs/statistics.md has more. Fewer than 88 of 100 happen in 1 of 200."""
+    """In small; docs/privacy/regression.md has more. Fewer than 88 of 100 happen in 1 of 200."""
     draw = np.random.default_rng(3)
     made = newton("logistic", 2)
     truth = np.array([-0.5, 1.0, 0.0])

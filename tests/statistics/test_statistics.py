@@ -102,7 +102,7 @@ def test_moments_of_any_two_numbers_are_that_close(x: float, y: float) -> None:
 
 
 def test_the_bound_on_moments_is_a_polynomial_without_a_root() -> None:
-    """Of s = x + y, at the largest d = x - y = 2 - s: see docs/statistics.md."""
+    """Of s = x + y, at the largest d = x - y = 2 - s: see docs/privacy/statistics.md."""
     s = np.polynomial.Polynomial([0, 1])
     d = 2 - s
     apart = d**2 * (1 + s**2 + ((3 * s**2 + d**2) / 16) ** 2 + (s * (s**2 + d**2) / 8) ** 2)
@@ -199,7 +199,7 @@ def test_slopes_of_a_curve_are_those_of_differences() -> None:
     ],
 )
 def test_intervals_cover(question: Question, row: int, truth: str) -> None:
-    """In small; docs/statistics.md has 1,000 runs. Fewer than 85 of 100 happen in 1 of 10,000."""
+    """In small; docs/statistics_accuracy.md has more. Fewer than 85 of 100: 1 of 10,000 times."""
     people, draw, records = patients(50_000, seed=9), np.random.default_rng(1), 800
     wanted = {
         "mean": people["bmi"].mean(),

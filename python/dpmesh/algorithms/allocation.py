@@ -3,7 +3,7 @@
 `OnlineLearning` and `WithoutReplacement` share these checks of public numbers, the calibration of
 noise, and the assumptions for reports. A *share* is the fraction of a node's records that an
 allocation assigns to a release; without shares the rounds have equal ones. The theorem and its
-proof are in ``docs/privacy/random_allocation.md``.
+proof are in ``docs/privacy/random_allocation_proof.md``.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def dominating(allocations: Iterable[RandomAllocation]) -> RandomAllocation:
     """Return an allocation whose epsilon is at least each of these allocations', at equal noise.
 
     Let f(k) be the sum of the k largest shares of an allocation. Epsilon increases with f
-    (majorization; ``docs/privacy/random_allocation.md``, Unequal shares). The returned shares are
-    the increments of the least concave function above the f of all these allocations.
+    (majorization; ``docs/privacy/random_allocation_proof.md``, Unequal shares). The returned shares
+    are the increments of the least concave function above the f of all these allocations.
     """
     different = list(set(allocations))
     if len(different) == 1:

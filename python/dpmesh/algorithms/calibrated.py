@@ -25,7 +25,7 @@ import numpy as np
 
 from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Numbers
-from dpmesh._validate import fail, instance, integer
+from dpmesh._validate import fail, instance, integer, refuse
 from dpmesh.algorithms.base import AN_ALGORITHM, KNOWN_TO_ALL, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.algorithms.messages import Message, Relay, Round
@@ -134,14 +134,19 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
         if self.algorithm.run_length not in (None, self.rounds):
             fail("rounds", f"{self.algorithm.run_length}, as of the algorithm", self.rounds)
         if self.unit != "record" or self.neighboring_relation != "replace_one":
-            requirement = (
-                "one under which one record is replaced, as the moments of all records are"
+            relation = self.neighboring_relation.replace("_", "-")
+            reason = (
+                f"this algorithm has {self.unit}-level DP under {relation}, and calibration is "
+                "proved for record-level DP under replace-one alone"
             )
-            fail("algorithm", requirement, f"{self.neighboring_relation} of a {self.unit}")
+            refuse("algorithm", reason)
         sums = self.secure_sum
         if self.communication != "gossip" and sums is None:
-            requirement = "one that gossips, or adds up over sites under a secure sum"
-            fail("algorithm", requirement, type(self.algorithm).__name__)
+            reason = (
+                "calibration needs totals that all sites receive: use a gossip algorithm, or "
+                "secure aggregation"
+            )
+            refuse("algorithm", reason)
         expected = replace(
             self.moments,
             dim=MOMENTS,

@@ -39,7 +39,7 @@ import numpy as np
 
 from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Indices, Numbers
-from dpmesh._validate import every, fail, instance, positive, probability, require_methods
+from dpmesh._validate import every, fail, instance, positive, probability, refuse, require_methods
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.clipping import Clipping
 from dpmesh.algorithms.denoisers import Denoiser, Identity, ReleasedSum
@@ -154,11 +154,11 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
     A unit moves the sum by at most its sensitivity, divisors are public, and all that follows the
     noise is post-processing. With ``sampling="cyclic"``, for k turns of a group, the models are
     mu-Gaussian-DP with mu = sqrt(k) / `noise_multiplier`, also with `InTime` (Theorem 1 of
-    ``docs/privacy/correlated_noise.md``). If a client is removed, the other clients keep their
-    indices and groups. SCAFFOLD's control variates do not change the guarantee. A client's control
-    variate follows from its data, its coins and releases; the server's follows from releases
-    (``docs/algorithms/federated.md``). All clients have the same weight, since weights by numbers
-    of records would depend on private data.
+    ``docs/privacy/correlated_noise_proofs.md``). If a client is removed, the other clients keep
+    their indices and groups. SCAFFOLD's control variates do not change the guarantee. A client's
+    control variate follows from its data, its coins and releases; the server's follows from
+    releases (``docs/algorithms/federated.md``). All clients have the same weight, since weights by
+    numbers of records would depend on private data.
 
     Examples
     --------
@@ -466,12 +466,12 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
             return
         takes_turns = self.contribution.groups is not None and self.contribution.groups > 1
         if not takes_turns or getattr(self.combination, "grid", None):
-            expected = (
-                "None, or sampling='cyclic' in several groups and no grid= but that of the noise: "
+            reason = (
                 "correlated noise is not proved for random cohorts, and has no benefit if all "
-                "clients take part in each round"
+                "clients take part in each round: use ClientUpdates with sampling='cyclic', "
+                "sampling_rate of at most 0.5, and no grid= but that of the noise"
             )
-            fail("noise", expected, noise)
+            refuse("noise", reason)
         if noise.topology is not None:
             fail("noise", "noise for a server, with topology=None", noise)
         if self.contribution.bits:

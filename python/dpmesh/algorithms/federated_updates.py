@@ -93,7 +93,7 @@ class ClientUpdates(Contribution[ClientProblem]):
     data, and does not depend on other clients. Adding or removing a client therefore moves the sum
     by at most L (add-remove). Under ``"uniform"`` the relation is replace-one, and replacing a
     client moves the sum by at most 2 L. With ``"allocation"`` a pass is one event
-    (``docs/privacy/random_allocation.md``). `FederatedLearning` states adversary and noise.
+    (``docs/privacy/random_allocation_proof.md``). `FederatedLearning` states adversary and noise.
 
     Examples
     --------

@@ -31,7 +31,7 @@ from scipy import sparse
 import dpmesh.kernels as kernels
 from dpmesh._privacy_types import Floats, Released
 from dpmesh._ragged import Numbers
-from dpmesh._validate import fail, instance
+from dpmesh._validate import fail, instance, refuse
 from dpmesh.algorithms.base import AN_ALGORITHM, KNOWN_TO_ALL, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.record_sums import RecordSums, RecordVectors
@@ -240,9 +240,12 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         if isinstance(self.algorithm, FirstStage):
             fail("algorithm", "one without a first stage", "one with")
         if self.unit != "record" or self.neighboring_relation != "replace_one":
-            requirement = "an algorithm with replace-one DP of a record, as the private mean has"
-            got = f"{self.neighboring_relation} of a {self.unit}"
-            fail("algorithm", requirement, got)
+            relation = self.neighboring_relation.replace("_", "-")
+            reason = (
+                f"this algorithm has {self.unit}-level DP under {relation}, and private centering "
+                "is proved for record-level DP under replace-one alone"
+            )
+            refuse("algorithm", reason)
         sums = self.secure_sum
         if sums is not None:
             algorithm_claim = (sums.colluding, sums.dropouts)
@@ -252,11 +255,11 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
                 )
                 fail("mean", requirement.format(*algorithm_claim), self.mean)
         if self.communication != "gossip" and self.secure_sum is None:
-            requirement = (
-                "a gossip algorithm, or one with secure aggregation: "
-                "otherwise there is no mean that all nodes receive"
+            reason = (
+                "private centering needs a mean that all nodes receive: use a gossip algorithm, "
+                "or secure aggregation"
             )
-            fail("algorithm", requirement, type(self.algorithm).__name__)
+            refuse("algorithm", reason)
         mean_settings = (self.mean.secure, self.mean.longest, self.mean.diameter, self.mean.rounds)
         if mean_settings != (self.communication != "gossip", 1.0, 2.0, 1):
             requirement = (

@@ -84,8 +84,8 @@ class GradientDescent(Descent[GradientDescentState]):
     uses it, by at most 2 alpha L / (records // batches) in L2 norm.
 
     Noise between partners (`BetweenPartners`, `Both`) protects a record unless the adversary
-    includes a link partner of its node (Theorems 1 and 3 of ``docs/privacy/correlated_noise.md``).
-    The nodes' un-noised models x_t are not covered.
+    includes a link partner of its node (Theorems 1 and 3 of
+    ``docs/privacy/correlated_noise_proofs.md``). The nodes' un-noised models x_t are not covered.
 
     Source: with k > 1 this is Muffliato (Cyffers, Even, Bellet and Massoulié, 2022, Algorithms 1
     and 3), without its accounting between pairs of nodes.

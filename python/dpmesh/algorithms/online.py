@@ -12,7 +12,8 @@ paper's, except that t counts from 0, as rounds do in this package:
 
 Algorithm 2, for data that are all available beforehand, takes the mean subgradient of the next
 mini-batch of h examples in each round, which divides the noise by h. If each example draws its
-round secretly (random allocation), less noise suffices (``docs/privacy/random_allocation.md``).
+round secretly (random allocation), less noise suffices
+(``docs/privacy/random_allocation_proof.md``).
 """
 
 from __future__ import annotations
@@ -154,9 +155,10 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     refused with ``norm="l1"``.)
 
     With ``"allocation"``, all broadcasts are one event of random allocation (Theorem 1 of
-    ``docs/privacy/random_allocation.md``), while the round of each example stays secret. With
-    correlated `noise`, they are one joint event (``docs/privacy/correlated_noise.md``, Theorems 1
-    and 3, also on a grid). Noise between partners does not protect a node from its link partners.
+    ``docs/privacy/random_allocation_proof.md``), while the round of each example stays secret. With
+    correlated `noise`, they are one joint event (``docs/privacy/correlated_noise_proofs.md``,
+    Theorems 1 and 3, also on a grid). Noise between partners does not protect a node from its link
+    partners.
 
     Examples
     --------

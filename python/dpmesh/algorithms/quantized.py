@@ -36,6 +36,7 @@ from dpmesh._validate import (
     one_of,
     positive,
     positive_or_infinite,
+    refuse,
     require_methods,
 )
 from dpmesh.accounting.papers.quantized import MODES, Mode, next_sensitivity
@@ -192,13 +193,13 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         if self.noise is not None:
             check_strategy(self.noise, self)
             if self.noise.correlates_time or self.noise.mixings > 1 or self.grid is not None:
-                expected = (
+                reason = (
+                    "the states keep the effect of earlier records, so temporally correlated noise "
+                    "has no benefit, and a second mixing would need another quantization: use "
                     "correlated.BetweenPartners(..) with one mixing, and no grid= but that of the "
-                    "noise: the states keep the effect of earlier records, so temporally "
-                    "correlated noise has no benefit, and a second mixing would need another "
-                    "quantization"
+                    "noise"
                 )
-                fail("noise", expected, self.noise)
+                refuse("noise", reason)
 
     def mechanism_of(self, t: int) -> Mechanism:
         """Return the noise mechanism of round t, of standard deviation sigma_k with k = t."""

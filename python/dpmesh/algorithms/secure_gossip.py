@@ -84,7 +84,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
     epsilon of ``plan(T).cost(delta)``, for replacing one record of one node. The adversary sees all
     sums and colludes with `colluding` neighbours of each node. The guarantee is close to
     mu-Gaussian-DP with mu = 2 sqrt(T) / `noise_multiplier` (proof in
-    ``docs/privacy/secure_sums.md``).
+    ``docs/privacy/secure_gossip.md``).
 
     Examples
     --------

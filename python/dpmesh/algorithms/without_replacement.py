@@ -186,7 +186,7 @@ class AllocatedPass:
         A step is expansive if it increases the distance of two local models. The step is 2 eta
         times the sum over a batch divided by the expected size h. It is not expansive if at most
         ``h (1 / eta - lambda) / kappa`` other records are in the batch; their number has a binomial
-        distribution (``docs/privacy/random_allocation.md``).
+        distribution (``docs/privacy/random_allocation_proof.md``).
 
         Parameters
         ----------
@@ -322,11 +322,12 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     cost: the ledger composes rounds in parallel, each with all that a record can move.
 
     With ``"allocation"``, all releases of a node are one event of random allocation
-    (``docs/privacy/random_allocation.md``). Its delta includes the probability of batches so large
-    that local steps expand, and a pass ends with a global step. With `InTime` noise, a record is in
-    one update of its node (Theorem 1 of ``docs/privacy/correlated_noise.md``); the noise of other
-    nodes is independent. With a `NoisyLoss`, a controller decides by noisy answers. A record is in
-    one of them, too, and the noise of both together keeps epsilon and delta (``docs/algorithms``).
+    (``docs/privacy/random_allocation_proof.md``). Its delta includes the probability of batches so
+    large that local steps expand, and a pass ends with a global step. With `InTime` noise, a record
+    is in one update of its node (Theorem 1 of ``docs/privacy/correlated_noise_proofs.md``); the
+    noise of other nodes is independent. With a `NoisyLoss`, a controller decides by noisy answers.
+    A record is in one of them, too, and the noise of both together keeps epsilon and delta
+    (``docs/algorithms``).
 
     Examples
     --------

@@ -430,7 +430,7 @@ def _partner_noise(
     if one_of("noise", noise, get_args(Noise)) != "BetweenPartners":
         expectation = (
             "'BetweenPartners': noise in time buys nothing where every round uses all records "
-            "(Theorem 2 of docs/privacy/correlated_noise.md)"
+            "(Theorem 2 of docs/privacy/correlated_noise_proofs.md)"
         )
         fail("noise", expectation, noise)
     fewest = integer("colluding", colluding) + rule.HONEST

@@ -84,19 +84,22 @@ def check_algorithm(
     """
     kind = type(algorithm)
     if not holds_for_any_rows(algorithm):
-        requirement = (
-            "wanted an algorithm whose sensitivity is proved for any messages of other parties "
-            "(any_rows)"
+        reason = (
+            "a party cannot check what other parties send, and no proof of this algorithm's "
+            "sensitivity covers any messages of theirs (any_rows)"
         )
-        settings.fail("algorithm", f"{requirement}, got {kind.__name__}")
+        settings.fail("algorithm", f"{reason}, got {kind.__name__}")
     for name, problem in algorithm.refused_by_parties().items():
         settings.fail(f"algorithm.{name}", problem)
     if is_summed(algorithm.release_of(0)):
         check_sums(settings, algorithm, terms)
         return
     if algorithm.communication == "server":
-        requirement = "wanted an algorithm without a trusted server, or one with secure aggregation"
-        settings.fail("algorithm", f"{requirement}, got {kind.__name__}")
+        reason = (
+            "parties of a contract trust no server with their updates: use "
+            'combination = {kind = "SecureAggregation"}, or a gossip algorithm'
+        )
+        settings.fail("algorithm", f"{reason}, got {kind.__name__}")
     if (algorithm.neighboring_relation, algorithm.unit) != ("replace_one", "record"):
         settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
     for release in settings.call("algorithm", algorithm.plan, rounds=terms.rounds).touching:
@@ -127,8 +130,8 @@ def check_noise(settings: Settings, algorithm: AnyAlgorithm, mechanism: Mechanis
         )
         settings.fail("algorithm.noise", f"{requirement} can check that others still use theirs")
     elif algorithm.communication != "gossip":
-        requirement = "wanted none: correlated noise has no proof if a node misses turns"
-        settings.fail("algorithm.noise", requirement)
+        reason = "correlated noise has no proof if a node misses turns: leave out noise"
+        settings.fail("algorithm.noise", reason)
 
 
 def check_questions(settings: Settings, terms: Terms, questions: Questions | None) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 import dpmesh.kernels as kernels
 from dpmesh._extras import needed_by
 from dpmesh._privacy_types import Floats, Released
-from dpmesh._validate import fail, in_python, integer, require_methods
+from dpmesh._validate import fail, in_python, integer, refuse, require_methods
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.engines.blocks import Boundary, Nodes, blocks, boundary
 from dpmesh.keys import Key, Purpose, fingerprint
@@ -153,7 +153,7 @@ class MpiEngine:
             fail("engine", f"one for {whole.total} nodes", assigned)
         reason = why_not(whole.algorithm)
         if reason:
-            fail("engine", f"None, since {reason}", type(whole.algorithm).__name__)
+            refuse("engine", reason)
         problem: Any = whole.problem
         shared_key = self._shared_key(whole.key)
         local_share = replace(
@@ -535,5 +535,8 @@ def why_not(algorithm: AnyAlgorithm) -> str | None:
         releases = (releases,)
     are_sums = all(is_summed(release) for release in releases)
     if algorithm.communication == "server" and not are_sums:
-        return "a trusted server is one process, which sees each client's update"
+        return (
+            "ranks have no trusted server, which is one process that sees each client's update: "
+            "use engine=None, or combination=SecureAggregation(..)"
+        )
     return None

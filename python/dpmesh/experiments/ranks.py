@@ -77,7 +77,7 @@ def _check_cell(settings: Settings, ranks: MPI.Comm) -> None:
         settings.fail("run.seed", "wanted a seed, by which all ranks partition the same records")
     reason = why_not(experiment.algorithm)
     if reason:
-        settings.fail("algorithm", f"wanted another on MPI, since {reason}")
+        settings.fail("algorithm", reason)
     if experiment.network is not None:
         settings.fail("network", "wanted no such table on MPI, whose network is a real one")
     if experiment.nodes < ranks.size:

@@ -16,7 +16,7 @@ message. For any shifts, the states differ by at most
 
 and the view is mu-Gaussian-DP with ``mu^2 = sum (max(0, z_t^j - r_t^j) / noise_t^j)^2``. The solver
 searches for the shifts with the smallest mu. Any shifts that it returns give a valid bound, a
-*certificate* (proof: ``docs/privacy/views.md``).
+*certificate* (proof: ``docs/privacy/network_dp_proof.md``).
 """
 
 from __future__ import annotations

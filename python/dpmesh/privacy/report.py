@@ -438,7 +438,7 @@ def _assumptions(plan: Plan, delta: float, units: int | None, *, seeded: bool) -
         if secrets.star:  # the reported epsilon is against all but link partners
             view = EverybodyButPartners(coalition=secrets.coalition)
             epsilon = rounded_up(plan.cost(delta, view=view).everybody)
-            run_cost = f"a run costs epsilon = {epsilon}"
+            run_cost = f"a run has epsilon = {epsilon}"
             yield f"against all other nodes together, who know each secret, {run_cost}"
     if seeded:
         yield SEEDED

@@ -324,7 +324,7 @@ def _require_all_present(conditions: Conditions, waiting: str) -> None:
     values = {name: getattr(conditions.network, name) for name in names}
     not_zero = [f"{name}={value}" for name, value in values.items() if value]
     if not_zero:
-        expected = f"{', '.join(names)} of 0, since {waiting} waits for everybody"
+        expected = f"{', '.join(names)} of 0, since {waiting} waits for all nodes"
         fail("network", expected, ", ".join(not_zero))
 
 

@@ -106,8 +106,9 @@ class _Assembly:
         if "first_stage" in self.settings.content:
             if getattr(algorithm, "secure_sum", None) is None:
                 problem = (
-                    "wanted a secure sum of all parties: in gossip, a party that misses a row has "
-                    "another centre than the others, which no proof covers"
+                    "under a contract private centering needs secure aggregation over all "
+                    "parties: in gossip, a party that misses a message has another centre than "
+                    "the others, which no proof covers"
                 )
                 self.settings.fail("first_stage", problem)
             return self._after_stage(self._stage(), algorithm)

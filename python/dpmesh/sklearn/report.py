@@ -214,7 +214,7 @@ def totals_in_words(calibration: Calibration, target: Number) -> str:
         f"predictions of {records:,} records added up to {total(calibration.mean_prediction)}, and "
         f"now to {total(calibration.mean_target)}, the noisy total of the targets (95%: "
         f"+- {noise} by noise alone; slope {calibration.slope:.3g}), which count as "
-        f"{target.low:g} or {target.high:g} beyond; part of the cost"
+        f"{target.low:g} or {target.high:g} beyond; the total counts towards epsilon"
     )
 
 
@@ -225,7 +225,7 @@ def _against_view(run: dm.Run, view: EverybodyButPartners) -> Report:
     """
     worst_epsilon = rounded_up(run.privacy.epsilon)
     worst_case = (
-        "against all other sites together, who know each secret, this fit alone costs epsilon"
+        "against all other sites together, who know each secret, this fit alone has epsilon"
         f" = {worst_epsilon}"
     )
     cost = run.ledger.cost(run.privacy.delta, view=view)
@@ -245,6 +245,6 @@ def _features_in_words(columns: Columns, stage: FirstStage | None) -> str:
     if stage is None:
         return numbers
     if stage.moment is None:
-        return f"{numbers}, centered by their private mean, which is part of the cost"
+        return f"{numbers}, centered by their private mean, which counts towards epsilon"
     shorter = "shortened along the largest axes of their private second moment"
-    return f"{numbers}, centered by their private mean and {shorter}, which are part of the cost"
+    return f"{numbers}, centered by their private mean and {shorter}; both count towards epsilon"

@@ -57,7 +57,7 @@ ONE_HOT = (1.0, sqrt(2))
 
 MOMENTS = (sqrt(2.125), sqrt(4.25))
 """Largest norm, and distance, of (z, z^2, z^3 / 4, z^4 / 4) for z in [-1, 1]: see
-docs/statistics.md."""
+docs/privacy/statistics.md."""
 
 FOURTH = 0.25
 """Weight, a fourth, of the third and the fourth power in these vectors."""

@@ -318,7 +318,7 @@ class PairError(NamedTuple):
         Names of both columns, as text.
     bound
         Bound of the total variation, in [0, 1]: in expectation, under assumptions that
-        docs/statistics.md states, without a level of confidence.
+        docs/synthetic_tables.md states, without a level of confidence.
     estimate
         Heuristic estimate of the total variation, in [0, 1].
     shows_dependence

@@ -9,7 +9,7 @@ visits and months are whole numbers, most of them on an edge of a bin.
 
 Rows named "log-rank" are of another kind: the arms do not differ, and the row is the share of
 log-rank tests with p <= 0.05. From 400 runs on, results go to
-``docs/results/statistics-coverage.*``, the table of ``docs/statistics.md``.
+``docs/results/statistics-coverage.*``, the table of ``docs/statistics_accuracy.md``.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def count_covered(runs: int, records: int, epsilon: float) -> dict[str, tuple[in
 
 
 def page(rows: list[Row]) -> str:
-    """Return the table of docs/statistics.md."""
+    """Return the table of docs/statistics_accuracy.md."""
     lines = dict.fromkeys(str(row["statistic"]) for row in rows)
     cells: dict[tuple[str, str], str] = {}
     heads = []

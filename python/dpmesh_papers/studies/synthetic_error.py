@@ -9,7 +9,7 @@ of all records: mean and maximum over the 78 pairs of columns, for each epsilon 
 
 For comparison: the error of a raw noisy table, the error of independent columns, and the bound and
 the estimate that the answer reports from released numbers alone. Results go to
-``docs/results/synthetic-error.*``, the table of ``docs/statistics.md``. Set DPMESH_DATA.
+``docs/results/synthetic-error.*``, the table of ``docs/statistics_accuracy.md``. Set DPMESH_DATA.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def measure(table: dict[str, np.ndarray], epsilon: float, bins: int | None) -> R
 
 
 def page(rows: list[Row]) -> str:
-    """Return the table of docs/statistics.md."""
+    """Return the table of docs/statistics_accuracy.md."""
     heads = ["epsilon, bins", "drawn rows", "worst table", "noise of a raw table"]
     heads += ["independence", "estimate", "usual bound", "bound held"]
     names = ("error", "worst", "noise", "independence", "estimate", "bound")

@@ -93,7 +93,9 @@ def as_text(rows: list[Row]) -> str:
         epsilon_rows = pick(rows, epsilon=epsilon)
         numbers = [f"{row[name]:.{digits}f}" for row in epsilon_rows for name, digits in SHOWN]
         lines.append([f"{epsilon:g}", *numbers])
-    head = ["epsilon", "noise, any one node", "accuracy (%)", "noise, everybody", "accuracy (%)"]
+    head = ["epsilon"]
+    for adversary in ("any single node", "sees every message"):
+        head += [f"noise: {adversary}", f"accuracy (%): {adversary}"]
     return markdown_table(head, lines)
 
 

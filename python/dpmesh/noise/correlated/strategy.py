@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import every, fail, integer, one_of, positive, require_methods
+from dpmesh._validate import every, fail, integer, one_of, positive, refuse, require_methods
 from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
 from dpmesh.noise.correlated.amplitudes import changing_secrets, partner_secrets
 from dpmesh.noise.correlated.changing import ChangingSecrets
@@ -370,10 +370,11 @@ class BetweenPartners(CorrelatedStrategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.topology is None:
-            expected = (
-                "a network: linked nodes share secrets, whose noise cancels in the mean of nodes"
+            reason = (
+                "linked nodes share noise that cancels in their mean, so it needs a network, such "
+                "as topology=ring(8); at a server or with a token use InTime"
             )
-            fail("topology", expected, None)
+            refuse("topology", reason)
         if self.partners is not None:
             require_methods("partners", self.partners, "a network, or None", "matrix")
         every(self, integer, "coalition")

@@ -1,6 +1,6 @@
 """Epsilon under weaker adversaries: all messages, one node, a coalition, readers of the end only.
 
-See docs/privacy/views.md for the theorem, its proof and what it assumes.
+See docs/privacy/network_dp_proof.md for the theorem, its proof and what it assumes.
 """
 
 from dpmesh.privacy.views.cost import costs_by_distance, epsilon_of, view_cost

@@ -8,7 +8,7 @@ coalition is mu-Gaussian-DP with respect to one record of the *target*, a node o
 - ``single_squares[node, target]`` is the square of an upper bound on mu against that node alone.
 - For one target, the sum of these squares over a coalition's members is the square of a bound
   against the coalition: the smallest of the members' shifts are shifts of the coalition's proof
-  (docs/privacy/views.md).
+  (docs/privacy/network_dp_proof.md).
 """
 
 from __future__ import annotations

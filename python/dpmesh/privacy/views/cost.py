@@ -92,8 +92,8 @@ class ViewCost(InNotebooks):
 
     def __str__(self) -> str:
         lines = [
-            f"everybody  epsilon = {rounded_up(self.everybody, 4)}, delta = {self.delta:g}, "
-            "against everybody who sees all messages"
+            f"privacy    epsilon = {rounded_up(self.everybody, 4)}, delta = {self.delta:g}, "
+            "against an adversary who sees every message"
         ]
         if self.reason:
             lines.append(f"view       not proved against {self.view}: {self.reason}")
@@ -171,7 +171,8 @@ def view_cost(
     positive("gap", gap)
     if isinstance(reaction, NotProved):
         if everybody is None:
-            fail("everybody", "the cost against everybody where no view is proved", None)
+            expected = "the cost against an adversary who sees every message, as no view is proved"
+            fail("everybody", expected, None)
         return _fallback(delta, view, everybody, reaction.reason)
     worst, everybody_mu, method = _solve(reaction, view, gap)
     if everybody is None:

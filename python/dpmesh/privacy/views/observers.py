@@ -353,7 +353,7 @@ def in_words(view: View) -> str:
     """Return the adversary of a view in words, for reports."""
     match view:
         case Everybody():
-            words = "everybody, who sees every message"
+            words = "an adversary who sees every message"
         case EverybodyButPartners():
             words = but_partners(view.coalition)
         case Node():

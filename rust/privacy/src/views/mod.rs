@@ -10,7 +10,7 @@
 //! seen absorbs all but `r`. So every `r` proves a bound. [`System::solve`] looks for the `r` of the least one, a
 //! nonnegative least squares problem, and returns with it a lower bound on what any `r` could prove.
 //!
-//! Written from the coupling argument of `docs/privacy/views.md`.
+//! Written from the coupling argument of `docs/privacy/network_dp_proof.md`.
 
 mod pair;
 mod solve;
