@@ -14,13 +14,19 @@ from dpmesh.accounting.papers import NotProved
 from dpmesh_papers._figure import Line, Panel, drawn, lines_of
 from dpmesh_papers._scaffold import Experiment, Progress, Row, pick
 from dpmesh_papers.claims import federated as claims
-from dpmesh_papers.federated import SAMPLING_RATE, SENSITIVITY, theorem_multiplier, tight_multiplier
+from dpmesh_papers.federated import (
+    SAMPLING_RATE,
+    SENSITIVITY,
+    theorem_noise_to_sensitivity,
+    tight_noise_to_sensitivity,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EPSILONS = np.geomspace(4, 32, 13)
 KINDS = ("theorem", "moments", "tight")
+"""The noise of Theorem 1 or 2, of the moments accountants of Tables 3 and 6, and the least."""
 REMARK_EPSILON = 6.0
 """At which the text compares how many rounds the theorem and exact accounting allow."""
 PAPER_FITS = {
@@ -31,21 +37,32 @@ PAPER_FITS = {
 
 Side: TypeAlias = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
-INEQUALITIES: dict[str, tuple[str, float, Side, Side]] = {
-    "(16), Figure S7": (
-        "min(4 (e^(1/nu^2) - 1), 2 e^(1/nu^2)) <= 6 / nu^2",
-        2 / 3,
-        lambda v: np.minimum(4 * np.expm1(1 / v), 2 * np.exp(1 / v)),
-        lambda v: 6 / v,
+
+class Inequality(NamedTuple):
+    """A step of a proof: left <= right for all variances from `least_variance` on."""
+
+    claim: str
+    least_variance: float
+    left: Side
+    """Of the variance v = nu^2."""
+    right: Side
+
+
+INEQUALITIES = {
+    "(16), Figure S7": Inequality(
+        claim="min(4 (e^(1/nu^2) - 1), 2 e^(1/nu^2)) <= 6 / nu^2",
+        least_variance=2 / 3,
+        left=lambda v: np.minimum(4 * np.expm1(1 / v), 2 * np.exp(1 / v)),
+        right=lambda v: 6 / v,
     ),
-    "(21), Figure S8": (
-        "e^(1/nu^2) <= 7 / (2 nu^2)",
-        5 / 9,
-        lambda v: np.exp(1 / v),
-        lambda v: 7 / (2 * v),
+    "(21), Figure S8": Inequality(
+        claim="e^(1/nu^2) <= 7 / (2 nu^2)",
+        least_variance=5 / 9,
+        left=lambda v: np.exp(1 / v),
+        right=lambda v: 7 / (2 * v),
     ),
 }
-"""Claim, the least variance, and both sides as functions of it, by name."""
+"""By the equation's number and the figure that the paper verifies it by."""
 
 
 class Setting(NamedTuple):
@@ -69,27 +86,32 @@ SETTINGS = tuple(
 
 
 def noise_std(kind: str, setting: Setting, epsilon: float) -> float:
-    """Return the standard deviation nu on the sum of updates clipped to norm 1."""
+    """Return the standard deviation nu on the sum of updates clipped to norm 1.
+
+    NaN where the theorem's conditions fail. `kind` is one of `KINDS`.
+    """
     sampling, rounds, clients = setting
     delta = clients**-1.1
     if kind == "theorem":
         try:
-            multiplier = theorem_multiplier(sampling, epsilon, delta, rounds)
+            z = theorem_noise_to_sensitivity(sampling, epsilon, delta, rounds)
         except NotProved:
             return np.nan
     elif kind == "moments":
-        multiplier = _moments_multiplier(setting, epsilon, delta)
+        z = _moments_noise_to_sensitivity(setting, epsilon, delta)
     else:
-        multiplier = tight_multiplier(sampling, epsilon, delta, rounds)
-    return SENSITIVITY[sampling] * multiplier
+        z = tight_noise_to_sensitivity(sampling, epsilon, delta, rounds)
+    return SENSITIVITY[sampling] * z
 
 
-def _moments_multiplier(setting: Setting, epsilon: float, delta: float) -> float:
-    def excess(log_multiplier: float) -> float:
+def _moments_noise_to_sensitivity(setting: Setting, epsilon: float, delta: float) -> float:
+    """Return the noise over sensitivity at which `claims.table_epsilon` is epsilon."""
+
+    def excess(log_z: float) -> float:
         table = claims.table_epsilon(
             delta,
             sampling_rate=SAMPLING_RATE,
-            noise_to_sensitivity=float(np.exp(log_multiplier)),
+            noise_to_sensitivity=float(np.exp(log_z)),
             rounds=setting.rounds,
             sampling=setting.sampling,
         )
@@ -99,7 +121,7 @@ def _moments_multiplier(setting: Setting, epsilon: float, delta: float) -> float
 
 
 def fit(epsilons: npt.ArrayLike, noises: npt.ArrayLike) -> tuple[float, float]:
-    """Return slope and intercept of log noise over log epsilon, where there is a noise."""
+    """Return slope and intercept of log noise over log epsilon by least squares, without NaN."""
     x = np.log(np.asarray(epsilons))
     y = np.log(np.asarray(noises))
     has_noise = ~np.isnan(y)
@@ -108,17 +130,18 @@ def fit(epsilons: npt.ArrayLike, noises: npt.ArrayLike) -> tuple[float, float]:
 
 
 def rounds_allowed(setting: Setting, epsilon: float) -> int:
-    """Return the most rounds of this epsilon at the noise that the theorem asks for.
+    """Return the most rounds of this epsilon by exact accounting, at the noise of the theorem.
 
     The theorem, and formula (6) of Remark 3, which solves it for the rounds, allow
-    `Setting.rounds`; these are those that exact accounting allows.
+    `Setting.rounds` at that noise.
     """
     delta = setting.clients**-1.1
-    noise = theorem_multiplier(setting.sampling, epsilon, delta, setting.rounds)
-    allowed, refused = setting.rounds, 100 * setting.rounds
+    z = theorem_noise_to_sensitivity(setting.sampling, epsilon, delta, setting.rounds)
+    allowed = setting.rounds
+    refused = 100 * setting.rounds
     while refused - allowed > 1:
         middle = (allowed + refused) // 2
-        if tight_multiplier(setting.sampling, epsilon, delta, middle) <= noise:
+        if tight_noise_to_sensitivity(setting.sampling, epsilon, delta, middle) <= z:
             allowed = middle
         else:
             refused = middle
@@ -135,9 +158,13 @@ def figure_s9(folder: Path, *, progress: Progress = print) -> list[Path]:
     def measured(cell: Row) -> list[Row]:
         setting = Setting(**cell)
         return [
-            {"kind": kind, "epsilon": float(e), "noise_std": noise_std(kind, setting, e)}
+            {
+                "kind": kind,
+                "epsilon": float(epsilon),
+                "noise_std": noise_std(kind, setting, epsilon),
+            }
             for kind in KINDS
-            for e in EPSILONS
+            for epsilon in EPSILONS
         ]
 
     experiment = Experiment(folder, "federated-figureS9", progress)
@@ -164,12 +191,13 @@ def figure_s7(folder: Path, *, progress: Progress = print) -> list[Path]:
     """
 
     def measured(cell: Row) -> list[Row]:
-        _, least, left, right = INEQUALITIES[cell["inequality"]]
-        variances = np.linspace(least, 6, 2001)
-        points = zip(variances, left(variances), right(variances), strict=True)
+        inequality = INEQUALITIES[cell["inequality"]]
+        variances = np.linspace(inequality.least_variance, 6, 2001)
+        left = inequality.left(variances)
+        right = inequality.right(variances)
         return [
             {"variance": variance, "left": left_side, "right": right_side}
-            for variance, left_side, right_side in points
+            for variance, left_side, right_side in zip(variances, left, right, strict=True)
         ]
 
     experiment = Experiment(folder, "federated-figureS7", progress)
@@ -181,13 +209,13 @@ def figure_s7(folder: Path, *, progress: Progress = print) -> list[Path]:
 def text_of_inequalities(rows: list[Row]) -> str:
     """Return up to which variance each inequality holds."""
     lines = ["Figures S7 and S8: inequalities of the proofs of Lemmas 2 and 3, in nu^2.", ""]
-    for name, (claim, least, *_) in INEQUALITIES.items():
+    for name, (claim, least_variance, _, _) in INEQUALITIES.items():
         points = pick(rows, inequality=name)
-        fails = [row["variance"] for row in points if row["left"] > row["right"]]
-        holds = "holds"
-        if fails:
-            holds = f"is false from nu^2 = {fails[0]:.2f} on"
-        lines.append(f"{name}: {claim} for nu^2 >= {least:.4g}: {holds}")
+        violations = [row["variance"] for row in points if row["left"] > row["right"]]
+        outcome = "holds"
+        if violations:
+            outcome = f"is false from nu^2 = {violations[0]:.2f} on"
+        lines.append(f"{name}: {claim} for nu^2 >= {least_variance:.4g}: {outcome}")
     return "\n".join(
         [*lines, "", "Lemma 3 stands by a repaired proof; no accountant here rests on it."]
     )
@@ -196,12 +224,13 @@ def text_of_inequalities(rows: list[Row]) -> str:
 def draw_inequalities(rows: list[Row]) -> Figure:
     """Draw both sides over the variance; needs the extra ``plots``."""
     panels = []
-    for name, (claim, *_) in INEQUALITIES.items():
+    for name, inequality in INEQUALITIES.items():
         points = pick(rows, inequality=name)
         variances = [row["variance"] for row in points]
+        sides = inequality.claim.split(" <= ")
         lines = [
             Line(label=label, x=variances, y=[row[side] for row in points])
-            for side, label in zip(("left", "right"), claim.split(" <= "), strict=True)
+            for side, label in zip(("left", "right"), sides, strict=True)
         ]
         panels.append(Panel(title=name, x="nu^2", y="each side", lines=lines, kind="bands"))
     return drawn(panels)
@@ -223,9 +252,11 @@ def as_text(rows: list[Row]) -> str:
         proved = ~np.isnan(noises["theorem"])
         for kind, values in noises.items():
             slope, intercept = fit(epsilons[proved], values[proved])
+            line = f"  {kind:<8} slope {slope:.2f}, intercept {intercept:.2f}"
             paper = PAPER_FITS.get((setting.sampling, setting.rounds, kind))
-            beside = "" if paper is None else f"; paper {paper[0]:.2f}, {paper[1]:.2f}"
-            lines.append(f"  {kind:<8} slope {slope:.2f}, intercept {intercept:.2f}{beside}")
+            if paper is not None:
+                line += f"; paper {paper[0]:.2f}, {paper[1]:.2f}"
+            lines.append(line)
         ratio = noises["theorem"] / noises["tight"]
         lines.append(
             f"  the theorem holds from epsilon {epsilons[proved][0]:.1f}; its noise is "

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -43,7 +43,7 @@ AnyProblem: TypeAlias = "LinearProblem | JaxProblem"
 
 EPSILON = 7
 SHOWN = 7
-"""Rounds in the text, evenly spaced."""
+"""Number of rounds in the text, evenly spaced."""
 AT_ONCE = 500
 """Records whose losses are computed together."""
 
@@ -53,6 +53,7 @@ QUANTITIES = {
     "training_accuracy": "training accuracy (%)",
     "accuracy": "validation accuracy (%)",
 }
+"""What is measured, in words, by its column."""
 
 
 def figure2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
@@ -80,7 +81,10 @@ def figure2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list
         "; validation\non 10,000 images that no client holds."
     )
     experiment = Experiment(folder, "federated-figure2", progress)
-    cells = [{"sampling": s, "smoothing": x} for s, x in product(CLIENTS, SMOOTHINGS)]
+    cells = [
+        {"sampling": sampling, "smoothing": smoothing}
+        for sampling, smoothing in product(CLIENTS, SMOOTHINGS)
+    ]
     experiment.measure(cells, measured, partial(curve_of, experiment.rows))
     return experiment.write(partial(as_text, title), draw)
 
@@ -94,11 +98,12 @@ def left_out(train: Dataset, key: Key) -> Dataset:
 def training(
     algorithm: FederatedLearning, problem: AnyProblem, key: Key, rounds: int, *, every: int = 1
 ) -> Iterator[Row]:
-    """Yield losses and accuracies in percent every few rounds, on the clients' records and others.
+    """Yield a row of losses and accuracies every few rounds.
 
-    Losses include weight decay.
+    On the clients' records, `loss` and `training_accuracy`, and on the problem's test records,
+    `validation_loss` and `accuracy`. Losses include weight decay; accuracies are in percent.
     """
-    on_training, held_out = _measured_on(problem)
+    on_training, held_out = _views_of(problem)
     for t, state in enumerate(states(algorithm, problem, rounds, key), 1):
         if t % every == 0:
             model = algorithm.parameters(state)
@@ -112,17 +117,20 @@ def training(
 
 
 @lru_cache(maxsize=8)  # a network is compiled for each problem
-def _measured_on(problem: AnyProblem) -> tuple[AnyProblem, AnyProblem]:
-    """Return the problem tested on its training records, and one that has the test records."""
+def _views_of(problem: AnyProblem) -> tuple[AnyProblem, AnyProblem]:
+    """Return the problem tested on its training records, and one that trains on the test records.
+
+    `accuracy` is of a problem's test records, `objective` of its training records.
+    """
     assert problem.test is not None
-    everywhere = (np.arange(problem.test.records),)
-    return (
-        replace(problem, test=problem.train),
-        replace(problem, train=problem.test, partition=everywhere),
-    )
+    one_client = (np.arange(problem.test.records),)
+    on_training = replace(problem, test=problem.train)
+    held_out = replace(problem, train=problem.test, partition=one_client)
+    return on_training, held_out
 
 
 def _loss(problem: AnyProblem, model: Floats) -> float:
+    """Return the mean loss of a model, shape (1, dim), on all training records, in parts."""
     records = problem.train.records
     starts = np.append(np.arange(0, records, AT_ONCE), records)
     rows = np.repeat(model, len(starts) - 1, axis=0)
@@ -130,11 +138,22 @@ def _loss(problem: AnyProblem, model: Floats) -> float:
     return float(np.average(losses, weights=np.diff(starts)))
 
 
-def means(rows: list[Row], quantity: str) -> tuple[list[int], list[float], list[float]]:
-    """Return the rounds of one curve, means over its repetitions, and half their intervals."""
+class Curve(NamedTuple):
+    """A quantity over the rounds."""
+
+    rounds: list[int]
+    means: list[float]
+    """Over the repetitions."""
+    intervals: list[float]
+    """Half of the means' 95% intervals."""
+
+
+def curve_over_rounds(rows: list[Row], quantity: str) -> Curve:
+    """Return the curve of one quantity over the rounds of rows of one setting."""
     rounds = sorted(kinds(rows, "round"))
-    runs = [[row[quantity] for row in pick(rows, round=t)] for t in rounds]
-    return rounds, [float(np.mean(values)) for values in runs], [interval(v) for v in runs]
+    repetitions = [[row[quantity] for row in pick(rows, round=t)] for t in rounds]
+    means = [float(np.mean(values)) for values in repetitions]
+    return Curve(rounds, means, [interval(values) for values in repetitions])
 
 
 def curve_of(rows: list[Row], row: Row) -> str:
@@ -142,21 +161,24 @@ def curve_of(rows: list[Row], row: Row) -> str:
     points = pick(rows, sampling=row["sampling"], smoothing=row["smoothing"])
     lines: list[str] = []
     for quantity, name in QUANTITIES.items():
-        numbers = "".join(f"{value:>8.2f}" for value in shown(means(points, quantity)[1]))
-        label = "" if lines else f"{row['sampling']:<8} smoothing {row['smoothing']:g}"
+        curve = curve_over_rounds(points, quantity)
+        numbers = "".join(f"{value:>8.2f}" for value in evenly_spaced(curve.means))
+        label = ""
+        if not lines:
+            label = f"{row['sampling']:<8} smoothing {row['smoothing']:g}"
         lines.append(f"{label:<23}{name:<25}{numbers}")
     return "\n".join(lines)
 
 
-def shown(values: list[float]) -> list[float]:
-    """Return the first, the last, and some between."""
+def evenly_spaced(values: list[float]) -> list[float]:
+    """Return at most `SHOWN` of the values, the first and the last among them."""
     places = np.linspace(0, len(values) - 1, min(SHOWN, len(values))).round().astype(int)
     return [values[place] for place in places]
 
 
 def as_text(title: str, rows: list[Row]) -> str:
     """Return all curves at some rounds; the paper shows curves only."""
-    rounds = shown([float(t) for t in sorted(kinds(rows, "round"))])
+    rounds = evenly_spaced([float(t) for t in sorted(kinds(rows, "round"))])
     ends = {(row["sampling"], row["smoothing"]): row for row in rows}
     lines = [
         title,
@@ -174,8 +196,10 @@ def draw(rows: list[Row]) -> Figure:
     for sampling, (quantity, name) in product(kinds(rows, "sampling"), QUANTITIES.items()):
         lines = []
         for smoothing in kinds(rows, "smoothing"):
-            x, y, half = means(pick(rows, sampling=sampling, smoothing=smoothing), quantity)
-            lines.append(Line(label=f"smoothing {smoothing:g}", x=x, y=y, spread=half))
+            points = pick(rows, sampling=sampling, smoothing=smoothing)
+            rounds, means, intervals = curve_over_rounds(points, quantity)
+            label = f"smoothing {smoothing:g}"
+            lines.append(Line(label=label, x=rounds, y=means, spread=intervals))
         title = f"{sampling.capitalize()} sampling"
         panels.append(Panel(title=title, x="round", y=name, lines=lines, kind="bands"))
     return drawn(panels, columns=len(QUANTITIES))

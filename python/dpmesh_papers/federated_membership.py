@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmesh._privacy_types import Floats
 from dpmesh.algorithms.denoisers import LaplacianSmoothing
@@ -30,10 +32,16 @@ CLIENTS = 500
 RECORDS_OF_CLIENT = 4
 ROUNDS = 100
 EVERY = 5
+"""Rounds from one measurement to the next."""
 SHADOWS = 16
+"""Number of shadow models of the likelihood-ratio attack."""
 NOISE_MULTIPLIERS = (1.0, 1.3)
+"""The paper's z: noise over the sensitivity of the sum."""
 SAMPLINGS: tuple[Sampling, ...] = ("uniform", "poisson")
 SMOOTHINGS = {"DP-Fed": 0.0, "DP-Fed-LS": 1.0}
+"""Smoothing factors of the private models."""
+NOISELESS = "Non-DP"
+"""The model with neither noise nor smoothing."""
 
 SHOWN = {
     "threshold_auc": "AUC of the threshold attack",
@@ -47,18 +55,25 @@ SHOWN = {
 def algorithm_of(
     sampling: Sampling, noise_to_sensitivity: float | None, smoothing: float
 ) -> FederatedLearning:
-    """Return the algorithm of section 6.4 with the step sizes of section 6.1."""
-    sizes = {"clients": CLIENTS, "batch_size": RECORDS_OF_CLIENT, "epochs": 10}
-    estimator = LaplacianSmoothing(smoothing)
-    return federated.algorithm_of(
-        sampling, noise_to_sensitivity, estimator, sampling_rate=0.2, **sizes
+    """Return the algorithm of section 6.4 with the step sizes and clipping norm of section 6.1."""
+    updates = replace(
+        federated.client_updates(sampling),
+        clients=CLIENTS,
+        sampling_rate=0.2,
+        batch_size=RECORDS_OF_CLIENT,
+        epochs=10,
     )
+    denoiser = LaplacianSmoothing(smoothing)
+    return federated.algorithm_of(sampling, noise_to_sensitivity, denoiser, updates)
 
 
-def split(images: Dataset, test: Dataset, key: Key) -> tuple[LinearProblem, np.ndarray]:
-    """Partition half of 4,000 images among the clients; return the problem, and all in their order.
+def split(
+    images: Dataset, test: Dataset, key: Key
+) -> tuple[LinearProblem, npt.NDArray[np.integer]]:
+    """Partition a random half of the images among the clients; return the problem and the members.
 
-    The members are those at clients; the other half is never seen in training.
+    Members are the indices of the images at clients, shape (CLIENTS * RECORDS_OF_CLIENT,); the
+    other half is never seen in training.
     """
     draw = generator(key, Purpose.SPLIT)
     members = draw.permutation(images.records)[: CLIENTS * RECORDS_OF_CLIENT]
@@ -70,19 +85,21 @@ def split(images: Dataset, test: Dataset, key: Key) -> tuple[LinearProblem, np.n
     return problem, members
 
 
-def losses_on(images: Dataset, model: Floats, problem: LinearProblem) -> np.ndarray:
-    """Return the model's loss on each image."""
-    everywhere = replace(problem, train=images, partition=(np.arange(images.records),), test=None)
-    return everywhere.record_losses(model, everywhere.everything)
+def losses_on(images: Dataset, model: Floats, problem: LinearProblem) -> Floats:
+    """Return the model's loss on each image, shape (images,)."""
+    one_client = (np.arange(images.records),)
+    all_images = replace(problem, train=images, partition=one_client, test=None)
+    return all_images.record_losses(model, all_images.everything)
 
 
 def curve(
     algorithm: FederatedLearning, images: Dataset, test: Dataset, key: Key, rounds: int
 ) -> Iterator[Row]:
-    """Yield what the attacks find every few rounds, and mean losses of members and test records.
+    """Yield the AUC of the attacks every few rounds, and mean losses of members and test records.
 
-    The likelihood-ratio attack, of the last round alone, trains its shadow models by the same
-    algorithm, on other halves. The accuracy is in percent, on the test set.
+    Both attacks are on candidates of which half are members. The likelihood-ratio attack, of the
+    last round alone, trains its shadow models by the same algorithm, on other halves. The accuracy
+    is in percent, on the test set.
     """
     problem, members = split(images, test, key)
     is_member = np.isin(np.arange(images.records), members)
@@ -109,21 +126,22 @@ def curve(
 
 def shadows(
     algorithm: FederatedLearning, images: Dataset, test: Dataset, rounds: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the losses of shadow models on all images, and which of them each was trained on."""
+) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Return the losses of shadow models on all images, and True where a model has an image.
+
+    Both have the shape (shadows, images). Models come in pairs with complementary halves, so that
+    half of them have each image.
+    """
     losses = []
     memberships = []
     for number in range(SHADOWS // 2):
         key = Key.seeded(1 + number)
         problem, members = split(images, test, key)
         first_half = np.isin(np.arange(images.records), members)
-        for membership in (
-            first_half,
-            ~first_half,
-        ):  # so that every record is in half of the models
+        for membership in (first_half, ~first_half):
             train = images.take(np.flatnonzero(membership))
             shadow = replace(problem, train=train)
-            *_, last_state = states(algorithm, shadow, rounds, key)
+            (last_state,) = deque(states(algorithm, shadow, rounds, key), maxlen=1)
             losses.append(losses_on(images, algorithm.parameters(last_state), shadow))
             memberships.append(membership)
     return np.array(losses), np.array(memberships)
@@ -142,15 +160,20 @@ def figure6(folder: Path, *, rounds: int = ROUNDS, progress: Progress = print) -
     candidates = images.take(order[: 2 * CLIENTS * RECORDS_OF_CLIENT])
 
     def measured(cell: Row) -> list[Row]:
-        smoothing = SMOOTHINGS.get(cell["model"])
-        noise = None if smoothing is None else cell["noise_to_sensitivity"]
-        algorithm = algorithm_of(cell["sampling"], noise, smoothing or 0.0)
+        z = None
+        smoothing = 0.0
+        if cell["model"] != NOISELESS:
+            z = cell["noise_to_sensitivity"]
+            smoothing = SMOOTHINGS[cell["model"]]
+        algorithm = algorithm_of(cell["sampling"], z, smoothing)
         return list(curve(algorithm, candidates, test, key, rounds))
 
     experiment = Experiment(folder, "federated-figure6", progress)
-    cells = product(SAMPLINGS, NOISE_MULTIPLIERS, ("Non-DP", *SMOOTHINGS))
-    names = "sampling", "noise_to_sensitivity", "model"
-    experiment.measure((dict(zip(names, cell, strict=True)) for cell in cells), measured, in_words)
+    cells = [
+        {"sampling": sampling, "noise_to_sensitivity": z, "model": model}
+        for sampling, z, model in product(SAMPLINGS, NOISE_MULTIPLIERS, (NOISELESS, *SMOOTHINGS))
+    ]
+    experiment.measure(cells, measured, in_words)
     return experiment.write(as_text, draw)
 
 

@@ -53,9 +53,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PLAIN = "smoothing 0"
+"""The method without smoothing, DP-Fed."""
 SAMPLINGS: tuple[Sampling, ...] = ("uniform", "poisson")
 Epsilons: TypeAlias = dict[Sampling, dict[float, float]]
-"""What the paper says that a run costs, by sampling and noise multiplier."""
+"""The paper's epsilons, by sampling and the paper's noise multiplier z."""
 Papers: TypeAlias = dict[str, tuple[float, ...]]
 """The paper's accuracies in percent by method, in the order of the table's `Epsilons`."""
 
@@ -67,9 +68,9 @@ class Training:
     Parameters
     ----------
     paper_clients, paper_rounds, sampling_rate, clipping_norm, step_size
-        The paper's values; the first two determine its privacy.
+        The paper's N, T, tau, L and first eta_l; N and T determine its epsilon beside tau.
     clients, rounds, batch_size, local_epochs
-        Our values. Shakespeare's texts have a client for each role.
+        Our values. Shakespeare's texts have a client for each role, whatever `clients`.
     """
 
     paper_clients: int
@@ -83,9 +84,9 @@ class Training:
     local_epochs: int
 
     def algorithm(
-        self, sampling: Sampling, noise_to_sensitivity: float, clients: int, estimator: Denoiser
+        self, sampling: Sampling, noise_to_sensitivity: float, clients: int, denoiser: Denoiser
     ) -> FederatedLearning:
-        """Return the algorithm of one cell."""
+        """Return the algorithm of one cell, whose z is `noise_to_sensitivity`."""
         return FederatedLearning(
             ClientUpdates(
                 clients=clients,
@@ -97,11 +98,22 @@ class Training:
                 step_size=ExponentialDecay(scale=self.step_size, rate=0.99),
             ),
             noise_multiplier=noise_multiplier(sampling, noise_to_sensitivity),
-            denoiser=estimator,
+            denoiser=denoiser,
         )
 
 
-IMAGES = Training(2000, 200, 0.05, 0.7, 0.1, 1000, 20, 10, 5)
+IMAGES = Training(
+    paper_clients=2000,
+    paper_rounds=200,
+    sampling_rate=0.05,
+    clipping_norm=0.7,
+    step_size=0.1,
+    clients=1000,
+    rounds=20,
+    batch_size=10,
+    local_epochs=5,
+)
+"""Section 6.2, scaled down."""
 IMAGES_IN_FULL = replace(IMAGES, clients=2000, rounds=200, batch_size=50, local_epochs=10)
 RECORDS_IN_FULL = 300
 """Number of records of a client, of SVHN's training and extra images together."""
@@ -124,7 +136,7 @@ TABLE4: Papers = {
 
 ORDERS = {"BCWH": (3, 2, 1, 0), "BCHW": (3, 2, 0, 1), "BWHC": (3, 1, 0, 2), "BHWC": (3, 0, 1, 2)}
 """Axes of a kernel (height, width, channel, batch of filters), the slowest first."""
-TABLE5_EPSILONS = {sampling: {1.1: by[1.1]} for sampling, by in TABLE3_EPSILONS.items()}
+TABLE5_EPSILONS = {sampling: {1.1: epsilons[1.1]} for sampling, epsilons in TABLE3_EPSILONS.items()}
 TABLE5: Papers = {
     "smoothing 0": (85.18, 85.53),
     "smoothing 0.5 BCWH": (86.49, 87.00),
@@ -140,7 +152,18 @@ TABLE5: Papers = {
     "smoothing 1.5 BWHC": (87.11, 86.83),
     "smoothing 1.5 BHWC": (86.34, 87.04),
 }
-TEXTS_IN_FULL = Training(975, 100, 0.2, 5.0, 1.47, 0, 100, 50, 5)
+TEXTS_IN_FULL = Training(
+    paper_clients=975,
+    paper_rounds=100,
+    sampling_rate=0.2,
+    clipping_norm=5.0,
+    step_size=1.47,
+    clients=0,
+    rounds=100,
+    batch_size=50,
+    local_epochs=5,
+)
+"""Section 6.3."""
 TEXTS_IN_SMALL = replace(TEXTS_IN_FULL, rounds=15, batch_size=10)
 TABLE6_EPSILONS: Epsilons = {
     "uniform": {1.6: 14.94, 1.4: 17.69, 1.2: 22.43, 1.0: 27.24},
@@ -178,32 +201,55 @@ def table(
     Shakespeare's next character, in full where JAX finds a GPU.
     """
     in_small = data == "texts" and jax.default_backend() != "gpu"
-    training, make_problem = setup("small texts" if in_small else data, rounds, clients)
-    cells = _cells(training, *TABLES[table])
-    shown = [cell for cell in cells if not in_small or cell["noise_to_sensitivity"] in IN_SMALL]
+    setup = setup_of("small texts" if in_small else data, rounds, clients)
+    papers, epsilons = TABLES[table]
+    cells = _cells(setup.training, papers, epsilons)
+    if in_small:
+        cells = [cell for cell in cells if cell["noise_to_sensitivity"] in IN_SMALL]
     name = f"federated-{table}"
     if data == "svhn":
         name += "-svhn"
     experiment = Experiment(folder, name, progress)
-    experiment.measure(shown, trained(training, make_problem, seeds, progress), in_words)
-    x = "method" if table == "table5" else "noise_to_sensitivity"
+    experiment.measure(cells, trained(setup, seeds, progress), in_words)
+    x = "noise_to_sensitivity"
+    if table == "table5":
+        x = "method"
     return experiment.write(partial(as_text, name, data), partial(draw, x=x))
 
 
-def setup(
-    data: str, rounds: int | None, clients: int | None
-) -> tuple[Training, Callable[[Key], JaxProblem]]:
-    """Return parameters and problem of data, with other numbers of rounds and clients if given."""
-    training, name = SETUPS[data]
-    make_problem: Callable[..., JaxProblem] = globals()[name]
+@dataclass(frozen=True)
+class Setup:
+    """The parameters of runs on one kind of data, and their problem.
+
+    Parameters
+    ----------
+    training
+        The parameters.
+    make_problem
+        Returns the problem of a key.
+    """
+
+    training: Training
+    make_problem: Callable[..., JaxProblem]
+
+
+def setup_of(data: str, rounds: int | None, clients: int | None) -> Setup:
+    """Return one of `SETUPS`, with other numbers of rounds and clients if given."""
+    setup = SETUPS[data]
+    if rounds is not None:
+        setup = replace(setup, training=replace(setup.training, rounds=rounds))
     if clients is not None:
-        make_problem = partial(make_problem, clients=clients)
-    return replace(training, rounds=rounds or training.rounds), make_problem
+        setup = replace(setup, make_problem=partial(setup.make_problem, clients=clients))
+    return setup
 
 
 def _cells(training: Training, papers: Papers, epsilons: Epsilons) -> list[Row]:
-    """Return the cells of a table, with what the paper's runs cost by proof."""
-    columns = [(sampling, z, e) for sampling, by in epsilons.items() for z, e in by.items()]
+    """Return the cells of a table, with the proved epsilon of the paper's runs."""
+    columns = [
+        (sampling, z, epsilon)
+        for sampling, epsilons_of_sampling in epsilons.items()
+        for z, epsilon in epsilons_of_sampling.items()
+    ]
     return [
         {
             "sampling": sampling,
@@ -220,15 +266,18 @@ def _cells(training: Training, papers: Papers, epsilons: Epsilons) -> list[Row]:
     ]
 
 
-def estimator_of(method: str, problem: JaxProblem) -> Denoiser:
-    """Return an estimator by its name; smoothing is of each tensor, kernels in a given order."""
+def denoiser_of(method: str, problem: JaxProblem) -> Denoiser:
+    """Return a denoiser by its name, such as ``"smoothing 0.5 BCHW"`` or ``"James-Stein"``.
+
+    Smoothing is of each tensor by itself; kernels are laid out in the order that the name ends in.
+    """
     if method in SHRINKING:
         return SHRINKING[method]
     smoothing, *order = method.removeprefix("smoothing ").split()
-    estimator = LaplacianSmoothing(float(smoothing), blocks=problem.blocks)
+    denoiser = LaplacianSmoothing(float(smoothing), blocks=problem.blocks)
     if not order:
-        return estimator
-    return Reordered(estimator, problem.flattening({4: ORDERS[order[0]]}))
+        return denoiser
+    return Reordered(denoiser, problem.flattening({4: ORDERS[order[0]]}))
 
 
 SHRINKING: dict[str, Denoiser] = {"James-Stein": JamesStein(), "soft-threshold": SoftThreshold()}
@@ -272,50 +321,52 @@ def _every_second_pixel(images: Dataset) -> Dataset:
     return replace(images, features=np.ascontiguousarray(pixels.reshape(-1, 14 * 14)))
 
 
-SETUPS = {
-    "mnist": (IMAGES, "small_images"),
-    "svhn": (IMAGES_IN_FULL, "street_numbers"),
-    "texts": (TEXTS_IN_FULL, "texts"),
-    "small texts": (TEXTS_IN_SMALL, "small_texts"),
-}
-"""Parameters, and the problem's function."""
-
-
 def texts(_: Key) -> JaxProblem:
     """Return all roles of Shakespeare with the paper's windows and network."""
-    return _characters(80, 1, 100, hidden=256, layers=2)
+    return _characters(window=80, stride=1, least_records=100, hidden=256, layers=2)
 
 
 def small_texts(_: Key) -> JaxProblem:
     """Return the roles with windows of 10 characters, 60 apart, and one layer of width 32."""
-    return _characters(10, 60, 3, hidden=32, layers=1)
+    return _characters(window=10, stride=60, least_records=3, hidden=32, layers=1)
 
 
-def _characters(window: int, stride: int, least: int, *, hidden: int, layers: int) -> JaxProblem:
-    roles = shakespeare(window=window, stride=stride, least_records=least)
+def _characters(
+    *, window: int, stride: int, least_records: int, hidden: int, layers: int
+) -> JaxProblem:
+    """Return prediction of the character after a window by LSTM layers; a role is a client."""
+    roles = shakespeare(window=window, stride=stride, least_records=least_records)
     model = networks.recurrent(len(roles.alphabet), hidden=hidden, layers=layers)
     return JaxProblem(
         roles.train, roles.partition, *model, test=roles.test, regularization=WEIGHT_DECAY
     )
 
 
-def trained(
-    training: Training, make_problem: Callable[[Key], JaxProblem], seeds: int, progress: Progress
-) -> Callable[[Row], Row]:
+SETUPS = {
+    "mnist": Setup(IMAGES, small_images),
+    "svhn": Setup(IMAGES_IN_FULL, street_numbers),
+    "texts": Setup(TEXTS_IN_FULL, texts),
+    "small texts": Setup(TEXTS_IN_SMALL, small_texts),
+}
+"""By the name of the data."""
+
+
+def trained(setup: Setup, seeds: int, progress: Progress) -> Callable[[Row], Row]:
     """Return the function that trains a cell; cells of a seed share data, cohorts and noise."""
+    training = setup.training
     progress(
         f"{seeds} x {training.rounds} rounds for each cell; the first also compiles the network"
     )
     keys = [Key.seeded(seed) for seed in range(seeds)]
-    problems = [make_problem(key) for key in keys]
+    problems = [setup.make_problem(key) for key in keys]
 
     def measured(cell: Row) -> Row:
         sampling = cell["sampling"]
         z = cell["noise_to_sensitivity"]
         accuracies = []
         for problem, key in zip(problems, keys, strict=True):
-            estimator = estimator_of(cell["method"], problem)
-            algorithm = training.algorithm(sampling, z, problem.nodes, estimator)
+            denoiser = denoiser_of(cell["method"], problem)
+            algorithm = training.algorithm(sampling, z, problem.nodes, denoiser)
             accuracies.append(100 * final_accuracy(algorithm, problem, training.rounds, key))
         epsilon = _proved(training, sampling, z, problems[0].nodes, training.rounds)
         return {"own_epsilon": epsilon} | repeated(accuracies)
@@ -335,7 +386,7 @@ def in_words(row: Row) -> str:
 
 @cache
 def _proved(training: Training, sampling: Sampling, z: float, clients: int, rounds: int) -> float:
-    """Return the epsilon of a run of so many clients and rounds, at delta = clients^-1.1."""
+    """Return the exact epsilon of a run of so many clients and rounds, at delta = clients^-1.1."""
     plan = training.algorithm(sampling, z, clients, Identity()).plan(rounds)
     return plan.cost(clients**-1.1).epsilon
 
@@ -358,16 +409,19 @@ REASONS = {
 
 def verdict(rows: list[Row]) -> str:
     """Return how often methods beat no smoothing at the same noise, here and in the paper."""
-    plain = {
-        (row["sampling"], row["noise_to_sensitivity"]): row for row in pick(rows, method=PLAIN)
-    }
     pairs = [
-        (row, plain[row["sampling"], row["noise_to_sensitivity"]])
+        (row, plain)
         for row in rows
-        if row["method"] != PLAIN and (row["sampling"], row["noise_to_sensitivity"]) in plain
+        if row["method"] != PLAIN
+        for plain in pick(
+            rows,
+            method=PLAIN,
+            sampling=row["sampling"],
+            noise_to_sensitivity=row["noise_to_sensitivity"],
+        )
     ]
-    ours = Counter(compared(row, beside) for row, beside in pairs)
-    papers = sum(row["paper"] > beside["paper"] for row, beside in pairs)
+    ours = Counter(compared(row, plain) for row, plain in pairs)
+    papers = sum(row["paper"] > plain["paper"] for row, plain in pairs)
     counts = ", ".join(f"{words} {count}" for words, count in ours.most_common())
     return (
         f"Beside {PLAIN} at the same noise, of {len(pairs)} cells, ours: {counts}; the paper's, "
@@ -383,7 +437,7 @@ def as_text(name: str, data: str, rows: list[Row]) -> str:
 
 def draw(rows: list[Row], *, x: str) -> Figure:
     """Draw accuracy over the noise or the method; needs the extra ``plots``."""
-    ours = [row | {"ours": "ours"} for row in rows]
+    named = [row | {"ours": "ours"} for row in rows]
     by = "method"
     if x == "method":
         by = "ours"
@@ -394,7 +448,7 @@ def draw(rows: list[Row], *, x: str) -> Figure:
                 x=x.replace("_", " "),
                 y="test accuracy (%); x: the paper's",
                 lines=lines_of(
-                    pick(ours, sampling=sampling),
+                    pick(named, sampling=sampling),
                     by=by,
                     x=x,
                     y="accuracy",

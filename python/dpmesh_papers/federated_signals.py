@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 SHOWN_ROUNDS = (1, 10, 20, 30)
+"""Rounds of Figure 1."""
 SMOOTHINGS = (0.5, 1.0, 2.0, 3.0)
+"""Smoothing factors of Figure S15."""
 NOISE_SCALES = np.geomspace(1e-3, 1.0, 25)
+"""Standard deviations of the noise of Figure S15."""
 CLASSES = 10
 
 SPECTRA = """\
@@ -65,16 +68,22 @@ The paper: the path of smoothed gradients is the smoother one. Here:
 def spectrum(vector: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], Floats]:
     """Return the frequencies 1, 2, .. of a vector, and the magnitudes of its Fourier coefficients.
 
-    The highest frequency is half the length of the vector.
+    Both have the shape (n // 2,) for a vector of length n.
     """
     magnitude = np.abs(np.fft.rfft(np.asarray(vector, dtype=np.float64)))[1:]
     return np.arange(1, len(magnitude) + 1), magnitude
 
 
 def decay(frequency: npt.ArrayLike, magnitude: npt.ArrayLike) -> float:
-    """Return the exponent of the power law through the upper half of the frequencies."""
-    x, y = np.log(frequency), np.log(np.asarray(magnitude) + 1e-300)
-    return float(np.polyfit(x[len(x) // 2 :], y[len(x) // 2 :], 1)[0])
+    """Return the exponent of the power law through the upper half of the frequencies.
+
+    It is the slope of the line through the logarithms, by least squares.
+    """
+    x = np.log(frequency)
+    y = np.log(np.asarray(magnitude) + 1e-300)
+    middle = len(x) // 2
+    slope, _ = np.polyfit(x[middle:], y[middle:], 1)
+    return float(slope)
 
 
 def energy_below_a_tenth(magnitude: npt.ArrayLike) -> float:
@@ -87,7 +96,10 @@ def energy_below_a_tenth(magnitude: npt.ArrayLike) -> float:
 
 
 def average_moves(problem: LinearProblem, key: Key, rounds: Iterable[int]) -> dict[int, Floats]:
-    """Return the federated average of moves in these rounds (from 1), trained without noise."""
+    """Return the mean of the clients' updates in these rounds (from 1), trained without noise.
+
+    By round, shape (dim,).
+    """
     chosen_rounds = set(rounds)
     algorithm = algorithm_of("uniform", None, Identity())
     moves = {}
@@ -112,8 +124,11 @@ def figure1(folder: Path, *, progress: Progress = print) -> list[Path]:
 
     def measured(cell: Row) -> list[Row]:
         frequencies, magnitudes = spectrum(moves[cell["round"]])
-        points = zip(frequencies.tolist(), magnitudes.tolist(), strict=True)
-        return [{"frequency": f, "magnitude": height} for f, height in points if f % CLASSES]
+        return [
+            {"frequency": frequency, "magnitude": magnitude}
+            for frequency, magnitude in zip(frequencies.tolist(), magnitudes.tolist(), strict=True)
+            if frequency % CLASSES
+        ]
 
     experiment = Experiment(folder, "federated-figure1", progress)
     experiment.measure(({"round": t} for t in SHOWN_ROUNDS), measured)
@@ -141,14 +156,14 @@ def draw_spectra(rows: list[Row]) -> Figure:
     """Draw magnitudes over frequencies; needs the extra ``plots``."""
     panels = [
         Panel(
-            title=f"round {t}: decay {decay(x, y):.2f}",
+            title=f"round {t}: decay {decay(frequencies, magnitudes):.2f}",
             x="frequency",
             y="magnitude",
             log="xy",
-            lines=[Line(label="", x=x, y=y)],
+            lines=[Line(label="", x=frequencies, y=magnitudes)],
             kind="dots",
         )
-        for t, x, y in _spectra(rows)
+        for t, frequencies, magnitudes in _spectra(rows)
     ]
     return drawn(panels)
 
@@ -169,8 +184,10 @@ def figure_s14(folder: Path, *, progress: Progress = print) -> list[Path]:
         w = np.zeros(2)
         path = [w]
         for gradient_noise in noise:
-            gradient = (1 / (1 + np.exp(-x @ w)) - labels) @ x / len(x) + gradient_noise
-            w = w - 0.1 * kernels.smooth(gradient[np.newaxis], cell["smoothing"])[0]
+            prediction = 1 / (1 + np.exp(-x @ w))
+            gradient = (prediction - labels) @ x / len(x) + gradient_noise
+            smoothed = kernels.smooth(gradient[np.newaxis], cell["smoothing"])[0]
+            w = w - 0.1 * smoothed
             path.append(w)
         return [{"update": t, "first": w[0], "second": w[1]} for t, w in enumerate(path)]
 
@@ -180,12 +197,11 @@ def figure_s14(folder: Path, *, progress: Progress = print) -> list[Path]:
 
 
 def text_of_paths(rows: list[Row]) -> str:
-    """Return how far the coordinates are apart."""
+    """Return the mean distance of the two coordinates along each path."""
     lines = []
     for smoothing in kinds(rows, "smoothing"):
-        difference = np.mean(
-            [abs(r["second"] - r["first"]) for r in pick(rows, smoothing=smoothing)]
-        )
+        path = pick(rows, smoothing=smoothing)
+        difference = np.mean([abs(row["second"] - row["first"]) for row in path])
         lines.append(
             f"    {_named(smoothing)}: the coordinates differ by {difference:.3f} on average"
         )
@@ -195,8 +211,10 @@ def text_of_paths(rows: list[Row]) -> str:
 def draw_paths(rows: list[Row]) -> Figure:
     """Draw both paths; needs the extra ``plots``."""
     lines = lines_of(rows, by="smoothing", x="first", y="second", name=_named)
-    x, y = "first coordinate of W", "second coordinate"
-    return drawn([Panel(title="", x=x, y=y, lines=lines, kind="bands")])
+    panel = Panel(
+        title="", x="first coordinate of W", y="second coordinate", lines=lines, kind="bands"
+    )
+    return drawn([panel])
 
 
 def _named(smoothing: float) -> str:
@@ -204,9 +222,13 @@ def _named(smoothing: float) -> str:
 
 
 def error_reduction(signal: Floats, noise_scale: float, smoothing: float) -> float:
-    """Return by which share smoothing reduces the mean square error; negative if it adds to it."""
+    """Return the share of the mean square error that smoothing removes; negative if it adds to it.
+
+    By Proposition 1; `noise_scale` is nu, the standard deviation of the noise on the signal.
+    """
+    bias, variance = smoothing_risk(signal, noise_scale, smoothing)
     plain = len(signal) * noise_scale**2
-    return 1 - sum(smoothing_risk(signal, noise_scale, smoothing)) / plain
+    return 1 - (bias + variance) / plain
 
 
 def least_noise(signal: Floats, smoothing: float) -> float:
@@ -241,13 +263,10 @@ def text_of_sine(rows: list[Row]) -> str:
     """Return from which noise on smoothing pays."""
     lines = []
     for smoothing in kinds(rows, "smoothing"):
-        removed_at_tenth, removed_at_one = (
-            100 * error_reduction(SIGNAL, nu, smoothing) for nu in (0.1, 1.0)
-        )
+        at_tenth = 100 * error_reduction(SIGNAL, 0.1, smoothing)
+        at_one = 100 * error_reduction(SIGNAL, 1.0, smoothing)
         least = f"smoothing {smoothing:<3g}  pays from noise {least_noise(SIGNAL, smoothing):.4f}"
-        lines.append(
-            f"    {least}: takes {removed_at_tenth:.0f}% at 0.1, {removed_at_one:.0f}% at 1"
-        )
+        lines.append(f"    {least}: takes {at_tenth:.0f}% at 0.1, {at_one:.0f}% at 1")
     return "\n".join([SINE, *lines])
 
 

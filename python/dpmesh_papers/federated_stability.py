@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -15,6 +15,7 @@ from dpmesh_papers import federated_curves as curves
 from dpmesh_papers import federated_networks as networks
 from dpmesh_papers._figure import Panel, drawn, lines_of
 from dpmesh_papers._scaffold import Experiment, Progress, Row, kinds, pick
+from dpmesh_papers.claims.federated import Sampling
 from dpmesh_papers.federated import states
 from dpmesh_papers.federated_networks import SAMPLINGS
 
@@ -22,32 +23,55 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NOISE_MULTIPLIERS = (2.0, 2.5, 3.0)
+"""The paper's z in Figure 4: noise over the sensitivity of the sum."""
 STEP_SIZES = (0.05, 0.125)
+"""First eta_l in Figure 4."""
 SMOOTHINGS = {"DP-Fed": 0.0, "DP-Fed-LS": 1.0}
 ROUNDS = 40
 EVERY = 4
+"""Rounds from one measurement to the next."""
+
+
+@dataclass(frozen=True)
+class TrainingCurves:
+    """A pair of figures of the paper: losses and accuracies by round.
+
+    Parameters
+    ----------
+    name
+        Name of the experiment's files.
+    title
+        The paper's runs and ours, in words.
+    noise_multipliers
+        The paper's z, by sampling.
+    """
+
+    name: str
+    title: str
+    noise_multipliers: dict[Sampling, float]
+
 
 CURVES = {
-    "mnist": (
+    "mnist": TrainingCurves(
         "federated-figure3",
         "Figures 3 and S11: the paper's network learns SVHN for 200 rounds. Ours: a network of\n"
         "13,000 parameters on every second pixel of MNIST, at the same noise multipliers.",
-        (1.5, 1.0),
+        {"uniform": 1.5, "poisson": 1.0},
     ),
-    "svhn": (
+    "svhn": TrainingCurves(
         "federated-figure3-svhn",
         "Figures 3 and S11: the paper's network on SVHN, from a random start, where the paper's\n"
         "begins as trained on MNIST.",
-        (1.5, 1.0),
+        {"uniform": 1.5, "poisson": 1.0},
     ),
-    "small texts": (
+    "small texts": TrainingCurves(
         "federated-figure5",
         "Figures 5 and S12: the next character of Shakespeare. The paper's network has two LSTM\n"
         "layers of width 256. Ours: one of width 32, windows of 10, at the same noise multipliers.",
-        (1.0, 1.0),
+        {"uniform": 1.0, "poisson": 1.0},
     ),
 }
-"""Name, title, and noise multipliers for uniform and Poisson sampling, by setup."""
+"""By the name in `federated_networks.SETUPS`."""
 
 
 def figure4(
@@ -58,24 +82,26 @@ def figure4(
     The paper's network is larger and learns SVHN for 200 rounds; this is that of `table3`.
     """
     key = Key.seeded(0)
-    training, make_problem = networks.setup("mnist", rounds, clients)
-    problem = make_problem(key)
+    setup = networks.setup_of("mnist", rounds, clients)
+    problem = setup.make_problem(key)
     progress(f"{rounds} rounds for each curve; the first also compiles the network")
 
     def measured(cell: Row) -> Iterator[Row]:
-        estimator = LaplacianSmoothing(SMOOTHINGS[cell["model"]], blocks=problem.blocks)
-        images = replace(training, step_size=cell["step_size"])
+        denoiser = LaplacianSmoothing(SMOOTHINGS[cell["model"]], blocks=problem.blocks)
+        training = replace(setup.training, step_size=cell["step_size"])
         z = cell["noise_to_sensitivity"]
-        algorithm = images.algorithm("poisson", z, problem.nodes, estimator)
+        algorithm = training.algorithm("poisson", z, problem.nodes, denoiser)
         for t, state in enumerate(states(algorithm, problem, rounds, key), 1):
             if t % EVERY == 0:
                 accuracy = float(problem.accuracy(algorithm.parameters(state))[0])
                 yield {"round": t, "accuracy": 100 * accuracy}
 
     experiment = Experiment(folder, "federated-figure4", progress)
-    cells = product(NOISE_MULTIPLIERS, STEP_SIZES, SMOOTHINGS)
-    settings = [dict(zip(CURVE, cell, strict=True)) for cell in cells]
-    experiment.measure(settings, measured, partial(curve_of, experiment.rows))
+    cells = [
+        {"noise_to_sensitivity": z, "step_size": step_size, "model": model}
+        for z, step_size, model in product(NOISE_MULTIPLIERS, STEP_SIZES, SMOOTHINGS)
+    ]
+    experiment.measure(cells, measured, partial(curve_of, experiment.rows))
     return experiment.write(as_text, draw)
 
 
@@ -93,32 +119,32 @@ def learning(
 ) -> list[Path]:
     """Draw losses and accuracies over training: of images (Figures 3 and S11) or texts (5, S12).
 
-    The noise is the paper's in these figures, `multipliers` of `CURVES`; networks and data are
-    those of `networks.table`. Ours validates on the test records, since
-    nothing is chosen by them.
+    The noise is the paper's in these figures; networks and data are those of `networks.table`.
+    Ours validates on the test records, since nothing is chosen by them. `of` names the data, as in
+    `CURVES`.
     """
-    name, title, multipliers = CURVES[of]
-    trained, make_problem = networks.setup(of, rounds, clients)
-    rounds = trained.rounds
+    figures = CURVES[of]
+    setup = networks.setup_of(of, rounds, clients)
+    rounds = setup.training.rounds
     key = Key.seeded(0)
-    problem = make_problem(key)
+    problem = setup.make_problem(key)
     progress(f"{rounds} rounds for each curve; the first also compiles the network")
-    by_sampling = dict(zip(SAMPLINGS, multipliers, strict=True))
 
     def measured(cell: Row) -> Iterator[Row]:
-        estimator = LaplacianSmoothing(cell["smoothing"], blocks=problem.blocks)
-        noise = cell["sampling"], by_sampling[cell["sampling"]]
-        algorithm = trained.algorithm(*noise, problem.nodes, estimator)
+        sampling = cell["sampling"]
+        z = figures.noise_multipliers[sampling]
+        denoiser = LaplacianSmoothing(cell["smoothing"], blocks=problem.blocks)
+        algorithm = setup.training.algorithm(sampling, z, problem.nodes, denoiser)
         for row in curves.training(algorithm, problem, key, rounds, every=min(rounds, EVERY)):
             yield {"seed": 0, **row}
 
-    experiment = Experiment(folder, name, progress)
+    experiment = Experiment(folder, figures.name, progress)
     settings = [
         {"sampling": sampling, "smoothing": smoothing}
         for sampling, smoothing in product(SAMPLINGS, (0.0, 0.5, 1.0, 1.5))
     ]
     experiment.measure(settings, measured, partial(curves.curve_of, experiment.rows))
-    return experiment.write(partial(curves.as_text, title), curves.draw)
+    return experiment.write(partial(curves.as_text, figures.title), curves.draw)
 
 
 def curve_of(rows: list[Row], row: Row) -> str:
@@ -152,10 +178,9 @@ def draw(rows: list[Row]) -> Figure:
             title=f"z = {z:g}",
             x="round",
             y="test accuracy (%)",
-            lines=lines_of(rows_of_noise, by="name", x="round", y="accuracy"),
+            lines=lines_of(pick(named, noise_to_sensitivity=z), by="name", x="round", y="accuracy"),
             kind="bands",
         )
         for z in kinds(rows, "noise_to_sensitivity")
-        for rows_of_noise in [pick(named, noise_to_sensitivity=z)]
     ]
     return drawn(panels)

@@ -93,7 +93,7 @@ def test_the_papers_protocol_takes_the_best_round_by_validation() -> None:
     images = digits()
     key = Key.seeded(0)
     tested, validated = federated.with_intercept(
-        images, images, 50, key, at_clients=1500, weight_decay=0.0
+        images, images, 50, key, training_records=1500, weight_decay=0.0
     )
     assert (tested.train.dim, tested.test.records) == (65, 1010)
     assert (validated.test.records, tested.records.sum()) == (images.records - 1500, 1500)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,15 +27,20 @@ def tiny(key, **_) -> JaxProblem:
     return JaxProblem(train, iid(train, 10, rng), *model, test=train, record_shape=(4, 4, 1))
 
 
+def learn(problem, monkeypatch) -> None:
+    """Let all setups learn this problem, or what this function returns."""
+    make_problem = problem if callable(problem) else lambda key, **_: problem
+    for name, setup in tables.SETUPS.items():
+        monkeypatch.setitem(tables.SETUPS, name, replace(setup, make_problem=make_problem))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cells"), [("table3", 32), ("table4", 32), ("table5", 26), ("table6", 16)]
 )
 def test_files(name, cells, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tables, "_proved", lambda training, sampling, z, clients, rounds: z)
-    one = tiny(None)  # compiled once for all cells
-    monkeypatch.setattr(tables, "small_images", lambda key, **_: one)
-    monkeypatch.setattr(tables, "small_texts", lambda key: one)
+    learn(tiny(None), monkeypatch)  # compiled once for all cells
     if name != "table4":  # one table is trained in earnest
         monkeypatch.setattr(tables, "final_accuracy", lambda algorithm, problem, rounds, key: 0.5)
     reported: list[str] = []
@@ -54,7 +60,7 @@ def test_files(name, cells, tmp_path, monkeypatch) -> None:
 
 @pytest.mark.slow
 def test_files_of_figure_4(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(tables, "small_images", tiny)
+    learn(tiny, monkeypatch)
     monkeypatch.setattr(federated_stability, "EVERY", 1)
     monkeypatch.setattr(federated_stability, "NOISE_MULTIPLIERS", (2.0, 3.0))
     reported: list[str] = []
@@ -69,8 +75,7 @@ def test_files_of_figure_4(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.slow
 def test_files_of_training_curves(tmp_path, monkeypatch) -> None:
-    for make in ("small_images", "small_texts"):
-        monkeypatch.setattr(tables, make, tiny)
+    learn(tiny, monkeypatch)
     reported: list[str] = []
     shown = REPRODUCTIONS["federated-figure3"]
     files = shown.function(tmp_path, **shown.settings, **shown.quick, progress=reported.append)

@@ -199,10 +199,13 @@ def _table_2(setting: Setting, *, smoothing: float) -> Trial:
     Records have norm 1 here. The paper's images have a mean squared norm of their number of pixels,
     by which its learning rate is multiplied.
     """
-    noise = federated.tight_multiplier("uniform", setting.epsilon, setting.delta, federated.ROUNDS)
+    z = federated.tight_noise_to_sensitivity(
+        "uniform", setting.epsilon, setting.delta, federated.ROUNDS
+    )
     rate = ExponentialDecay(scale=0.1 * PIXELS, rate=0.99)
+    updates = replace(federated.client_updates("uniform"), step_size=rate)
     denoiser = LaplacianSmoothing(smoothing) if smoothing else Identity()
-    algorithm = federated.algorithm_of("uniform", noise, denoiser, step_size=rate)
+    algorithm = federated.algorithm_of("uniform", z, denoiser, updates)
     return Trial(algorithm, setting.problem, None, federated.ROUNDS)
 
 
