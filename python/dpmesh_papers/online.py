@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,28 +33,29 @@ from dpmesh_papers._scaffold import (
 from dpmesh_papers.online_runs import (
     MOST_NODES,
     NODES,
-    OPEN,
+    OUR_CHOICES,
     SOURCES,
-    Copies,
+    PartitionedSource,
     Source,
     accuracies,
-    counted,
+    epsilon_in_words,
     in_words,
     measured,
-    name_of,
     read,
+    runs_in_words,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EPSILONS = (0.01, 0.1, 1.0, None)
+"""None for no noise."""
 LEAST_DIFFERENCE = 0.001
 """Difference of average regrets below which curves count as alike.
 
 The zero predictor's regret is about 1."""
 
-WHY = (
+EXPLANATION = (
     "With one example a round, noise of scale 2 alpha sqrt(n) / epsilon in each "
     "of n coordinates leaves little to learn from at small epsilon. The noise of RCV1's 47,236 "
     "dimensions drowns every example even at epsilon 1; the projection then holds all learners on "
@@ -69,7 +72,7 @@ PAPER_ACCURACY = {
 }
 """Table 1 in percent: for each epsilon 1, 4 and 64 nodes."""
 
-WHY_TABLE = (
+EXPLANATION_OF_TABLE = (
     "Without noise ours are better than the paper's: lambda and W may differ, and its text gives "
     "88.74% for the cell that its table has at 82.51%. Its private accuracies are out of reach of "
     "its mechanism: at epsilon = 1 a broadcast carries noise of scale 2 alpha sqrt(47236) = 435 "
@@ -79,90 +82,114 @@ WHY_TABLE = (
 )
 
 DELTA = 1e-5
+"""Of Gaussian noise, in `mechanisms`."""
 L1_NORM = 9.0
 """Four in five of RCV1's documents have a smaller L1 norm; all have L2 norm 1."""
+
+
+class RegretSetting(NamedTuple):
+    """A curve of Figure 1 or 2."""
+
+    epsilon: float | None
+    """None for no noise."""
+    nodes: int
+    batch_size: int = 1
 
 
 def figure1(
     folder: Path, *, seeds: int = 5, checkpoints: int | None = None, progress: Progress = print
 ) -> list[Path]:
     """Run Figure 1: regret against epsilon with 64 nodes, and against nodes at epsilon 0.1."""
-    settings: list[tuple[float | None, int, int]] = [
-        (epsilon, MOST_NODES, 1) for epsilon in EPSILONS
-    ]
-    settings += [(0.1, nodes, 1) for nodes in NODES if nodes != MOST_NODES]
+    settings = [RegretSetting(epsilon, MOST_NODES) for epsilon in EPSILONS]
+    settings += [RegretSetting(0.1, nodes) for nodes in NODES if nodes != MOST_NODES]
     experiment = Experiment(folder, "online-figure1", progress)
-    _regrets(experiment, settings, seeds, checkpoints)
-    return experiment.write(_text1, lambda rows: _draw_regrets(_panels1(rows), "interval"))
+    _measure_regrets(experiment, settings, seeds, checkpoints)
+
+    def draw(rows: list[Row]) -> Figure:
+        return _draw_regrets(_panels_of_figure1(rows), "interval")
+
+    return experiment.write(text_of_figure1, draw)
 
 
 def figure2(
     folder: Path, *, seeds: int = 5, checkpoints: int | None = None, progress: Progress = print
 ) -> list[Path]:
     """Run Figure 2: mean and spread of the regret with batches of 1 and of 5, private and not."""
-    settings: list[tuple[float | None, int, int]] = [
-        (epsilon, MOST_NODES, batch) for batch in (1, 5) for epsilon in (1.0, None)
+    settings = [
+        RegretSetting(epsilon, MOST_NODES, batch_size)
+        for batch_size in (1, 5)
+        for epsilon in (1.0, None)
     ]
     experiment = Experiment(folder, "online-figure2", progress)
-    _regrets(experiment, settings, seeds, checkpoints)
-    return experiment.write(_text2, lambda rows: _draw_regrets(_panels2(rows), "spread"))
+    _measure_regrets(experiment, settings, seeds, checkpoints)
+
+    def draw(rows: list[Row]) -> Figure:
+        return _draw_regrets(_panels_of_figure2(rows), "spread")
+
+    return experiment.write(text_of_figure2, draw)
 
 
-def _regrets(
-    experiment: Experiment,
-    settings: Sequence[tuple[float | None, int, int]],
-    seeds: int,
-    checkpoints: int | None,
+def _measure_regrets(
+    experiment: Experiment, settings: Sequence[RegretSetting], seeds: int, checkpoints: int | None
 ) -> None:
-    """Measure the paper's mechanism on all data at these epsilons, nodes and batch sizes."""
+    """Measure the paper's mechanism on all data in these settings."""
     sources = read(SOURCES, checkpoints)
-    copies = {source.name: Copies.of(source, seeds, NODES) for source in sources}
+    partitioned = {source.name: PartitionedSource.deal(source, seeds, NODES) for source in sources}
     cells = [
         {
             "data": name,
             "mechanism": "paper",
-            "epsilon": epsilon,
-            "nodes": nodes,
-            "batch_size": batch_size,
+            "epsilon": setting.epsilon,
+            "nodes": setting.nodes,
+            "batch_size": setting.batch_size,
         }
-        for name in copies
-        for epsilon, nodes, batch_size in settings
+        for name in partitioned
+        for setting in settings
     ]
 
     def run(cell: Row) -> list[Row]:
-        copies_of_data = copies[cell["data"]]
-        return measured(
-            copies_of_data, cell, copies_of_data.algorithm(cell["epsilon"], cell["batch_size"])
-        )
+        data = partitioned[cell["data"]]
+        algorithm = data.algorithm(cell["epsilon"], cell["batch_size"])
+        return measured(data, cell, algorithm)
 
     experiment.measure(cells, run, in_words)
 
 
-Curves = dict[str, tuple[str, list[Row]]]
-"""What varies in a panel, and its rows, by title."""
+class RegretPanel(NamedTuple):
+    """A panel of Figure 1 or 2: a curve of regret for each value of one setting."""
+
+    title: str
+    varied: Literal["epsilon", "nodes"]
+    rows: list[Row]
 
 
-def _panels1(rows: list[Row]) -> Curves:
-    panels: Curves = {}
+def _panels_of_figure1(rows: list[Row]) -> list[RegretPanel]:
+    panels = []
     for data in kinds(rows, "data"):
         rows_of_data = pick(rows, data=data)
-        panels[f"{data}, {MOST_NODES} nodes"] = "epsilon", pick(rows_of_data, nodes=MOST_NODES)
-        panels[f"{data}, epsilon 0.1"] = "nodes", pick(rows_of_data, epsilon=0.1)
+        at_most_nodes = pick(rows_of_data, nodes=MOST_NODES)
+        panels.append(RegretPanel(f"{data}, {MOST_NODES} nodes", "epsilon", at_most_nodes))
+        at_one_epsilon = pick(rows_of_data, epsilon=0.1)
+        panels.append(RegretPanel(f"{data}, epsilon 0.1", "nodes", at_one_epsilon))
     return panels
 
 
-def _panels2(rows: list[Row]) -> Curves:
-    return {
-        f"{data}, batch size {batch}": ("epsilon", pick(rows, data=data, batch_size=batch))
+def _panels_of_figure2(rows: list[Row]) -> list[RegretPanel]:
+    return [
+        RegretPanel(
+            f"{data}, batch size {batch_size}",
+            "epsilon",
+            pick(rows, data=data, batch_size=batch_size),
+        )
         for data in kinds(rows, "data")
-        for batch in kinds(rows, "batch_size")
-    }
+        for batch_size in kinds(rows, "batch_size")
+    ]
 
 
-def _draw_regrets(panels: Curves, band: str) -> Figure:
-    """Draw regret over examples with bands; needs the extra ``plots``."""
-    names: dict[str, Callable[[object], str]] = {
-        "epsilon": lambda epsilon: f"epsilon {name_of(epsilon)}",  # type: ignore[arg-type]
+def _draw_regrets(panels: Sequence[RegretPanel], band: str) -> Figure:
+    """Draw regret over examples, with the column `band` as bands; needs the extra ``plots``."""
+    names: dict[str, Callable[[Any], str]] = {
+        "epsilon": lambda epsilon: f"epsilon {epsilon_in_words(epsilon)}",
         "nodes": lambda nodes: f"epsilon 0.1, nodes: {nodes}",
     }
     return drawn(
@@ -174,9 +201,11 @@ def _draw_regrets(panels: Curves, band: str) -> Figure:
                 log="x",
                 ticks=kinds(rows, "examples"),
                 kind="bands",
-                lines=lines_of(rows, by=by, x="examples", y="regret", spread=band, name=names[by]),
+                lines=lines_of(
+                    rows, by=varied, x="examples", y="regret", spread=band, name=names[varied]
+                ),
             )
-            for title, (by, rows) in panels.items()
+            for title, varied, rows in panels
         ],
         columns=2,
     )
@@ -184,58 +213,75 @@ def _draw_regrets(panels: Curves, band: str) -> Figure:
 
 def _ends(rows: list[Row]) -> list[Row]:
     """Return the last row of each curve."""
+    setting = ("data", "mechanism", "epsilon", "nodes", "batch_size")
     last: dict[tuple[object, ...], Row] = {}
     for row in rows:
-        setting = ("data", "mechanism", "epsilon", "nodes", "batch_size")
         last[tuple(row[name] for name in setting)] = row
     return list(last.values())
 
 
-def _text1(rows: list[Row]) -> str:
-    panels = _panels1(rows)
+def text_of_figure1(rows: list[Row]) -> str:
+    """Return the ends of all curves, and verdicts on what the paper says of them."""
+    panels = _panels_of_figure1(rows)
     lines = []
-    for title, (_, curves) in panels.items():
-        ends = _ends(curves)
+    for title, _, rows_of_panel in panels:
+        ends = _ends(rows_of_panel)
         lines.append(f"{title}: after {ends[0]['examples']} examples")
         lines += [
-            f"    epsilon {name_of(row['epsilon']):<6}{row['nodes']:>3} nodes   "
+            f"    epsilon {epsilon_in_words(row['epsilon']):<6}{row['nodes']:>3} nodes   "
             f"{with_spread(row['regret'], row['interval'], 4)}   "
             f"worst learner {row['worst_regret']:.4f}"
             for row in ends
         ]
     heading = (
         "Figure 1: average regret for each example (the paper divides by iterations) of "
-        f"Algorithm 1 on hinge losses, mean of {counted(rows)} +- {CONFIDENCE:.0%} interval. {OPEN}"
+        f"Algorithm 1 on hinge losses, mean of {runs_in_words(rows)} +- {CONFIDENCE:.0%} interval. "
+        f"{OUR_CHOICES}"
     )
     introduction = "The paper's curves have no numbers. What it says of them, and what we find:"
     return "\n".join(
-        [paragraph(heading), "", *lines, "", introduction, *verdicts(panels), paragraph(WHY)]
+        [
+            paragraph(heading),
+            "",
+            *lines,
+            "",
+            introduction,
+            *verdicts(panels),
+            paragraph(EXPLANATION),
+        ]
     )
 
 
-def verdicts(panels: Curves) -> list[str]:
+def verdicts(panels: Sequence[RegretPanel]) -> list[str]:
     """Return, for each panel, the number of steps along its axis in which regret clearly falls.
 
     The paper says that regret falls with larger epsilon, and with fewer nodes.
     """
     lines = []
-    for title, (by, rows) in panels.items():
-        ends = sorted(_ends(rows), key=lambda row: np.inf if row[by] is None else row[by])
+    for title, varied, rows in panels:
+        ends = sorted(_ends(rows), key=partial(_place, varied=varied))
         claim = "less regret for fewer nodes"
-        if by == "epsilon":
+        if varied == "epsilon":
             claim = "less regret for larger epsilon"
             ends.reverse()
-        outcomes = [_step(*pair) for pair in pairwise(ends)]
+        outcomes = [_outcome(better, worse) for better, worse in pairwise(ends)]
         counts = ", ".join(f"{name} in {outcomes.count(name)}" for name in dict.fromkeys(outcomes))
         lines.append(f"    {title}: {claim} - of {len(outcomes)} steps {counts}")
     return lines
 
 
-def _step(smaller: Row, larger: Row) -> str:
+def _place(row: Row, *, varied: str) -> float:
+    """Return a row's value of the varied setting; infinity for no noise."""
+    if row[varied] is None:
+        return inf
+    return float(row[varied])
+
+
+def _outcome(better: Row, worse: Row) -> str:
     """Return the verdict on the claim that the first regret is less than the second."""
-    if abs(smaller["regret"] - larger["regret"]) < LEAST_DIFFERENCE:
+    if abs(better["regret"] - worse["regret"]) < LEAST_DIFFERENCE:
         return "no difference"
-    verdict = compared(larger, smaller, "regret")
+    verdict = compared(worse, better, "regret")
     if verdict == "ahead":
         return "so it is"
     if verdict == "behind":
@@ -243,21 +289,24 @@ def _step(smaller: Row, larger: Row) -> str:
     return verdict
 
 
-def _text2(rows: list[Row]) -> str:
+def text_of_figure2(rows: list[Row]) -> str:
+    """Return means and spreads at the ends of all curves, and what the paper says of them."""
     lines = [
-        f"{row['data']:<10} batch size {row['batch_size']}, epsilon {name_of(row['epsilon']):<6} "
-        f"regret {row['regret']:.4f}, standard deviation between runs {row['spread']:.1e}"
+        f"{row['data']:<10} batch size {row['batch_size']}, "
+        f"epsilon {epsilon_in_words(row['epsilon']):<6} regret {row['regret']:.4f}, "
+        f"standard deviation between runs {row['spread']:.1e}"
         for row in _ends(rows)
     ]
     heading = (
-        f"Figure 2: mean and spread of the average regret for each example, {counted(rows)}, 64 "
-        f"nodes, Algorithm 2. The paper does not say at which epsilon; ours is 1. {OPEN}"
+        "Figure 2: mean and spread of the average regret for each example, "
+        f"{runs_in_words(rows)}, 64 nodes, Algorithm 2. The paper does not say at which epsilon; "
+        f"ours is 1. {OUR_CHOICES}"
     )
     claim = (
         "The paper says: with batch size 1 the private regret varies more than the other; with "
         "5 the two vary nearly alike. Noise shrinks with the batch, as 1 / h; so do the rounds."
     )
-    return "\n".join([paragraph(heading), "", *lines, "", paragraph(claim), paragraph(WHY)])
+    return "\n".join([paragraph(heading), "", *lines, "", paragraph(claim), paragraph(EXPLANATION)])
 
 
 def table1(
@@ -266,10 +315,11 @@ def table1(
     """Run Table 1: accuracy of a private support vector machine on RCV1, by epsilon and nodes.
 
     In percent with half of the 95% interval over runs: of the learners' own models, and of the last
-    broadcasts, which may be published. `chance` is the share of the largest class in the test set.
+    broadcasts, which may be published. `chance` is the majority-class baseline: the share of the
+    largest class in the test set.
     """
     (source,) = read(SOURCES[-1:], checkpoints)
-    copies = Copies.of(source, seeds, NODES)
+    data = PartitionedSource.deal(source, seeds, NODES)
     cells = [
         {"epsilon": epsilon, "nodes": nodes, "paper": paper}
         for epsilon, papers in PAPER_ACCURACY.items()
@@ -277,11 +327,11 @@ def table1(
     ]
 
     def run(cell: Row) -> Row:
-        problem = copies.repeats[cell["nodes"]].problem
-        runs = copies.run(copies.algorithm(cell["epsilon"]), cell["nodes"])
+        problem = data.repeats[cell["nodes"]].problem
+        runs = data.run(data.algorithm(cell["epsilon"]), cell["nodes"])
         assert problem.test is not None
-        largest = np.unique(problem.test.labels, return_counts=True)[1].max()
-        chance = 100 * float(largest) / problem.test.records
+        class_sizes = np.unique(problem.test.labels, return_counts=True)[1]
+        chance = 100 * float(class_sizes.max()) / problem.test.records
         return {**accuracies(problem, runs), "chance": chance, "runs": len(runs.losses)}
 
     experiment = Experiment(folder, "online-table1", progress)
@@ -291,7 +341,7 @@ def table1(
 
 def _cell_in_words(row: Row) -> str:
     accuracy = with_spread(row["accuracy"], row["accuracy_interval"], 2)
-    setting = f"epsilon {name_of(row['epsilon']):<4} {row['nodes']:>2} nodes"
+    setting = f"epsilon {epsilon_in_words(row['epsilon']):<4} {row['nodes']:>2} nodes"
     return f"{setting}  {accuracy}, paper {row['paper']}"
 
 
@@ -300,7 +350,7 @@ def text_of_table1(rows: list[Row]) -> str:
     head = (
         "Table 1: test accuracy (%) of a linear support vector machine on RCV1: the paper's / "
         f"ours (learners' own models, mean of {rows[0]['runs']} runs +- {CONFIDENCE:.0%} "
-        f"interval; in brackets the last broadcasts, which may be published). {OPEN}"
+        f"interval; in brackets the last broadcasts, which may be published). {OUR_CHOICES}"
     )
     table = grid(
         rows,
@@ -310,7 +360,7 @@ def text_of_table1(rows: list[Row]) -> str:
             f"{row['paper']:.2f} / {with_spread(row['accuracy'], row['accuracy_interval'], 2)} "
             f"({row['released_accuracy']:.2f})"
         ),
-        name=lambda epsilon: f"epsilon {name_of(epsilon)}",
+        name=lambda epsilon: f"epsilon {epsilon_in_words(epsilon)}",
         head=lambda nodes: f"{nodes} node(s)",
         widths=(14, 32),
     )
@@ -320,12 +370,14 @@ def text_of_table1(rows: list[Row]) -> str:
         f"The largest class has {rows[0]['chance']:.1f}% of the test documents. Of {len(private)} "
         f"private cells {len(above)} are clearly above that, by their intervals."
     )
-    return "\n".join([paragraph(head), "", *table, "", paragraph(chance), paragraph(WHY_TABLE)])
+    return "\n".join(
+        [paragraph(head), "", *table, "", paragraph(chance), paragraph(EXPLANATION_OF_TABLE)]
+    )
 
 
 def draw_table1(rows: list[Row]) -> Figure:
     """Draw accuracy over epsilon; needs the extra ``plots``."""
-    named = [row | {"name": name_of(row["epsilon"])} for row in rows]
+    named = [row | {"name": epsilon_in_words(row["epsilon"])} for row in rows]
     lines = lines_of(
         named,
         by="nodes",
@@ -349,42 +401,58 @@ def mechanisms(
     delta = 1e-5; these two with the projection of the mixture.
     """
     experiment = Experiment(folder, "online-mechanisms", progress)
-    for source, batch, epsilons in planned(*read(SOURCES, checkpoints)):
-        copies = Copies.of(source, seeds)
-        setting = {"data": source.name, "nodes": MOST_NODES, "batch_size": batch}
+    synthetic, rcv1 = read(SOURCES, checkpoints)
+    for contest in contests(synthetic, rcv1):
+        data = PartitionedSource.deal(contest.source, seeds)
 
-        def run(cell: Row, copies: Copies = copies) -> list[Row]:
-            paper = copies.algorithm(cell["epsilon"], cell["batch_size"])
-            return measured(copies, cell, rivals(paper, cell["data"])[cell["mechanism"]])
+        def run(cell: Row, data: PartitionedSource = data) -> list[Row]:
+            paper = data.algorithm(cell["epsilon"], cell["batch_size"])
+            return measured(data, cell, rivals(paper, cell["data"])[cell["mechanism"]])
 
         cells = [
-            {**setting, "mechanism": mechanism, "epsilon": epsilon}
-            for epsilon in epsilons
-            for mechanism in rivals(copies.algorithm(1.0), source.name)
+            {
+                "data": contest.source.name,
+                "nodes": MOST_NODES,
+                "batch_size": contest.batch_size,
+                "mechanism": mechanism,
+                "epsilon": epsilon,
+            }
+            for epsilon in contest.epsilons
+            for mechanism in rivals(data.algorithm(1.0), contest.source.name)
         ]
         experiment.measure(cells, run, lambda row: f"{in_words(row)}{_percent(row)}")
     return experiment.write(text_of_mechanisms, draw_mechanisms)
 
 
-def planned(synthetic: Source, rcv1: Source) -> list[tuple[Source, int, tuple[float, ...]]]:
-    """Return data, batch sizes and the epsilons at which the mechanisms are compared.
+class Contest(NamedTuple):
+    """Data and batch size on which mechanisms are compared at some epsilons."""
 
-    Steps suit the noise: on RCV1 they are shorter than without noise.
+    source: Source
+    batch_size: int
+    epsilons: tuple[float, ...]
+
+
+def contests(synthetic: Source, rcv1: Source) -> list[Contest]:
+    """Return the contests of the mechanisms.
+
+    Steps suit the noise: on RCV1 they are shorter than without noise, by a larger lambda.
     """
-    slow = replace(rcv1, strong_convexity=0.1)
-    batch = rcv1.checkpoints[-1] // 5
-    large = replace(rcv1, strong_convexity=0.3, checkpoints=(batch, 5 * batch))
+    short_steps = replace(rcv1, strong_convexity=0.1)
+    batch_size = rcv1.checkpoints[-1] // 5
+    large_batches = replace(rcv1, strong_convexity=0.3, checkpoints=(batch_size, 5 * batch_size))
     return [
-        (synthetic, 1, (0.1, 1.0, 10.0)),
-        (slow, 1, (1.0, 10.0, 100.0, 1000.0)),
-        (large, batch, (1.0, 10.0, 100.0)),
+        Contest(synthetic, 1, (0.1, 1.0, 10.0)),
+        Contest(short_steps, 1, (1.0, 10.0, 100.0, 1000.0)),
+        Contest(large_batches, batch_size, (1.0, 10.0, 100.0)),
     ]
 
 
 def rivals(paper: OnlineLearning, data: str) -> dict[str, OnlineLearning]:
-    """Return the mechanisms to compare, at the epsilon of `paper`."""
+    """Return the mechanisms to compare by name, at the epsilon of `paper`."""
     mixture = replace(paper, projection="mixture")
-    l1_norm = L1_NORM if data == "rcv1" else 10**0.5
+    l1_norm = 10**0.5  # of the unit vector in 10 dimensions with equal coordinates
+    if data == "rcv1":
+        l1_norm = L1_NORM
     return {
         "paper": paper,
         "mixture": mixture,
@@ -393,15 +461,17 @@ def rivals(paper: OnlineLearning, data: str) -> dict[str, OnlineLearning]:
     }
 
 
-def _contests(rows: list[Row]) -> dict[str, list[Row]]:
+def _ends_of_contests(rows: list[Row]) -> dict[str, list[Row]]:
     """Return the ends of the curves of each contest, by its title."""
+    pairs = dict.fromkeys((row["data"], row["batch_size"]) for row in rows)
     return {
-        f"{data}, batch size {batch}": _ends(pick(rows, data=data, batch_size=batch))
-        for data, batch in dict.fromkeys((row["data"], row["batch_size"]) for row in rows)
+        f"{data}, batch size {batch_size}": _ends(pick(rows, data=data, batch_size=batch_size))
+        for data, batch_size in pairs
     }
 
 
 def _percent(row: Row) -> str:
+    """Return the accuracies of a row in brackets, if there are any."""
     if row["accuracy"] is None:
         return ""
     return f" ({row['accuracy']:.1f}/{row['released_accuracy']:.1f})"
@@ -412,13 +482,13 @@ def text_of_mechanisms(rows: list[Row]) -> str:
     head = (
         "Average regret for each example after one pass, and on RCV1 the accuracy in percent of "
         f"the learners' own models / of the last broadcasts, which may be published: {MOST_NODES} "
-        f"nodes, {counted(rows)}, the same epsilon for each example. Gaussian noise has "
+        f"nodes, {runs_in_words(rows)}, the same epsilon for each example. Gaussian noise has "
         f"delta = {DELTA:g} besides. L1 norms are clipped at {L1_NORM:g} on RCV1, whose L2 norms "
         "are 1, and at sqrt(10) on the synthetic data, where that clips nothing and buys nothing. "
         "On RCV1 lambda is 0.1 with batches of 1 and 0.3 with large ones."
     )
     lines = [paragraph(head)]
-    for title, ends in _contests(rows).items():
+    for title, ends in _ends_of_contests(rows).items():
         lines += ["", title]
         lines += grid(
             ends,
@@ -431,8 +501,10 @@ def text_of_mechanisms(rows: list[Row]) -> str:
     lines += ["", "Standard deviation of the noise in each coordinate over alpha_t, epsilon and"]
     lines.append("batch 1, in the same order:")
     for dim, data in ((10, "synthetic"), (47_236, "rcv1")):
-        algorithms = rivals(OnlineLearning(epsilon=1.0), data).values()
-        noises = [f"{a.noise_std(1, dim) / at(a.step_size, 1):.4g}" for a in algorithms]
+        noises = [
+            f"{algorithm.noise_std(1, dim) / at(algorithm.step_size, 1):.4g}"
+            for algorithm in rivals(OnlineLearning(epsilon=1.0), data).values()
+        ]
         lines.append(f"{data:<24}" + "".join(f"{noise:>20}" for noise in noises))
     return "\n".join(lines)
 
@@ -440,7 +512,7 @@ def text_of_mechanisms(rows: list[Row]) -> str:
 def draw_mechanisms(rows: list[Row]) -> Figure:
     """Draw regret over epsilon; needs the extra ``plots``."""
     panels = []
-    for title, ends in _contests(rows).items():
+    for title, ends in _ends_of_contests(rows).items():
         lines = lines_of(ends, by="mechanism", x="epsilon", y="regret", spread="interval")
         panels.append(Panel(title=title, x="epsilon", y="average regret", log="x", lines=lines))
     return drawn(panels)

@@ -11,11 +11,22 @@ from math import sqrt
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh_papers._figure import Line, Panel, drawn
-from dpmesh_papers._scaffold import Experiment, Progress, Row, interval, paragraph, with_spread
+from dpmesh_papers._scaffold import (
+    Experiment,
+    Progress,
+    Row,
+    interval,
+    paragraph,
+    pick,
+    with_spread,
+)
 from dpmesh_papers.bounds.online import Mixing, OnlineRun, laplace_noise, regret, regret_as_printed
+
+Floats = npt.NDArray[np.float64]
 
 DIAMETER = 2.0
 """Diameter of the unit ball, to which models are projected."""
@@ -23,6 +34,7 @@ LIPSCHITZ = 1.0
 """Lipschitz constant of the loss ``|w|^2 / 2`` in the ball; its strong convexity is 1."""
 RUNS = 20
 SETTINGS = ((10, 1.0), (20, 1.0), (20, 0.2))
+"""Dimension n and epsilon."""
 MIXINGS = {"printed": Mixing.from_assumption_2(1, 1.0, 1), "printed_alone": Mixing(theta=1, beta=0)}
 """Mixing of one learner: by Lemma 3 with the eta that makes (45) least, and none at all."""
 
@@ -45,29 +57,34 @@ def _curve(dim: int, epsilon: float, rounds: int) -> list[Row]:
     """Run Algorithm 1 `RUNS` times at once; return regret and bounds at three checkpoints."""
     noise_generator = generator(Key.seeded(0), Purpose.NOISE)
     w = np.zeros((RUNS, dim))
-    total = np.zeros(RUNS)
+    regrets = np.zeros(RUNS)
     rows = []
     checkpoints = {rounds // 100, rounds // 10, rounds}
     for t in range(1, rounds + 1):
-        total += (w**2).sum(axis=1) / 2
-        noise_scale = 2 * sqrt(dim) * LIPSCHITZ / (t * epsilon)
+        regrets += (w**2).sum(axis=1) / 2
+        noise_scale = 2 * sqrt(dim) * LIPSCHITZ / (t * epsilon)  # S(t) / epsilon, alpha_t = 1 / t
         broadcast = w + noise_generator.laplace(scale=noise_scale, size=w.shape)
         gradient = _within(broadcast, LIPSCHITZ)  # of |w|^2 / 2, clipped
         w = _within(broadcast - gradient / (t + 1), DIAMETER / 2)
         if t in checkpoints:
-            measurement = {"regret": float(total.mean()), "interval": interval(total), "runs": RUNS}
-            rows.append({"rounds": t, **measurement, **_bounds(dim, epsilon, t)})
+            row = {
+                "rounds": t,
+                "regret": float(regrets.mean()),
+                "interval": interval(regrets),
+                "runs": RUNS,
+            }
+            rows.append(row | _bounds(dim, epsilon, t))
     return rows
 
 
-def _within(x: np.ndarray, radius: float) -> np.ndarray:
-    """Scale rows that are longer than the radius to its length."""
+def _within(x: Floats, radius: float) -> Floats:
+    """Project the rows of x onto the ball of this radius."""
     lengths = np.sqrt(np.einsum("ij,ij->i", x, x))[:, None]
     return np.asarray(x * np.minimum(1, radius / np.maximum(lengths, 1e-30)))
 
 
 def _bounds(dim: int, epsilon: float, rounds: int) -> Row:
-    """Return both forms of (45), and the corrected bound."""
+    """Return (45) with both mixings of `MIXINGS`, and the corrected bound."""
     run = OnlineRun(
         nodes=1,
         dim=dim,
@@ -115,8 +132,8 @@ def as_text(rows: list[Row]) -> str:
 def _panels(rows: list[Row]) -> list[Panel]:
     panels = []
     for dim, epsilon in dict.fromkeys((row["dim"], row["epsilon"]) for row in rows):
-        points = [row for row in rows if (row["dim"], row["epsilon"]) == (dim, epsilon)]
-        x = [row["rounds"] for row in points]
+        points = pick(rows, dim=dim, epsilon=epsilon)
+        rounds = [row["rounds"] for row in points]
         names = {
             "regret": "measured",
             "printed": "(45)",
@@ -124,7 +141,7 @@ def _panels(rows: list[Row]) -> list[Panel]:
             "corrected": "corrected",
         }
         lines = [
-            Line(label=label, x=x, y=[row[column] for row in points])
+            Line(label=label, x=rounds, y=[row[column] for row in points])
             for column, label in names.items()
         ]
         lines[0] = replace(lines[0], spread=[row["interval"] for row in points])

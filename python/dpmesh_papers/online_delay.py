@@ -21,23 +21,38 @@ from dpmesh_papers._scaffold import (
     pick,
     with_spread,
 )
-from dpmesh_papers.online_runs import MOST_NODES, SOURCES, Copies, name_of, read
+from dpmesh_papers.online_runs import MOST_NODES, SOURCES, PartitionedSource, epsilon_in_words, read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EPSILONS = (1.0, None)
 DELAYS = (0, 1, 2, 4, 8, 16, 32, 64)
+"""In rounds."""
 OFFLINE = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+"""Shares of nodes that are offline."""
 OUTAGE_ROUNDS = 20
+"""Rounds of an outage of a node."""
 
-OTHERS = 0.8
+NEIGHBOUR_WEIGHT = 0.8
 """The weight that a node gives its neighbours together, in the 4-regular graph: 1 - a_ii."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A kind of failure, its degrees, and the factor of the steps that compensates for it."""
+    """A kind of failure of the network.
+
+    Parameters
+    ----------
+    name
+        In words, before a degree.
+    degrees
+        The delays in rounds, or shares of nodes that are offline, to compare.
+    network
+        Returns the network with the failure of a degree.
+    step_factor
+        Factor of the step sizes that compensates for a degree.
+    """
 
     name: str
     degrees: tuple[float, ...]
@@ -45,39 +60,51 @@ class Failure:
     step_factor: Callable[[float], float] = lambda degree: 1.0  # noqa: ARG005
 
 
+def _fixed_delay(rounds: float) -> Network:
+    return Network(min_delay=int(rounds), max_delay=int(rounds))
+
+
+def _random_delay(most_rounds: float) -> Network:
+    return Network(max_delay=int(most_rounds))
+
+
+def _absence(share: float) -> Network:
+    return Network(offline=share, outage_rounds=OUTAGE_ROUNDS)
+
+
 FAILURES = (
-    Failure("fixed delay", DELAYS, lambda d: Network(min_delay=int(d), max_delay=int(d))),
+    Failure("fixed delay", DELAYS, _fixed_delay),
     Failure(
         "fixed delay, long steps",
         DELAYS,
-        lambda d: Network(min_delay=int(d), max_delay=int(d)),
-        lambda d: 1 + OTHERS * d,
+        _fixed_delay,
+        step_factor=lambda delay: 1 + NEIGHBOUR_WEIGHT * delay,
     ),
-    Failure("random delay up to", DELAYS, lambda d: Network(max_delay=int(d))),
-    Failure("share offline", OFFLINE, lambda q: Network(offline=q, outage_rounds=OUTAGE_ROUNDS)),
+    Failure("random delay up to", DELAYS, _random_delay),
+    Failure("share offline", OFFLINE, _absence),
 )
 
 
 def delay(
     folder: Path, *, seeds: int = 3, checkpoints: int | None = None, progress: Progress = print
 ) -> list[Path]:
-    """Regret against delay and absence: synthetic data, 64 nodes, epsilon 1 and no noise.
+    """Measure regret under delay and absence: synthetic data, 64 nodes, epsilon 1 and no noise.
 
     `degree` is in rounds, or the share of nodes that are offline. Regret is the mean over runs and
     learners for each example, with half its 95% interval; `worst_regret` is the worst learner's.
     """
     (source,) = read(SOURCES[:1], checkpoints)
-    copies = Copies.of(source, seeds)
-    by_name = {failure.name: failure for failure in FAILURES}
+    data = PartitionedSource.deal(source, seeds)
+    failures = {failure.name: failure for failure in FAILURES}
 
     def measured(cell: Row) -> Row:
-        failure = by_name[cell["failure"]]
+        failure = failures[cell["failure"]]
         degree = cell["degree"]
-        scale = failure.step_factor(degree) / copies.source.strong_convexity
+        scale = failure.step_factor(degree) / data.source.strong_convexity
         step_size = InverseTime(scale=scale)
-        algorithm = replace(copies.algorithm(cell["epsilon"]), step_size=step_size)
-        runs = copies.run(algorithm, network=failure.network(degree))
-        regret = runs.regret(copies.best)[:, :, -1]
+        algorithm = replace(data.algorithm(cell["epsilon"]), step_size=step_size)
+        runs = data.run(algorithm, network=failure.network(degree))
+        regret = runs.regret(data.best_losses)[:, :, -1]  # at the end, shape (runs, nodes)
         worst = float(regret.max(axis=1).mean())
         return {
             "regret": float(regret.mean()),
@@ -100,7 +127,7 @@ def delay(
 def in_words(row: Row) -> str:
     """Return one cell as a line."""
     return (
-        f"{row['failure']} {row['degree']:g}, epsilon {name_of(row['epsilon'])}: "
+        f"{row['failure']} {row['degree']:g}, epsilon {epsilon_in_words(row['epsilon'])}: "
         f"{with_spread(row['regret'], row['interval'], 4)}"
     )
 
@@ -115,7 +142,7 @@ def draw(rows: list[Row]) -> Figure:
             x="degree",
             y="regret",
             spread="interval",
-            name=lambda epsilon: f"epsilon {name_of(epsilon)}",
+            name=lambda epsilon: f"epsilon {epsilon_in_words(epsilon)}",
         )
         x = "rounds"
         if "share" in failure:
@@ -145,7 +172,7 @@ def as_text(rows: list[Row]) -> str:
             column="epsilon",
             show=lambda row: with_spread(row["regret"], row["interval"], 4),
             name=lambda degree: f"{degree:g}",
-            head=lambda epsilon: f"epsilon {name_of(epsilon)}",
+            head=lambda epsilon: f"epsilon {epsilon_in_words(epsilon)}",
             corner=failure,
             widths=(24, 22),
         )

@@ -1,7 +1,7 @@
-"""Data, network, runs and regret of the experiments of the online paper.
+"""Data, network, runs and regret of the experiments of the online paper (its section 6).
 
-The paper leaves open lambda, the radius of W, the network and the number of repetitions. Ours are
-below.
+The paper leaves open lambda, the radius of the ball W, the network and the number of repetitions.
+Ours are below. Losses are hinge losses; learners are called nodes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from dpmesh_papers.repeats import RepeatedRuns, Repeats
 Values = npt.NDArray[np.float64]
 
 NODES = (1, 4, 64)
+"""Numbers of nodes in the paper's table."""
 MOST_NODES = max(NODES)
 GRAPHS = 16
 """The network cycles through this many shufflings of a random 4-regular graph (a ring of 4)."""
 
-OPEN = (
+OUR_CHOICES = (
     "The paper leaves open lambda, W and the network; ours: lambda = 1 and radius 1 (synthetic), "
     "0.01 and 10 (RCV1), a 4-regular graph that changes every round."
 )
@@ -44,7 +45,7 @@ class Source:
     name
         ``"synthetic"`` or ``"rcv1"``.
     load
-        Returns the records to learn from, and those to test on if there are any.
+        Function that returns the records to learn from, and those to test on if there are any.
     radius
         Radius of the ball W that models are projected to.
     strong_convexity
@@ -111,7 +112,7 @@ SOURCES = (
 
 
 @dataclass(frozen=True, eq=False)
-class Copies:
+class PartitionedSource:
     """The data of all runs, partitioned among different numbers of nodes in the same orders.
 
     Parameters
@@ -120,29 +121,33 @@ class Copies:
         The data, and the parameters of learning.
     repeats
         The runs' problems, by number of nodes.
-    best
+    best_losses
         Shape (runs, checkpoints): mean loss of the best fixed predictor. The examples that all
         nodes together have used at a checkpoint are the same for all numbers of nodes.
     """
 
     source: Source
     repeats: dict[int, Repeats]
-    best: Values
+    best_losses: Values
 
     @classmethod
-    def of(cls, source: Source, seeds: int, nodes: Iterable[int] = (MOST_NODES,)) -> Copies:
-        """Partition the data for all runs of `seeds` seeds."""
+    def deal(
+        cls, source: Source, seeds: int, node_counts: Iterable[int] = (MOST_NODES,)
+    ) -> PartitionedSource:
+        """Partition the data for all runs of `seeds` seeds, at each number of nodes."""
         train, test = source.load()
         records = np.arange(source.checkpoints[-1] * MOST_NODES)
         repeats = {}
-        for m in {*nodes, MOST_NODES}:
-            problem = LinearProblem(train, tuple(records.reshape(m, -1)), "hinge", test=test)
-            repeats[m] = Repeats.deal(problem, seeds * source.runs, key=Key.seeded(1))
-        best = repeats[MOST_NODES].best(source.checkpoints, radius=source.radius, tolerance=1e-3)
-        return cls(source, repeats, best)
+        for nodes in {*node_counts, MOST_NODES}:
+            problem = LinearProblem(train, tuple(records.reshape(nodes, -1)), "hinge", test=test)
+            repeats[nodes] = Repeats.deal(problem, seeds * source.runs, key=Key.seeded(1))
+        best_losses = repeats[MOST_NODES].best(
+            source.checkpoints, radius=source.radius, tolerance=1e-3
+        )
+        return cls(source, repeats, best_losses)
 
     def algorithm(self, epsilon: float | None, batch_size: int = 1) -> OnlineLearning:
-        """Return the paper's algorithm, with steps 1 / (lambda t)."""
+        """Return the paper's algorithm, with steps 1 / (lambda t); None for no noise."""
         step_size = InverseTime(scale=1 / self.source.strong_convexity)
         radius = self.source.radius
         return OnlineLearning(
@@ -152,7 +157,7 @@ class Copies:
     def run(
         self, algorithm: OnlineLearning, nodes: int = MOST_NODES, network: Network | None = None
     ) -> RepeatedRuns:
-        """Run all copies at this number of nodes."""
+        """Simulate all runs at this number of nodes."""
         checkpoints = [count * MOST_NODES // nodes for count in self.source.checkpoints]
         topology = changing_graph(nodes)
         key = Key.seeded(2)
@@ -162,7 +167,7 @@ class Copies:
 
 
 def changing_graph(nodes: int) -> Topology:
-    """Return a graph that changes from round to round."""
+    """Return a graph that changes from round to round (see `GRAPHS`); alone a node has none."""
     if nodes == 1:
         return complete(1)
     base = random_regular(nodes, min(4, nodes - 2), key=Key.seeded(3))
@@ -170,7 +175,7 @@ def changing_graph(nodes: int) -> Topology:
     return cycle([varying.matrix(t) for t in range(GRAPHS)])
 
 
-def measured(copies: Copies, cell: Row, algorithm: OnlineLearning) -> list[Row]:
+def measured(data: PartitionedSource, cell: Row, algorithm: OnlineLearning) -> list[Row]:
     """Run one setting and return its curve, a row for each checkpoint.
 
     `examples` are those used so far by all nodes together. `regret` is the mean over runs and
@@ -180,14 +185,14 @@ def measured(copies: Copies, cell: Row, algorithm: OnlineLearning) -> list[Row]:
     may be published; in percent, mean over nodes and runs.
     """
     nodes = cell["nodes"]
-    runs = copies.run(algorithm, nodes)
-    regret = runs.regret(copies.best)
+    runs = data.run(algorithm, nodes)
+    regret = runs.regret(data.best_losses)  # shape (runs, nodes, checkpoints)
     means = regret.mean(axis=1)
     worst = regret.max(axis=1).mean(axis=0)
     spread = np.full(means.shape[1], np.nan)
     if len(means) > 1:
         spread = means.std(axis=0, ddof=1)
-    accuracies_at_end = accuracies(copies.repeats[nodes].problem, runs)
+    accuracies_at_end = accuracies(data.repeats[nodes].problem, runs)
     return [
         {
             "examples": count * MOST_NODES,
@@ -198,20 +203,24 @@ def measured(copies: Copies, cell: Row, algorithm: OnlineLearning) -> list[Row]:
             "runs": len(means),
             **accuracies_at_end,
         }
-        for k, count in enumerate(copies.source.checkpoints)
+        for k, count in enumerate(data.source.checkpoints)
     ]
 
 
 def accuracies(problem: LinearProblem, runs: RepeatedRuns) -> Row:
-    """Return accuracies in percent and their intervals over runs, if there are test records."""
+    """Return accuracies in percent and half of their 95% intervals over runs.
+
+    `accuracy` is of the nodes' own models, `released_accuracy` of their last broadcasts. All are
+    None if there are no test records.
+    """
     result: Row = {}
-    for name, models in (("", runs.parameters), ("released_", runs.released)):
+    for name, models in (("accuracy", runs.parameters), ("released_accuracy", runs.released)):
         if problem.test is None:
-            result |= {f"{name}accuracy": None, f"{name}accuracy_interval": None}
+            result |= {name: None, f"{name}_interval": None}
             continue
-        of_runs = [problem.accuracy(np.ascontiguousarray(run)).mean() for run in models]
-        result[f"{name}accuracy"] = 100 * float(np.mean(of_runs))
-        result[f"{name}accuracy_interval"] = interval(100 * np.array(of_runs))
+        run_accuracies = [problem.accuracy(np.ascontiguousarray(run)).mean() for run in models]
+        result[name] = 100 * float(np.mean(run_accuracies))
+        result[f"{name}_interval"] = interval(100 * np.array(run_accuracies))
     return result
 
 
@@ -219,19 +228,19 @@ def in_words(row: Row) -> str:
     """Return the end of a curve as a line."""
     regret = with_spread(row["regret"], row["interval"], 4)
     return (
-        f"{row['data']:<10} {row['mechanism']:<9} epsilon {name_of(row['epsilon']):<5} "
+        f"{row['data']:<10} {row['mechanism']:<9} epsilon {epsilon_in_words(row['epsilon']):<5} "
         f"{row['nodes']:>2} nodes  batch {row['batch_size']:<3} regret {regret}"
     )
 
 
-def counted(rows: Iterable[Row]) -> str:
-    """Return the numbers of runs in words."""
+def runs_in_words(rows: Iterable[Row]) -> str:
+    """Return the number of runs on each data set in words."""
     runs = {row["data"]: row["runs"] for row in rows}
     return " and ".join(f"{count} runs ({name})" for name, count in runs.items())
 
 
-def name_of(epsilon: float | None) -> str:
-    """Return an epsilon in words."""
+def epsilon_in_words(epsilon: float | None) -> str:
+    """Return an epsilon in words, ``"none"`` for no noise."""
     if epsilon is None:
         return "none"
     return f"{epsilon:g}"

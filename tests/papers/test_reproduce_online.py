@@ -13,7 +13,7 @@ from scipy import sparse
 import dpmesh as dm
 from dpmesh_papers import online, online_delay, online_runs
 from dpmesh_papers._scaffold import Row, with_spread
-from dpmesh_papers.online_runs import Copies, Source
+from dpmesh_papers.online_runs import PartitionedSource, Source
 
 pytestmark = pytest.mark.slow  # whole tables and figures in small
 
@@ -102,7 +102,7 @@ def test_a_verdict_does_not_rest_on_the_fifth_digit() -> None:
             {**setting, "nodes": nodes, "regret": regret, "interval": 1e-6}
             for nodes, regret in enumerate(regrets)
         ]
-        (line,) = online.verdicts({"RCV1": ("nodes", rows)})
+        (line,) = online.verdicts([online.RegretPanel("RCV1", "nodes", rows)])
         return line
 
     claim = "    RCV1: less regret for fewer nodes - of "
@@ -158,10 +158,10 @@ def test_delay_and_absence_have_a_table_each(tmp_path, monkeypatch) -> None:
 
 
 def test_all_numbers_of_nodes_use_the_same_examples() -> None:
-    copies = Copies.of(SMALL[0], 2, (1, 4, 64))
+    data = PartitionedSource.deal(SMALL[0], 2, (1, 4, 64))
     for run in range(2):
         seen = set()
-        for nodes, repeats in copies.repeats.items():
+        for nodes, repeats in data.repeats.items():
             parts = repeats.problem.partition[run :: repeats.runs]
             used = np.concatenate([part[: AT[0] * 64 // nodes] for part in parts])
             rows = repeats.problem.train.features[used]
@@ -179,7 +179,7 @@ def test_settings_are_what_the_texts_say() -> None:
     assert lengths.max() <= 1 + 1e-6
     # |x|^10 is uniform in the ball: its mean is 1/2, at a standard error of sqrt(1 / 12 / 100000)
     assert abs((lengths**10).mean() - 0.5) < 6 * sqrt(1 / 12 / 100_000)
-    algorithm = Copies.of(replace(SMALL[1]), 1).algorithm(0.1, 5)
+    algorithm = PartitionedSource.deal(SMALL[1], 1).algorithm(0.1, 5)
     assert algorithm.step_size(2) == 50
     assert (algorithm.radius, algorithm.batch_size) == (10, 5)
 
