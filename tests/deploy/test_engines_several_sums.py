@@ -13,6 +13,7 @@ from mesh_parties import Sums, is_ask
 from scipy import stats
 
 from dpmesh.deploy import Contract, Position, Router
+from dpmesh.deploy.router_faults import Faults
 from dpmesh.deploy.router_sums import SumRouting
 from dpmesh.deploy.signing import unpack
 from dpmesh.deploy.sums import HEADER, MASKED_PARTS, TOTAL, WITHDRAWAL, MaskedPart, Total, add_parts
@@ -161,7 +162,7 @@ def test_a_router_that_lies_about_a_transcript_opens_nothing_that_counts(
     what: str, ring: Sums, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it sends all neighbours the same lie, it opens their sum, which the receiver refuses."""
-    monkeypatch.setattr(SumRouting, "_has_reserve", lambda *_: True)  # it spends another attempt
+    monkeypatch.setattr(Faults, "has_reserve", lambda *_: True)  # it spends another attempt
     router = Router(ring.contract)
     asks = ring.asks(router, 1)
     lied = {

@@ -176,7 +176,7 @@ def test_a_router_that_is_started_anew_gets_the_same_parts(made: Sums) -> None:
     made.run(again)
     assert [len(folder.ledger(made.contract).releases) for folder in made.folders] == [5, 5, 1, 5]
     assert again.ended == router.ended
-    assert again.routing._totals == {}  # nobody has missed one
+    assert again.routing.totals.by_step == {}  # nobody has missed one
 
 
 # A router that lies
@@ -218,7 +218,8 @@ def test_a_sum_without_a_part_is_refused_and_another_attempt_follows(made: Sums)
     for part, party in zip(parts, range(4), strict=True):
         router.take(party, pack(MASKED_PARTS, part.as_bytes(made.contract)))
     packed, tag = add_parts(parts[1:], made.contract)
-    router.routing._totals[0] = [replace(router.routing._totals[0][0], packed=packed, tag=tag)]
+    totals = router.routing.totals.by_step
+    totals[0] = [replace(totals[0][0], packed=packed, tag=tag)]
     made.run(router)
     assert router.missing == []
     releases = [len(folder.ledger(made.contract).releases) for folder in made.folders]

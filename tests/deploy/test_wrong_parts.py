@@ -207,7 +207,7 @@ def test_a_suspect_that_is_needed_for_a_quorum_is_not_named(
     router = Router(contract, clock)
 
     def hears(party: int, step: int) -> bool:
-        is_lost = router.routing._suspect is not None or 3 in router.late
+        is_lost = router.routing.faults.suspect is not None or 3 in router.late
         return party != 3 or not is_lost
 
     def spoilt(party: int, answer: bytes) -> bytes:
@@ -227,7 +227,7 @@ def test_a_suspect_that_is_needed_for_a_quorum_is_not_named(
     assert all(node.is_sealed for node in parties.nodes[:3])
     assert router.missing == ["p3"]
     assert "the total without" not in caplog.text
-    assert router.routing._attempts_cost[0] == 0
+    assert router.routing.faults.attempts_cost[0] == 0
 
 
 @pytest.mark.parametrize("algorithm", ["sums", "neighbour sums"])

@@ -156,6 +156,20 @@ class Attendance:
         self.late.discard(party)
         self.unconfirmed.pop(party, None)
 
+    def progress_of(self, party: int) -> Position:
+        """Return the last known position of a party; the first position if none is known.
+
+        In runs with one sum for all, it is the position that the party reported to this router, as
+        long as it has answered none. In other runs a new router asks again from the first position
+        on, whatever parties reported.
+        """
+        answered = self.last_answered[party]
+        if answered is not None:
+            return answered
+        if self.contract.has_one_model and party in self.reported_progress:
+            return self.reported_progress[party].position
+        return Position(0)
+
     def rollback_questions(self, party: int, askers: set[int]) -> bytes | None:
         """Return a message with the rollback questions that a party has not answered yet, if any.
 
