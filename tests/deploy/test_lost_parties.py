@@ -20,6 +20,7 @@ from dpmesh.deploy.wire import (
     STEP_QUESTION,
     WITHHOLD,
     Position,
+    RecoveryAnswer,
     StepQuestion,
     int_fields,
     kind_of,
@@ -186,6 +187,36 @@ def test_a_party_that_missed_totals_takes_them_without_their_dealer(tmp_path: Pa
     run(parties, Router(contract, clock), clock, lambda party, step: party != 0, recorded)
     assert RELAYED_SECRET in sent
     _check_one_history(parties, {1, 2, 3})
+
+
+def test_a_dealer_that_is_lost_before_a_new_router_has_its_secret_is_replaced(
+    tmp_path: Path,
+) -> None:
+    """The third router has the secret of an earlier dealer, which party 4 needs for old totals."""
+    parties, clock = Sums(tmp_path, nodes=5, quorum=3, rounds=6), Clock()
+    contract = parties.contract
+    first, second = Router(contract, clock), Router(contract, clock)
+    while first.open_position is None or first.open_position < Position(2):
+        is_signing = first.open_position is None
+        run_once(parties, first, clock, lambda party, _, signs=is_signing: signs or party != 4)
+    while second.open_position is None or second.open_position < Position(4):
+        run_once(parties, second, clock, lambda party, _: party not in (0, 4))
+    third = Router(contract, clock)
+    run(parties, third, clock, lambda party, _: party != 1 or third.open_position is None)
+    _check_one_history(parties, {0, 2, 3, 4})
+
+
+def test_a_fetched_total_that_is_added_up_again_counts_as_fetched_no_more(tmp_path: Path) -> None:
+    parties = Sums(tmp_path, quorum=3)
+    contract, router = parties.contract, Router(parties.contract)
+    parties.asks(router, 2)
+    totals = router.routing.totals
+    recalled = parties.nodes[1].answer(totals_question(contract, 0))
+    totals.by_step.clear()
+    totals.take_stored(1, RecoveryAnswer.read(recalled, contract).totals)
+    assert totals.by_step.keys() == {0}
+    totals.drop_from(0)
+    assert not totals.drop_fetched_from(0)
 
 
 def test_a_total_that_only_a_lost_party_has_is_added_up_again(

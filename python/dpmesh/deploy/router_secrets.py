@@ -46,10 +46,9 @@ class TagSecrets:
 
     # What the router has
 
-    @property
-    def is_empty(self) -> bool:
-        """True if the router has no tag secret."""
-        return not self._sealed
+    def has(self, dealer: int) -> bool:
+        """Return True if the router has a dealer's tag secret, sealed for each party."""
+        return dealer in self._sealed
 
     @property
     def missing_dealers(self) -> set[int]:

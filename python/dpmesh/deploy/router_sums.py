@@ -227,8 +227,8 @@ class SumRouting:
         position
             The position.
         header
-            A header whose cohort and dealer the attempt has; by default a new cohort, and the
-            dealer of the attempt before, if the router has its tag secret.
+            A header whose cohort and dealer the attempt has. By default it has a new cohort, and the
+            dealer of the attempt before if the router has its tag secret; else another dealer.
         """
         router = self._router
         router.in_time.clear()
@@ -244,8 +244,8 @@ class SumRouting:
             there = router.all_parties - router.absent - router.withdrawn
             cohort = self.faults.cohort_among({*there})
             dealer = self._attempt.dealer
-            if self._secrets.is_empty:
-                dealer = min(cohort)
+            if not self._secrets.has(dealer):
+                dealer = min(cohort, default=dealer)  # the one before may be lost with its secret
             self._attempt = Attempt(cohort=cohort, dealer=dealer)
         self._secrets.dealers_of_attempt = self._dealers_at(position)
         self.advance()

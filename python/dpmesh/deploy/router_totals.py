@@ -82,9 +82,9 @@ class Totals:
 
     def drop_from(self, step: int) -> None:
         """Drop the totals of a step and of all later ones."""
-        self.by_step = {
-            earlier: totals for earlier, totals in self.by_step.items() if earlier < step
-        }
+        for dropped in [known for known in self.by_step if known >= step]:
+            del self.by_step[dropped]
+            self._source.pop(dropped, None)
 
     # Parties that lack totals
 
