@@ -251,6 +251,18 @@ def test_another_contract_has_another_hash_and_costs_what_it_says(tmp_path: Path
         Contract.of(content)
 
 
+def test_the_order_of_columns_is_part_of_the_hash_and_that_of_other_lines_is_not() -> None:
+    """Two parties that encode the columns in two orders would add up unlike coordinates."""
+    content = read_contract(EXAMPLE / "secure_sum.toml").settings.content
+    contract = Contract.of(content)
+    ranges = dict(reversed(content["ranges"].items()))
+    turned = Contract.of({**content, "ranges": ranges})
+    assert contract.tables.columns.names != turned.tables.columns.names
+    assert contract.hash != turned.hash
+    terms = dict(reversed(content["contract"].items()))
+    assert contract.hash == Contract.of({**content, "contract": terms}).hash
+
+
 def test_contracts_of_sums_that_do_not_fit_are_refused() -> None:
     content = read_contract(EXAMPLE / "secure_sum.toml").settings.content
     records, sums = {"kind": "RecordGradients"}, {"kind": "SecureAggregation", "colluding": 1}

@@ -142,8 +142,14 @@ class Contract:
 
     @cached_property
     def hash(self) -> bytes:
-        """SHA-256 of the content, of the source of its module, and of the version of dpmesh."""
+        """SHA-256 of the content, of the source of its module, and of the version of dpmesh.
+
+        Of the order of lines it covers that of the columns in [ranges], in which nodes encode them.
+        """
         text = json.dumps(self.settings.content, sort_keys=True, default=str)  # dates
+        columns = [*self.settings.table("ranges")]
+        if columns:
+            text += json.dumps(columns)
         module_bytes: list[bytes] = []
         if self.settings.module is not None:
             module_bytes = [Path(_file_of(self.settings.module)).read_bytes()]
@@ -323,6 +329,7 @@ class Contract:
 
     @cached_property
     def _costs(self) -> dict[float, float]:
+        """The epsilons that `cost` has computed, by delta."""
         return {}
 
     @property
