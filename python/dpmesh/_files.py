@@ -22,7 +22,7 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 def writable_folder(folder: Path) -> Path:
-    """Return the folder, created if it does not exist.
+    """Return the folder, created by `durable_folder` if it does not exist.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def writable_folder(folder: Path) -> Path:
         If no file can be written into it.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        durable_folder(folder)
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -38,6 +38,21 @@ def writable_folder(folder: Path) -> Path:
         raise OSError(
             error.errno, f"cannot write into this folder: {reason}", str(folder)
         ) from error
+    return folder
+
+
+def durable_folder(folder: Path) -> Path:
+    """Return the folder; create it and its missing parents, so that a power loss keeps them.
+
+    Raises
+    ------
+    OSError
+        If it cannot be created.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        sync(path.parent)
     return folder
 
 

@@ -16,7 +16,9 @@ import pytest
 from mesh_parties import Parties, Started
 
 import dpmesh as dm
+from dpmesh import _files
 from dpmesh.deploy import Contract, Folder, Node, Position, Router, Row, exchange
+from dpmesh.deploy.files import Marks
 from dpmesh.deploy.row import ROW
 from dpmesh.deploy.signing import unpack
 from dpmesh.deploy.wire import (
@@ -29,6 +31,16 @@ from dpmesh.deploy.wire import (
 )
 from dpmesh.privacy.budget import OverBudget
 from dpmesh.privacy.filters import adaptive_cost
+
+
+def test_a_new_folder_of_marks_is_on_disk_once_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power loss could remove the marks, and leave a folder that they would refuse."""
+    synced: list[Path] = []
+    monkeypatch.setattr(_files, "sync", synced.append)
+    Marks(tmp_path / "marks" / "own" / "party.db").close()
+    assert {*synced} == {tmp_path, tmp_path / "marks"}
 
 
 def test_each_restored_copy_is_refused_by_what_others_heard(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 
 import dpmesh as dm
-from dpmesh.deploy.nvflare import PrivateUpdate
+from dpmesh.deploy.nvflare import PrivateUpdate, _transaction
 
 SETTINGS: dict[str, Any] = {
     "clipping_norm": 0.5,
@@ -96,6 +96,14 @@ def test_ledger_and_budget_are_those_of_the_accountant(ledger: Path) -> None:
     with sqlite3.connect(ledger) as connection:
         rows = connection.execute("SELECT clipping_norm, noise_multiplier FROM releases").fetchall()
     assert rows == [(0.5, 4.0)]
+
+
+def test_a_power_loss_does_not_undo_a_release_in_the_ledger(tmp_path: Path) -> None:
+    """With less than EXTRA, SQLite does not sync the folder in which it removes its journal."""
+    extra = 3
+    with _transaction(tmp_path / "new" / "ledger.sqlite") as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (extra,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 
 def test_jobs_of_other_noise_count_too(ledger: Path) -> None:

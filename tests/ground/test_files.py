@@ -14,6 +14,7 @@ import pytest
 from command import command
 
 import dpmesh as dm
+from dpmesh import _files
 from dpmesh._files import replace_text, replacing, writable_folder
 
 EXPERIMENT = """
@@ -87,6 +88,16 @@ def test_a_report_tells_it_before_its_figures(
         (tmp_path, "target: wanted a file that ends in .html, .tex or .csv, got a folder"),
     ):
         assert said in command("report", tmp_path / "results", "--output", output, code=2)
+
+
+def test_new_folders_are_on_disk_once_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name is on disk once the folder that lists it is synced."""
+    synced: list[Path] = []
+    monkeypatch.setattr(_files, "sync", synced.append)
+    writable_folder(tmp_path / "new" / "folder")
+    assert {*synced} == {tmp_path, tmp_path / "new"}
 
 
 def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:

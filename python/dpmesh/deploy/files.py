@@ -15,6 +15,7 @@ from secrets import token_bytes
 from threading import RLock
 from typing import Any, NamedTuple
 
+from dpmesh._files import durable_folder
 from dpmesh._validate import fail
 from dpmesh.deploy.wire import ReleaseIndex
 
@@ -33,12 +34,17 @@ create table if not exists left (contract blob primary key);
 def connect(path: str | Path) -> sqlite3.Connection:
     """Open a database that no other process can open until the connection is closed.
 
-    Once a commit returns, it is on the disk. Erased values are overwritten.
+    Once a commit returns, it is on the disk. Erased values are overwritten. Both rest on the
+    exclusive mode: SQLite then truncates and syncs the journal at the end of a transaction. In its
+    normal mode it would remove the journal's name, and a power loss could bring back the journal,
+    and so undo the commit.
 
     Raises
     ------
     ValueError
         If another process has opened it.
+    sqlite3.Error
+        If it cannot be opened or read.
     """
     connection = sqlite3.connect(
         path, timeout=0, isolation_level="IMMEDIATE", check_same_thread=False
@@ -76,7 +82,7 @@ class JoinedContract(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Memory of a contract that a folder joined, which is stored outside of the folder: a mark.
+    """A record of a joined contract outside of the folder, to compare the folder with.
 
     Attributes
     ----------
@@ -154,17 +160,21 @@ class Marks(PrivateFile):
 
     def __init__(self, path: Path | None) -> None:
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            durable_folder(path.parent)
         super().__init__(path, _TABLES)
 
     def by_contract(self) -> dict[bytes, Mark]:
         """Return all marks, by the hashes of their contracts."""
-        rows = self._read("select * from marks")
-        return {row[0]: Mark(JoinedContract(*row[1:4]), ReleaseIndex.of(*row[4:])) for row in rows}
+        columns = "contract, plan, records, seeded, incarnation, round, exchange"
+        marks: dict[bytes, Mark] = {}
+        for contract, plan, records, seeded, *last in self._read(f"select {columns} from marks"):
+            joined = JoinedContract(plan, records, seeded)
+            marks[contract] = Mark(joined, ReleaseIndex.of(*last))
+        return marks
 
     def write(self, contract: bytes, joined: JoinedContract, last: ReleaseIndex) -> None:
         """Write the mark of a contract that the folder has joined."""
-        values = contract, *joined, last.incarnation, *last.position
+        values = (contract, *joined, last.incarnation, *last.position)
         self.change("insert or replace into marks values (?, ?, ?, ?, ?, ?, ?)", *values)
 
     def advance(self, contract: bytes, last: ReleaseIndex) -> None:

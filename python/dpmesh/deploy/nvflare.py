@@ -24,6 +24,7 @@ import numpy as np
 
 from dpmesh._epsilons import rounded_up
 from dpmesh._extras import needed_by
+from dpmesh._files import durable_folder
 from dpmesh._privacy_types import Sensitive
 from dpmesh._validate import fail, positive, probability
 from dpmesh.accounting import noise_to_sensitivity
@@ -137,7 +138,7 @@ class PrivateUpdate(Filter):
         """
         status = shareable.get_return_code()
         if status != ReturnCode.OK:
-            return make_reply(status)
+            return make_reply(status)  # a failure, without data
         update = from_shareable(shareable)  # a DXO, NVFlare's container of data
         if update.data_kind != DataKind.WEIGHT_DIFF:
             expected = "an update, WEIGHT_DIFF (params_transfer_type=TransferType.DIFF)"
@@ -168,7 +169,13 @@ class PrivateUpdate(Filter):
         return Sensitivity(2 * self.clipping_norm, "l2", "two updates in the ball of this radius")
 
     def _charge(self, site: str) -> float:
-        """Record the next release in the ledger, on disk; return the epsilon of all releases."""
+        """Record the next release in the ledger, on disk; return the epsilon of all releases.
+
+        Raises
+        ------
+        OverBudget
+            If the budget does not allow the release, which is then not recorded.
+        """
         path = Path(self.ledger.replace("{site}", site))
         with _transaction(path) as connection:
             rows = connection.execute("SELECT noise_multiplier FROM releases ORDER BY number")
@@ -215,10 +222,14 @@ def _relative(noise_multiplier: float) -> float:
 
 @contextmanager
 def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a ledger for one release; other processes wait. Commit unless the block fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Open a ledger for one release; other processes wait. Commit unless the block fails.
+
+    The commit is on disk when it returns: with EXTRA, SQLite syncs the folder too, in which it
+    removes its journal. Else a power loss could bring the journal back, and undo the commit.
+    """
+    durable_folder(path.parent)
     with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as connection:
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("BEGIN IMMEDIATE")
         try:
             connection.execute(_RELEASES)
