@@ -102,6 +102,20 @@ def test_a_mesh_over_flower_has_the_bits_of_the_simulator(algorithm, tmp_path: P
     np.testing.assert_array_equal(made.models()[: len(simulated)], simulated)
 
 
+def test_a_run_that_cannot_go_on_ends(tmp_path: Path) -> None:
+    """Two of three parties have stopped for good, and the quorum is two."""
+    made = mesh_parties.Parties(tmp_path, "online", nodes=3)
+    for folder in made.folders[1:]:
+        folder.stop(made.contract)
+
+    def answer(question, context):
+        number = made.names.index(context.node_config["dpmesh-party"])
+        return made.nodes[number].answer(question)
+
+    with pytest.raises(RuntimeError, match=r"few parties are left \(p1: stopped, p2: stopped\)"):
+        route(Grid(made.names, answer), Router(made.contract))
+
+
 @contextmanager
 def staying(made, folder: Path) -> Iterator[list[WarmNode]]:
     """Nodes that stay, each at a socket named after its party."""

@@ -107,21 +107,30 @@ class Courier:
         """
         connected = self._parties.wait(self._grid, 0, 0.0)
         for party, question in questions.items():
-            node = connected.get(party)
-            if node is None:
-                continue
-            sent = self._sent.get(party)
-            if sent is not None and (sent.node, sent.question) == (node, question):
-                continue
-            message = Message(content_of(question), node, QUESTION)
-            for message_id in self._grid.push_messages([message]):
-                if message_id:
-                    self._sent[party] = _SentQuestion(message_id, node, question)
+            if party in connected:
+                self._send(party, connected[party], question)
+        return self._answers(questions)
+
+    def _send(self, party: int, node: int, question: bytes) -> None:
+        """Send a question to a party's node, unless it is on its way there."""
+        sent = self._sent.get(party)
+        if sent is not None and (sent.node, sent.question) == (node, question):
+            return
+        message = Message(content_of(question), node, QUESTION)
+        for message_id in self._grid.push_messages([message]):
+            if message_id:  # Flower has none for a node that is gone
+                self._sent[party] = _SentQuestion(message_id, node, question)
+
+    def _answers(self, questions: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Return the answers that have arrived, by party, without errors and outdated ones."""
         party_of_message = {sent.message_id: party for party, sent in self._sent.items()}
-        answers = {}
-        for reply in self._grid.pull_messages(list(party_of_message)) if party_of_message else ():
+        if not party_of_message:
+            return {}
+        answers: dict[int, bytes] = {}
+        for reply in self._grid.pull_messages(list(party_of_message)):
             party = party_of_message[reply.metadata.reply_to_message_id]
-            if self._sent.pop(party).question == questions.get(party) and not reply.has_error():
+            sent = self._sent.pop(party)
+            if sent.question == questions.get(party) and not reply.has_error():
                 answers[party] = bytes_in(reply)
         return answers
 
@@ -131,11 +140,19 @@ def route(grid: Grid, router: Router) -> None:
 
     Parties that miss a deadline are left out. Below the contract's quorum the run pauses, and the
     log names the missing parties.
+
+    Raises
+    ------
+    RuntimeError
+        If the run cannot go on, as fewer parties than the quorum are left for good.
     """
     contract = router.contract
     reported = ""
     courier = Courier(grid, [party.name for party in contract.parties])
     while not router.done:
+        failure = router.failure
+        if failure:
+            raise RuntimeError(f"the run ends early, as too few parties are left ({failure})")
         for party, answer in courier.exchange(router.requests()).items():
             router.take(party, answer)
         if router.waits_since() > contract.terms.deadline and not router.close():
