@@ -1,10 +1,10 @@
 """A party's folder: its secret keys, its privacy budget, and the state of each contract it joined.
 
 A folder belongs to one data set. All contracts in it share its budget. It must never be copied, nor
-restored from a backup: an older copy does not know what was released since, and its node would
-release the same steps again. *Marks* are a record of the folder's last releases in a file outside
-of it (`dpmesh.deploy.files.Marks`): a folder that is older than its marks is refused. *Events* are
-notes about a contract; its cost depends on some of them.
+restored from a backup: an older copy does not know what was released since, so it charges less than
+was spent, and its node could release the same steps again. *Marks* are a record of the folder's
+last releases in a file outside of it (`dpmesh.deploy.files.Marks`): a folder that is older than its
+marks is refused. *Events* are notes about a contract; its cost depends on some of them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class Folder(Steps):
 
     `Folder.create` makes it once, `Folder.open` opens it. A `Node` runs on it, and the commands
     ``dpmesh contract`` print or change it. What is charged, stored or left is durable when a method
-    returns. The signing key and the key of the noise never leave the folder; nor do states.
+    returns; of the methods of `Steps` that run within a transaction, when the transaction ends. The
+    signing key, the key of the noise, the secrets of runs and states never leave the folder.
 
     Examples
     --------
@@ -107,7 +108,8 @@ class Folder(Steps):
         self.signing = SigningKey.load(path / SIGNING)
         """The party's signing key, whose public half is in its contracts."""
         self.key = Key.load(path / NOISE)
-        """The secret key of all noise of the party."""
+        """The party's secret key of the noise on its rows. The noise of sums, and the noise shared
+        with a partner, come from the secrets of a run."""
         super().__init__(path / DATABASE, _ADDED_TABLES)
         marks_file = None
         if marks is not None:
@@ -287,8 +289,9 @@ class Folder(Steps):
         self._add_events(contract.hash, event)
         if is_after_release:
             self._add_events(contract.hash, _AFTER_RELEASE)
-        incarnation, stopped = 0, 0  # the folder was not restored, and no step failed
-        row = contract.hash, *joined, incarnation, stopped
+        incarnation = 0  # the folder was not restored since
+        stopped = 0  # no step has failed
+        row = (contract.hash, *joined, incarnation, stopped)
         self._file.execute("insert into contracts values (?, ?, ?, ?, ?, ?)", row)
 
     def _compare(
@@ -353,10 +356,14 @@ class Folder(Steps):
     def _plans(self) -> list[Plan]:
         """Return the plans of all contracts, each once more for each time it was restored."""
         plans: list[Plan] = []
-        for agreement in self.contracts():
-            count = 1 + self.incarnation(agreement.hash)
-            plans += made_again(*count * [agreement.plan])
+        for contract in self.contracts():
+            plans += self._charged_plans(contract)
         return plans
+
+    def _charged_plans(self, contract: AnyContract) -> tuple[Plan, ...]:
+        """Return a contract's plan, once more for each time the folder was restored."""
+        times = 1 + self.incarnation(contract.hash)
+        return made_again(*[contract.plan] * times)
 
     def contracts(self) -> list[KnownContract]:
         """Return the joined contracts and other charged releases, in the order of their charge."""
@@ -438,12 +445,13 @@ class Folder(Steps):
     def spent(self, contract: AnyContract) -> Cost | None:
         """Return the cost of a contract's releases so far, at the budget's delta; None without any.
 
-        A release outside of contracts counts in whole.
+        A release outside of contracts counts in whole. Each time that the folder was restored since
+        it joined, the whole plan counts: what was released before is not known.
         """
         if self._is_outside(contract):
             return self.reserved(contract)
         ledger = self.ledger(contract)
-        plans = self.incarnation(contract.hash) * [contract.plan]
+        plans = [contract.plan] * self.incarnation(contract.hash)
         if ledger.releases:
             plans.append(ledger)
         if not plans:
@@ -455,16 +463,15 @@ class Folder(Steps):
 
         It is that of its whole plan, once more for each time the folder was restored.
         """
-        times = 1 + self.incarnation(contract.hash)
-        plans = made_again(*times * [contract.plan])
         if delta is None:
             delta = self.budget.delta
-        return total_cost(plans, delta)
+        return total_cost(self._charged_plans(contract), delta)
 
     def incarnation(self, contract: bytes) -> int:
         """Return the number of times this folder was restored since it joined a contract."""
-        ((times,),) = self._read("select incarnation from contracts where hash = ?", contract)
-        return int(times)
+        query = "select incarnation from contracts where hash = ?"
+        ((restorations,),) = self._read(query, contract)
+        return int(restorations)
 
     def is_seeded(self, contract: AnyContract) -> bool:
         """Return True if a contract was joined for a rehearsal, whose noise is NOT private."""

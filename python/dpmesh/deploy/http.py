@@ -2,9 +2,12 @@
 
 A node posts its last answer, and the response is the router's next question. The header of a post
 carries a signature over the contract, a number that grows with each post, and the length and the
-SHA-256 of the body; it is checked before the body is read. So no other party gets a party's
-questions, answers in its name, or repeats its answers. Each row has a signature of its own, too:
-posts are trusted with liveness alone. TLS hides questions and answers from eavesdroppers.
+SHA-256 of the body; it is checked before the body is read. So the router gives no other party a
+party's questions, and no other party can answer in its name, or repeat its answers. TLS hides
+questions and answers from eavesdroppers, and shows that they are the router's.
+
+Nodes trust posts, and TLS, with liveness alone. Rows, reports, withdrawals and seals are signed one
+by one, too. A part of a sum is masked, and a total that is not the sum has a wrong tag.
 
 Client and server are those of aiohttp. Neither trusts the other side: sizes, headers, connections
 and durations are bounded, a node dials its router's address alone, and follows no redirect.
@@ -186,6 +189,8 @@ class RouterServer:
     ------
     ValueError
         If there is no TLS where it is needed.
+    OSError
+        If the router cannot listen there, as where another program does.
     """
 
     def __init__(
@@ -212,12 +217,18 @@ class RouterServer:
         self._connections: dict[Peer, _Connection] = {}
         """Connections by address: in the order of their accept, and once they have shown a key, in
         that of their first signed request."""
-        self._socket = create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
+        family = AF_INET
+        if ":" in host:
+            family = AF_INET6
+        self._socket = create_server((host, port), family=family)
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
 
     def run(self, progress: Callable[[Router], object] = id) -> None:
-        """Serve until the run is over for all parties that are not missing; then close.
+        """Serve until the run is over for all parties that are not missing, or fails; then close.
+
+        A router that is done, or whose run cannot go on (`Router.failure`), serves a few seconds
+        longer, to tell parties so.
 
         Parameters
         ----------
@@ -231,7 +242,7 @@ class RouterServer:
         self._socket.close()
 
     async def _run(self, progress: Callable[[Router], object]) -> None:
-        """Accept connections, end waits whose deadline has passed, and say farewell at the end.
+        """Accept connections and serve until all have been told that the run is over; then close.
 
         Parameters
         ----------
@@ -249,23 +260,33 @@ class RouterServer:
             max_field_size=LONGEST_HEADER,
         )
         accepting = asyncio.create_task(self._accept(http))
-        router = self.router
-        farewell_ends: float | None = None
         try:
-            while farewell_ends is None or monotonic() < farewell_ends:
-                if router.waits_since() > router.contract.terms.deadline:
-                    router.close()
-                progress(router)
-                if farewell_ends is None and (router.done or router.failure):
-                    farewell_ends = monotonic() + self._farewell()
-                if farewell_ends is not None and len(self._told) == router.contract.nodes:
-                    break
-                self._drop_expired()
-                await sleep(PAUSE)
+            await self._watch(progress)
         finally:
             accepting.cancel()
             self.close()
             await http.shutdown(HOLD)
+
+    async def _watch(self, progress: Callable[[Router], object]) -> None:
+        """End waits whose deadline has passed, until the run is over and its farewell, too.
+
+        Parameters
+        ----------
+        progress
+            Called with the router every `PAUSE` seconds.
+        """
+        router = self.router
+        farewell_ends: float | None = None
+        while farewell_ends is None or monotonic() < farewell_ends:
+            if router.waits_since() > router.contract.terms.deadline:
+                router.close()
+            progress(router)
+            if farewell_ends is None and (router.done or router.failure):
+                farewell_ends = monotonic() + self._farewell()
+            if farewell_ends is not None and len(self._told) == router.contract.nodes:
+                return
+            self._drop_expired()
+            await sleep(PAUSE)
 
     def _farewell(self) -> float:
         """Return the seconds for which a router that is done still tells parties so."""
@@ -276,7 +297,9 @@ class RouterServer:
     async def _accept(self, http: web.Server) -> None:
         """Take connections; one that is too many without a key closes the oldest of these."""
         loop = asyncio.get_running_loop()
-        handshake_seconds = None if self._tls is None else STRANGER_SECONDS
+        handshake_seconds = None
+        if self._tls is not None:
+            handshake_seconds = STRANGER_SECONDS
         handshakes = set[asyncio.Task[None]]()
         while True:
             with suppress(OSError):  # such as no file left
@@ -301,14 +324,14 @@ class RouterServer:
         strangers = [
             peer for peer, connection in self._connections.items() if connection.party is None
         ]
-        self._drop(strangers[: 1 - MOST_STRANGERS])
+        kept = MOST_STRANGERS - 1  # one place is for the new connection
+        self._drop(strangers[:-kept])
 
     def _drop_expired(self) -> None:
         """Close connections that are kept no longer."""
         now = monotonic()
-        self._drop(
-            [peer for peer, connection in self._connections.items() if now > connection.until]
-        )
+        expired = [peer for peer, connection in self._connections.items() if now > connection.until]
+        self._drop(expired)
 
     def _drop(self, peers: list[Peer]) -> None:
         """Close connections."""
@@ -373,7 +396,7 @@ class RouterServer:
         return False
 
     async def _reply(self, request: web.BaseRequest, party: int) -> _Reply:
-        """Read the body of a signed request; return the reply to it."""
+        """Read the body of a signed request; return the reply: 400 if it has another SHA-256."""
         assert request.transport is not None
         self._keep(request.transport.get_extra_info("peername"), party)
         body = await request.content.read()  # the parser takes no more than its length

@@ -1,7 +1,8 @@
 """Health and metrics of a node or a router over HTTP, in the format of Prometheus.
 
-They are served on the loopback address alone, at ``/health`` and ``/metrics``, and are public
-numbers: rounds, parties, bytes, times and charged epsilons.
+They are served on the loopback address alone, at ``/health`` and ``/metrics``. They hold nothing of
+records: names of parties, the router's address, rounds, bytes, charged epsilons, and the time since
+the last step. Whoever can log in to the machine can read them.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class _Gauges:
         self._server.server_close()
 
     def _respond(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        """Answer a request, by the interface of WSGI."""
+        """Answer a request, by the interface of WSGI: with metrics, or with health as a text."""
         path = environ.get("PATH_INFO", "")
         if path == METRICS:
             body: Iterable[bytes] = self._metrics(environ, start)

@@ -6,7 +6,8 @@ contract fit together, and that the nodes have the bits of the simulator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -67,32 +68,25 @@ def rehearse(
     ValueError
         If a party has no file, or its records are not those of the contract.
     RuntimeError
-        If a node fails.
+        If a node fails. Its log states why.
     """
     names = [party.name for party in contract.parties]
     missing = [name for name in names if name not in files]
     if missing:
         fail("data", f"a file for each party ({', '.join(names)})", f"none for {missing[0]}")
-    with TemporaryDirectory() as temporary:
+    with TemporaryDirectory() as temporary, ExitStack() as open_folders:
         home = Path(temporary)
         content = _with_new_keys(contract, home)
         rehearsed = Contract.of(content, contract.settings.module)
         records = [rehearsed.tables.read(files[name]) for name in names]
-        folders = [Folder.open(home / name) for name in names]
-        nodes = [
-            Node(rehearsed, folder, dataset, rehearsal=True)
-            for folder, dataset in zip(folders, records, strict=True)
-        ]
+        nodes: list[Node] = []
+        for name, dataset in zip(names, records, strict=True):
+            folder = Folder.open(home / name)
+            open_folders.callback(folder.close)
+            nodes.append(Node(rehearsed, folder, dataset, rehearsal=True))
         router = Router(rehearsed)
-        while not router.done:
-            for party, message in router.requests().items():
-                router.take(party, nodes[party].answer(message))
-                if router.gone:
-                    raise RuntimeError(f"the node of {names[party]} failed; the log says why")
-            progress(router)
+        _run_to_the_end(router, nodes, progress)
         released = np.concatenate([node.released for node in nodes])
-        for folder in folders:
-            folder.close()
     simulated = simulate(
         rehearsed.algorithm,
         _pooled_problem(rehearsed, records),
@@ -104,6 +98,24 @@ def rehearse(
     )
     expected = np.broadcast_to(simulated.released, released.shape)
     return Rehearsal(released, np.array_equal(released, expected), router.bytes)
+
+
+def _run_to_the_end(
+    router: Router, nodes: Sequence[Node], progress: Callable[[Router], object]
+) -> None:
+    """Carry all questions and answers in this process, until the run is over.
+
+    Raises
+    ------
+    RuntimeError
+        If a node fails.
+    """
+    while not router.done:
+        for party, message in router.requests().items():
+            router.take(party, nodes[party].answer(message))
+            if router.gone:
+                raise RuntimeError(f"the node of {nodes[party].name} failed; the log says why")
+        progress(router)
 
 
 def _with_new_keys(contract: Contract, home: Path) -> dict[str, Any]:

@@ -227,8 +227,8 @@ class SumRouting:
         position
             The position.
         header
-            A header whose cohort and dealer the attempt has. By default it has a new cohort, and the
-            dealer of the attempt before if the router has its tag secret; else another dealer.
+            A header whose cohort and dealer the attempt has. By default the cohort is new, and the
+            dealer is that of the attempt before if the router has its tag secret.
         """
         router = self._router
         router.in_time.clear()

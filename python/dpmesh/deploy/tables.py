@@ -63,7 +63,7 @@ class Tables:
         ranges = self.settings.table("ranges")
         if not ranges or self.questions is not None:
             return None
-        names = [name for name in ranges if name not in self.labels]
+        names = [name for name in ranges if name not in self.label_names]
         features = str(self.terms.features or "columns")
         columns: Columns = self.settings.call(
             "ranges",
@@ -97,18 +97,18 @@ class Tables:
         return questions
 
     @cached_property
-    def labels(self) -> tuple[str, ...]:
+    def label_names(self) -> tuple[str, ...]:
         """Names of the columns to predict; none if the contract states no label."""
-        labels: tuple[str, ...] = self.settings.call("contract", columns_of, label=self.terms.label)
-        return labels
+        names: tuple[str, ...] = self.settings.call("contract", columns_of, label=self.terms.label)
+        return names
 
     @cached_property
     def label(self) -> Label:
         """The public range of the column to predict, or of several."""
         ranges = self.settings.table("ranges")
-        if not self.labels or not {*self.labels} <= {*ranges}:
+        if not self.label_names or not {*self.label_names} <= {*ranges}:
             self.settings.fail("contract.label", "wanted the column to predict, with a range")
-        forms = {name: ranges[name] for name in self.labels}
+        forms = {name: ranges[name] for name in self.label_names}
         label: Label = self.settings.call("ranges", as_labels, forms=forms)
         return label
 
@@ -161,7 +161,8 @@ class Tables:
         Raises
         ------
         ValueError
-            If the file has other columns or arrays, or a cell that its range does not allow.
+            If the file has other columns or arrays, or a cell that its range does not allow. The
+            text may show cells: do not send it to anybody.
         OSError
             If it cannot be read.
         """
@@ -181,7 +182,7 @@ class Tables:
         """Return the records of a table, encoded by the contract's public ranges.
 
         Numbers outside of a range are clipped. Cells that cannot be read count as missing, if the
-        range allows that. The log, which stays with the party, has the number of both.
+        range allows that. The log, which stays with the party, has the numbers of both by column.
 
         Parameters
         ----------
@@ -193,19 +194,20 @@ class Tables:
         Raises
         ------
         ValueError
-            If the contract has no ranges, or the table lacks a column.
+            If the contract has no ranges, if the table lacks a column, or if a cell holds what its
+            range does not allow. The text may show cells: do not send it to anybody.
         """
         if self.questions is not None:
             return self._dataset_of_questions(self.questions, table)
-        if self.columns is None or not self.labels:
+        if self.columns is None or not self.label_names:
             fail("ranges", "a contract with [ranges] and a label for tables", "none")
         labels, labelled_table = labels_and_records(
-            self.labels, self.label, as_table(table), drop=drop
-        )  # the labels of the records; `self.labels` are names of columns
+            self.label_names, self.label, as_table(table), drop=drop
+        )
         encoded_table = self.columns.encode_table(labelled_table)
         notices = encoded_table.notices()
         if isinstance(self.label, Number):
-            (name,) = self.labels
+            (name,) = self.label_names
             scaled, outside_range, _ = self.label.encode(name, labels)
             notices += clipped(name, outside_range, len(labels))
             labels = scaled[:, 0]

@@ -88,7 +88,15 @@ def _model_in(message: Message) -> tuple[str, ArrayRecord]:
 
 
 def _clipped_update(w: Floats, reply: Message, clipping_norm: float) -> Sensitive:
-    """Return the trained model less the model `w`, shape (1, dim), clipped to `clipping_norm`."""
+    """Return the trained model less the model `w`, shape (1, dim), clipped to `clipping_norm`.
+
+    Raises
+    ------
+    RuntimeError
+        If the app answers with an error.
+    ValueError
+        If its answer is no finite model of the shape of `w`.
+    """
     if reply.has_error():
         raise RuntimeError(reply.error.reason)
     (trained,) = reply.content.array_records.values()
@@ -133,9 +141,14 @@ def unflat(row: Floats, example: ArrayRecord) -> ArrayRecord:
 
 
 def clipped(rows: Floats, clipping_norm: float) -> Floats:
-    """Return finite rows, each clipped to an L2 norm.
+    """Return rows, shape (rows, dim), each clipped to an L2 norm.
 
     Rows are first scaled down, so that no square of an entry exceeds the type's range.
+
+    Raises
+    ------
+    ValueError
+        If an entry is not finite.
     """
     if not len(rows):
         return rows

@@ -106,19 +106,30 @@ class Parties:
     def _connected(self, grid: Grid) -> dict[str, int]:
         """Ask new nodes for their names; return the connected node of each name, the newest one."""
         nodes = set(grid.get_node_ids())
-        for node in nodes - self._names.keys() - set(self._pending.values()):
-            if self._tries[node] < _TRIES:
-                self._tries[node] += 1
-                question = Message(RecordDict({PARTY: ConfigRecord()}), node, self._kind)
-                self._pending |= {
-                    message_id: node for message_id in grid.push_messages([question]) if message_id
-                }
-        for answer in grid.pull_messages(list(self._pending)) if self._pending else ():
+        self._ask_for_names(grid, nodes - self._names.keys() - set(self._pending.values()))
+        self._take_names(grid)
+        return {name: node for node, name in self._names.items() if node in nodes}
+
+    def _ask_for_names(self, grid: Grid, nodes: set[int]) -> None:
+        """Ask these nodes for their names, each at most `_TRIES` times."""
+        for node in nodes:
+            if self._tries[node] >= _TRIES:
+                continue
+            self._tries[node] += 1
+            question = Message(RecordDict({PARTY: ConfigRecord()}), node, self._kind)
+            for message_id in grid.push_messages([question]):
+                if message_id:  # Flower has none for a node that is gone
+                    self._pending[message_id] = node
+
+    def _take_names(self, grid: Grid) -> None:
+        """Take the names in the answers that have arrived."""
+        if not self._pending:
+            return
+        for answer in grid.pull_messages(list(self._pending)):
             node = self._pending.pop(answer.metadata.reply_to_message_id)
             name = _name_in(answer)
             if name is not None:
                 self._names[node] = name
-        return {name: node for node, name in self._names.items() if node in nodes}
 
     def _count_parties(self, connected: Mapping[str, int]) -> int:
         """Return the number of connected names that have a number, or can still get one."""

@@ -14,7 +14,7 @@ from logging import getLogger
 from math import ceil
 from pathlib import Path
 from types import NoneType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -46,6 +46,8 @@ with needed_by("the engine 'flower'"):
 
 log = getLogger("flwr")
 
+EvaluateFunction: TypeAlias = Callable[[int, ArrayRecord], MetricRecord | None]
+"""A function from a round and its released model to metrics on public data, or None."""
 ARRAYS, CONFIG, ROUND = "arrays", "config", "server-round"
 """Names of the model's record, of the configuration's and of its entry, by Flower's convention."""
 
@@ -152,42 +154,41 @@ class DPFedLS(Strategy):
         patience: float = 600.0,
     ) -> None:
         instance("algorithm", algorithm, "a FederatedLearning", FederatedLearning)
-        if not isinstance(algorithm.combination, TrustedServer):
-            expected = "one of a TrustedServer; a contract between parties runs secure sums"
-            fail("algorithm", expected, algorithm)
         instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
         instance("key", key, f"{A_KEY}, or None", Key, NoneType)
-        contribution = algorithm.contribution
-        if not isinstance(contribution, ClientUpdates):
-            fail("algorithm", "one of ClientUpdates under Flower", algorithm)
-        if (
-            contribution.adaptive_clipping is not None
-            or contribution.proximal
-            or contribution.control_variates
-        ):
-            expected = "no adaptive_clipping, proximal term and control_variates under Flower"
-            fail("algorithm", expected, algorithm)
         self.algorithm = algorithm
         self.budget = budget
-        self._contribution = contribution
+        self._server = _trusted_server(algorithm)
+        self._contribution = _client_updates(algorithm)
+        clients = self._contribution.clients
         if delta is None:
-            delta = 0.0 if budget is None else budget.delta
+            delta = 0.0
+            if budget is not None:
+                delta = budget.delta
         self.delta = probability("delta", delta, one=False)
-        self.parties = Parties(contribution.clients, parties)
+        self.parties = Parties(clients, parties)
         if quorum is None:
-            quorum = ceil(algorithm.combination.arrival_rate * contribution.clients / 2)
-        self.quorum = integer("quorum", quorum, below=contribution.clients + 1)
+            quorum = ceil(self._server.arrival_rate * clients / 2)
+        self.quorum = integer("quorum", quorum, below=clients + 1)
         self.patience = non_negative("patience", patience)
-        self._key_name = "fresh" if key is None else fingerprint(key)
         self._path = checkpoint
-        self._salt = (checkpoint and salt_in(checkpoint)) or secrets.token_hex(32)
-        key = Key.generate() if key is None else key
-        self.key = key if key.is_seeded else key.derive(bytes.fromhex(self._salt))
+        self._salt = _salt_of_run(checkpoint)
+        if key is None:
+            self._key_name = "fresh"
+            key = Key.generate()
+        else:
+            self._key_name = fingerprint(key)
+        if not key.is_seeded:
+            key = key.derive(bytes.fromhex(self._salt))
+        self.key = key
+        """Key of the run's noise: the given one, after the salt is mixed in unless it is seeded."""
         self._checkpoint: SavedRun | None = None
         self._ledger = Ledger(self.plan(1))
         self._channel = _ServerChannel(Broadcast(), self.key, self._ledger)
         self._cohort_size = 0
+        """Number of clients that were drawn in the open round, connected or not."""
         self._asked: list[tuple[Message, int]] = []
+        """The message to each connected client of the cohort, and the client's number."""
         self._state: FederatedState | None = None
         self._arrays = ArrayRecord()
         self._done = 0
@@ -215,7 +216,7 @@ class DPFedLS(Strategy):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: EvaluateFunction | None = None,
     ) -> Result:
         """Run all rounds that are left; the parameters are those of Flower's `Strategy.start`.
 
@@ -237,17 +238,11 @@ class DPFedLS(Strategy):
         self._require(num_rounds)
         self._rounds = num_rounds
         self._has_started = True
-
-        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            assert evaluate_fn is not None
-            if server_round >= first:
-                return evaluate_fn(server_round, arrays)
-            return None
-
-        first = self._done
-        tested = evaluate if evaluate_fn else None
+        evaluate = None
+        if evaluate_fn is not None:
+            evaluate = _evaluated_from(self._done, evaluate_fn)
         return super().start(
-            grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, tested
+            grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate
         )
 
     def configure_train(
@@ -255,7 +250,7 @@ class DPFedLS(Strategy):
     ) -> Iterable[Message]:
         """Send the global model to a cohort, which the server keeps to itself."""
         assert self._state is not None
-        if server_round <= self._done:  # before the server started again
+        if server_round <= self._done:  # done before the server started again
             return []
         self._require(server_round)
         nodes = self._connected(grid)
@@ -278,11 +273,10 @@ class DPFedLS(Strategy):
         The clients' own metrics are not passed on: nothing protects them.
         """
         assert self._state is not None
-        if server_round <= self._done:
-            last = server_round == self._done
-            if last:
-                return (self._output(), self._metrics())
-            return (None, None)
+        if server_round < self._done:  # done before the server started again
+            return None, None
+        if server_round == self._done:
+            return self._output(), self._metrics()
         updates = self._clipped_updates(replies, self._state.w)
         self._check_quorum(len(updates), server_round)
         clients = SimpleNamespace(nodes=self._contribution.clients)
@@ -310,20 +304,23 @@ class DPFedLS(Strategy):
     def summary(self) -> None:
         """Log what the rounds so far cost; before the first one, what all rounds will cost."""
         log.info("\tThe server sees the clients' updates")
-        releases = self._ledger.releases
-        reported = self.report if releases else self._report(self.plan(self._rounds))
+        if self._ledger.releases:
+            reported = self.report
+        else:
+            reported = self._report(self.plan(self._rounds))
         for line in str(reported).splitlines():
             log.info("\t%s", line)
 
     def _report(self, plan: Plan) -> Report:
+        """Return the privacy report of a plan, at the strategy's delta."""
         return report(plan, self.delta, seeded=self.key.is_seeded)
 
     def _with_updates(self, updates: Floats) -> FederatedLearning:
         """Return the algorithm with a server that adds up these updates."""
-        trusted = self.algorithm.combination
-        assert isinstance(trusted, TrustedServer)
         received = _ReceivedUpdates(
-            arrival_rate=trusted.arrival_rate, grid=trusted.grid, updates=Sensitive(updates)
+            arrival_rate=self._server.arrival_rate,
+            grid=self._server.grid,
+            updates=Sensitive(updates),
         )
         return replace(self.algorithm, combination=received)
 
@@ -344,7 +341,9 @@ class DPFedLS(Strategy):
             Checkpoint(self._path, every=1), run, [self._key_name], self._salt
         )
         saved = self._checkpoint.resume(self._progress, self.plan(1))
-        self._state, self._done, self.parties.numbers = saved.state, saved.rounds, saved.carrier
+        self._state = saved.state
+        self._done = saved.rounds
+        self.parties.numbers = saved.carrier
         self._ledger.restore(saved.ledger)
         self._channel.noise.recall(saved.noise)
         if self._done:
@@ -352,6 +351,7 @@ class DPFedLS(Strategy):
 
     @property
     def _progress(self) -> Progress:
+        """What the checkpoint stores of the run."""
         return Progress(
             state=self._state,
             rounds=self._done,
@@ -361,6 +361,7 @@ class DPFedLS(Strategy):
         )
 
     def _save(self) -> None:
+        """Write the checkpoint, if there is one: the model and the ledger are then on disk."""
         if self._checkpoint is not None:
             self._checkpoint.save(self._progress)
 
@@ -371,13 +372,17 @@ class DPFedLS(Strategy):
 
     def _connected(self, grid: Grid) -> dict[int, int]:
         """Return the node of each client that is connected; wait for all, later for the quorum."""
-        clients = self.quorum if self._has_waited else self._contribution.clients
-        nodes = self.parties.wait(grid, clients, self.patience)
+        clients = self._contribution.clients
+        awaited = clients
+        if self._has_waited:
+            awaited = self.quorum
+        nodes = self.parties.wait(grid, awaited, self.patience)
         self._has_waited = True
         if len(nodes) < self.quorum:
+            count = f"{len(nodes)} of {clients} clients are connected"
+            absent = self.parties.absent(nodes)
             raise TooFewAnswersError(
-                f"{len(nodes)} of {self._contribution.clients} clients are connected, and the "
-                f"quorum is {self.quorum}; not connected: {self.parties.absent(nodes)}"
+                f"{count}, and the quorum is {self.quorum}; not connected: {absent}"
             )
         return nodes
 
@@ -391,22 +396,63 @@ class DPFedLS(Strategy):
 
         Under Poisson sampling the size of the cohort is secret: few answers are a warning alone.
         """
+        clients = self._contribution.clients
         is_secret = self._contribution.sampling == "poisson"
         summary = f"{answers} of {self._cohort_size} clients answered in round {server_round}"
-        is_below_quorum = answers < ceil(
-            self._cohort_size * self.quorum / self._contribution.clients
-        )
+        is_below_quorum = answers < ceil(self._cohort_size * self.quorum / clients)
         if not is_secret:
             log.info("\t%s", summary)
         if is_below_quorum and is_secret:
             log.warning("\t%s; keep this line to yourself: the cohort is secret", summary)
         elif is_below_quorum:
-            least = f"{self.quorum} of {self._contribution.clients}"
+            least = f"{self.quorum} of {clients}"
             raise TooFewAnswersError(f"{summary}, less than the quorum of {least}")
 
     def _output(self) -> ArrayRecord:
+        """Return the released model, such as a mean of the last ones, as arrays."""
         assert self._state is not None
         return unflat(self._state.output, self._arrays)
 
     def _metrics(self) -> MetricRecord:
+        """Return the epsilon of the releases so far, and its delta, as Flower's metrics."""
         return MetricRecord({"epsilon": self.report.epsilon, "delta": self.delta})
+
+
+def _trusted_server(algorithm: FederatedLearning) -> TrustedServer:
+    """Return the algorithm's trusted server; refuse any other combination."""
+    combination = algorithm.combination
+    if not isinstance(combination, TrustedServer):
+        expected = "one of a TrustedServer; a contract between parties runs secure sums"
+        fail("algorithm", expected, algorithm)
+    return combination
+
+
+def _client_updates(algorithm: FederatedLearning) -> ClientUpdates:
+    """Return the algorithm's client updates; refuse what needs more of a client than an update."""
+    contribution = algorithm.contribution
+    if not isinstance(contribution, ClientUpdates):
+        fail("algorithm", "one of ClientUpdates under Flower", algorithm)
+    adapts = contribution.adaptive_clipping is not None
+    if adapts or contribution.proximal or contribution.control_variates:
+        expected = "no adaptive_clipping, proximal term and control_variates under Flower"
+        fail("algorithm", expected, algorithm)
+    return contribution
+
+
+def _salt_of_run(checkpoint: str | Path | None) -> str:
+    """Return the random bits of a run, 64 hexadecimal digits: those in its checkpoint, or new."""
+    salt = None
+    if checkpoint:
+        salt = salt_in(checkpoint)
+    return salt or secrets.token_hex(32)
+
+
+def _evaluated_from(first_round: int, evaluate: EvaluateFunction) -> EvaluateFunction:
+    """Return an evaluation that skips the rounds before this one: they were evaluated before."""
+
+    def evaluated(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if server_round < first_round:
+            return None
+        return evaluate(server_round, arrays)
+
+    return evaluated
