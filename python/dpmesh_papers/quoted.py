@@ -592,30 +592,24 @@ def of_pixels() -> Claims:
 
 def of_sums() -> Claims:
     """Return the accuracy of secure aggregation beside other rows of the benchmark."""
-    trusted, one_site = "sees models; the server is trusted", "server colluding with 1 site"
-    one_sum = "secure sum, 1 site may collude"
-    neighbours = "secure gossip, 1 neighbour may collude"
-    adversaries = {
-        "central DP-SGD, all records in a batch": trusted,
-        "secure sum, momentum": one_site,
-        one_sum: one_site,
-        "federated": trusted,
-        "secure sum, a third may collude": "server colluding with a third of the sites",
-        neighbours: "sees all sums, colludes with 1 neighbour",
-        GOSSIP: "reads all messages",
-    }
-    rows = {f"{name} | {adversary}": name for name, adversary in adversaries.items()}
-    rows |= {
-        "single site, private | reads all messages": ALONE_PRIVATE,
-        "single site, without privacy |": ALONE,
+    one_sum = "secure sums | server and 1 site"
+    neighbours = "secure gossip | reads sums, and 1 neighbour"
+    gossip = "gossip | reads messages"
+    rows = {
         "centralized, without privacy |": POOLED,
+        "central DP-SGD | reads models": "central DP-SGD, all records in a batch",
+        "secure sums, momentum | server and 1 site": "secure sum, momentum",
+        one_sum: "secure sum, 1 site may collude",
+        "federated | reads models": "federated",
+        "secure sums | server and a third of the sites": "secure sum, a third may collude",
+        neighbours: "secure gossip, 1 neighbour may collude",
+        gossip: GOSSIP,
+        "single site, without privacy |": ALONE,
+        "single site, private | reads messages": ALONE_PRIVATE,
     }
     page = "docs/secure_aggregation_accuracy.md"
     claims = _beside(page, ("digits-by-class", "breast-cancer"), rows)
-    digits = [
-        claims[page, _row(f"{name} | {adversaries[name]}")]
-        for name in (neighbours, GOSSIP, one_sum)
-    ]
+    digits = [claims[page, _row(row)] for row in (neighbours, gossip, one_sum)]
     text = (
         "At epsilon 1 it is {own}%, against {sums}% for one secure sum of all sites and {gossip}% "
         "for gossip."

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federated_parts import changed
 
 import dpmesh as dm
 from dpmesh.algorithms import Calibrated, GradientDescent, RecordSums
@@ -207,6 +208,10 @@ def test_what_cannot_be_calibrated_is_refused() -> None:
     algorithm = chosen("gossip").algorithm
     with pytest.raises(ValueError, match="moments: wanted"):
         replace(algorithm, moments=replace(algorithm.moments, diameter=1.0))
+    summed = chosen("secure").algorithm
+    added = changed(summed.algorithm, neighboring_relation="add_remove")
+    with pytest.raises(ValueError, match="algorithm: this algorithm has record-level DP under add"):
+        replace(summed, algorithm=added)
     records = problem()
     labels = np.where(records.train.labels > 0.5, 1.0, -1.0)
     data = dm.Dataset(records.train.features, labels)

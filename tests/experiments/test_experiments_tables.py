@@ -196,7 +196,7 @@ VIEWED: dict[str, Any] = {
 
 
 def test_a_file_has_a_budget_against_a_view(tmp_path: Path) -> None:
-    """Eight rounds cost more against everybody than the budget allows."""
+    """Against an adversary who sees every message, eight rounds exceed the budget."""
     run = Experiment.of(settings(tmp_path, VIEWED)).simulate()
     assert "against any one node" in str(run.privacy.view)
     assert run.privacy.epsilon > 6.0

@@ -1,4 +1,4 @@
-"""Views of plans, budgets and runs: what a run costs against less than everybody."""
+"""Views of plans, budgets and runs: epsilon under weaker adversaries."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_view_beside_earlier_runs_is_refused() -> None:
 
 
 def test_a_variant_that_states_no_reaction_of_its_own_has_no_view() -> None:
-    """Post-processing is free against everybody, but it may carry a record further to one node."""
+    """Post-processing is free if all messages are seen, but may carry a record to another node."""
 
     class Doubled(dm.GradientDescent):
         def _stepped(self, b, t, problem):

@@ -260,18 +260,47 @@ def measure(data: str, seeds: int) -> Iterator[Row]:
             yield cell | released_summary | {"nodes": mean_of_nodes}
 
 
+LABELS = {"alone": "single node", "pooled": "centralized", "partners": "between partners"}
+"""Words of the page for those of the rows of results."""
+
+
+def label_of(noise: str) -> str:
+    """Return the page's name of a variant of noise."""
+    first, comma, rest = noise.partition(",")
+    return f"{LABELS.get(first, first)}{comma}{rest}"
+
+
+def adversary_of(noise: str) -> str:
+    """Return the adversary of the epsilon of a variant of noise; empty without noise."""
+    place = noise.partition(",")[0]
+    if place == "pooled":
+        return ""
+    if place == "server":
+        return "reads models"
+    if place in ("partners", "both"):
+        return "reads messages, knows no shared noise"
+    return "reads messages"
+
+
 def as_text(results: list[Row]) -> str:
-    """Return the page's table: accuracy of released models, in brackets of the local models."""
+    """Return the page's table: accuracy of released models, in brackets of the local models.
+
+    Rows of a setting are sorted by the accuracy at the smallest epsilon.
+    """
     lines = []
     for setting in kinds(results, "setting"):
-        lines.append([f"**{setting}**:", *[""] * len(EPSILONS)])
+        lines.append([f"**{setting}**:", *[""] * (1 + len(EPSILONS))])
         setting_rows = pick(results, setting=setting)
-        for variant in kinds(setting_rows, "noise"):
-            variant_rows = pick(setting_rows, noise=variant)
-            lines.append(
-                [variant, *(f"{row['accuracy']:.0f} ({row['nodes']:.0f})" for row in variant_rows)]
-            )
-    return markdown_table(["noise, epsilon =", *(f"{epsilon:g}" for epsilon in EPSILONS)], lines)
+        at_first = pick(setting_rows, epsilon=EPSILONS[0])
+        for first in sorted(at_first, key=lambda row: -row["accuracy"]):
+            variant = first["noise"]
+            cells = [
+                f"{row['accuracy']:.0f} ({row['nodes']:.0f})"
+                for row in pick(setting_rows, noise=variant)
+            ]
+            lines.append([label_of(variant), adversary_of(variant), *cells])
+    epsilons = (f"epsilon {epsilon:g}" for epsilon in EPSILONS)
+    return markdown_table(["noise", "adversary", *epsilons], lines)
 
 
 def draw(results: list[Row]) -> None:
@@ -279,6 +308,7 @@ def draw(results: list[Row]) -> None:
     few_mixings = ("1 mixing", "3 mixings")
     shown = [row for row in results if not row["noise"].endswith(few_mixings)]
     for row in shown:
+        row["noise"] = label_of(row["noise"])
         row["interval"] = t.ppf(0.975, row["seeds"] - 1) * row["spread"] / sqrt(row["seeds"])
     panels = [
         Panel(
@@ -292,7 +322,7 @@ def draw(results: list[Row]) -> None:
             ),
             x="epsilon",
             y="accuracy (%)",
-            levels={"chance": 10.0},
+            levels={"majority class": 10.0},
             log="x",
             limits=(0, 100),
         )
