@@ -83,9 +83,9 @@ def _same(new: Any, old: Any) -> bool:
 
 def benchmark_again(task: str, by: Mapping[str, Any], cells: list[Cell]) -> Iterable[str]:
     """Run a task of the benchmark by its record; yield the cells whose accuracies differ."""
-    most = None if by["records"] == "all" else by["records"]
-    asked: Any = {"epsilons": by["epsilons"], "splits": splits_of(cells, task), "most": most}
-    *_, after = cells_of(task, **asked, progress=_silent)
+    most_records = None if by["records"] == "all" else by["records"]
+    asked: Any = {"epsilons": by["epsilons"], "splits": splits_of(cells, task)}
+    *_, after = cells_of(task, **asked, most_records=most_records, progress=_silent)
     found = {(cell.method, cell.epsilon): cell for cell in after}
     for old in (cell for cell in cells if cell.task == task):
         new = found[old.method, old.epsilon]

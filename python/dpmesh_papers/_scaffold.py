@@ -222,14 +222,21 @@ def with_spread(mean: float, spread: float, digits: int) -> str:
     return f"{text} +- {spread:.{digits}f}"
 
 
-def compared(first: Row, second: Row, name: str = "accuracy") -> str:
+def compared(first: Row, second: Row, name: str = "accuracy", half_width: str = "interval") -> str:
     """Return the verdict on the difference of two means.
 
     It is ``"ahead"`` or ``"behind"`` if they are further apart than both half widths together,
     which is stricter than a test of the difference; otherwise ``"no clear difference"``, or
     ``"not known from one run each"`` where there is no interval.
+
+    Parameters
+    ----------
+    first, second
+        Rows with both columns.
+    name, half_width
+        Columns of the mean and of half its interval.
     """
-    half_widths = first["interval"] + second["interval"]
+    half_widths = first[half_width] + second[half_width]
     difference_of_means = first[name] - second[name]
     if np.isnan(half_widths):
         return "not known from one run each"

@@ -29,14 +29,15 @@ class Reproduction:
     run
         The function that runs it, as `dpmesh_papers` describes: ``"module:function"``.
     shows
-        What it is about.
+        Its subject, in words.
     data
-        The data set that it needs: its subfolder of the folder that the environment variable
-        ``DPMESH_DATA`` names.
+        The data set that it needs, empty if none: its subfolder of the folder that the environment
+        variable ``DPMESH_DATA`` names.
     settings
         Arguments of the function.
     quick
-        More of them, for a run in small that shows that it works and reaches no conclusion.
+        Arguments that join or replace these in a run in small, which shows that it works and
+        reaches no conclusion.
     """
 
     run: str
@@ -47,30 +48,36 @@ class Reproduction:
 
     @property
     def function(self) -> Callable[..., list[Path]]:
-        """The function itself."""
+        """The function that `run` names."""
         module, name = self.run.split(":")
         return getattr(import_module(f"dpmesh_papers.{module}"), name)  # type: ignore[no-any-return]
 
 
-def _of(
+def _experiment(
     run: str, shows: str, data: str = "", settings: Mapping[str, Any] | None = None, **quick: Any
 ) -> Reproduction:
+    """Return a reproduction; further arguments are those of a run in small."""
     return Reproduction(run=run, shows=shows, data=data, settings=settings or {}, quick=quick)
 
 
-def _of_paper(paper: str, table: Mapping[str, Reproduction]) -> dict[str, Reproduction]:
-    """Return the reproductions under their names; their modules' names begin with the paper's."""
+def _named_after(paper: str, table: Mapping[str, Reproduction]) -> dict[str, Reproduction]:
+    """Return a paper's reproductions by their full names.
+
+    The paper's name comes before the names of the table and before the modules of its functions.
+    """
     module = paper.replace("-", "_")
     return {
-        f"{paper}-{key}": replace(reproduction, run=f"{module}{reproduction.run}")
-        for key, reproduction in table.items()
+        f"{paper}-{name}": replace(reproduction, run=f"{module}{reproduction.run}")
+        for name, reproduction in table.items()
     }
 
 
 _FEDERATED = {
-    "figure1": _of("_signals:figure1", "spectrum of the federated average", "mnist"),
-    "figure2": _of("_curves:figure2", "training with and without smoothing, by round", "mnist"),
-    "figure3": _of(
+    "figure1": _experiment("_signals:figure1", "spectrum of the federated average", "mnist"),
+    "figure2": _experiment(
+        "_curves:figure2", "training with and without smoothing, by round", "mnist"
+    ),
+    "figure3": _experiment(
         "_stability:learning",
         "a network with and without smoothing, by round",
         "mnist",
@@ -78,25 +85,27 @@ _FEDERATED = {
         rounds=1,
         clients=100,
     ),
-    "figure4": _of(
+    "figure4": _experiment(
         "_stability:figure4", "a network under much noise", "mnist", rounds=4, clients=100
     ),
-    "figure5": _of(
+    "figure5": _experiment(
         "_stability:learning",
         "the next character with and without smoothing, by round",
         "shakespeare",
         {"of": "small texts"},
         rounds=1,
     ),
-    "figure6": _of(
+    "figure6": _experiment(
         "_membership:figure6", "membership inference and losses over training", "mnist", rounds=10
     ),
-    "figureS7": _of("_accountants:figure_s7", "two inequalities of the privacy proofs"),
-    "figureS9": _of("_accountants:figure_s9", "noise by the theorems and by accountants"),
-    "figureS14": _of("_signals:figure_s14", "gradient descent under noise, smoothed or not"),
-    "figureS15": _of("_signals:figure_s15", "error that smoothing a noisy sine takes away"),
-    "table2": _of(":table2", "logistic regression, with and without smoothing", "mnist"),
-    "table6": _of(
+    "figureS7": _experiment("_accountants:figure_s7", "two inequalities of the privacy proofs"),
+    "figureS9": _experiment("_accountants:figure_s9", "noise by the theorems and by accountants"),
+    "figureS14": _experiment(
+        "_signals:figure_s14", "gradient descent under noise, smoothed or not"
+    ),
+    "figureS15": _experiment("_signals:figure_s15", "error that smoothing a noisy sine takes away"),
+    "table2": _experiment(":table2", "logistic regression, with and without smoothing", "mnist"),
+    "table6": _experiment(
         "_networks:table",
         "the next character",
         "shakespeare",
@@ -104,7 +113,9 @@ _FEDERATED = {
         rounds=1,
     ),
     **{
-        table: _of("_networks:table", shows, "mnist", {"table": table}, rounds=1, clients=100)
+        table: _experiment(
+            "_networks:table", shows, "mnist", {"table": table}, rounds=1, clients=100
+        )
         for table, shows in {
             "table3": "a network with and without smoothing",
             "table4": "smoothing or shrinking",
@@ -112,47 +123,57 @@ _FEDERATED = {
         }.items()
     },
 }
-_FEDERATED |= {
-    f"{name}-svhn": replace(
+
+
+def _on_svhn(name: str, settings: Mapping[str, Any]) -> Reproduction:
+    """Return a table or figure of a network on the paper's own data."""
+    return replace(
         _FEDERATED[name],
         shows=f"{_FEDERATED[name].shows}, at the paper's size: wants a GPU",
         data="svhn",
-        settings={"of": "svhn"} if name == "figure3" else {"table": name, "data": "svhn"},
+        settings=settings,
         quick={"rounds": 1, "clients": 20},
     )
-    for name in ("table3", "table4", "table5", "figure3")
+
+
+_FEDERATED |= {
+    f"{table}-svhn": _on_svhn(table, {"table": table, "data": "svhn"})
+    for table in ("table3", "table4", "table5")
 }
+_FEDERATED["figure3-svhn"] = _on_svhn("figure3", {"of": "svhn"})
 _ONLINE = {
-    "counterexample": _of(
+    "counterexample": _experiment(
         "_counterexample:counterexample", "regret above the bound (45)", rounds=10000
     ),
-    "delay": _of("_delay:delay", "regret over delay and absence", checkpoints=2),
-    "figure1": _of(":figure1", "regret over epsilon and over nodes", "rcv1", checkpoints=2),
-    "figure2": _of(":figure2", "regret with mini-batches", "rcv1", checkpoints=2),
-    "mechanisms": _of(":mechanisms", "the paper's noise and better ones", "rcv1", checkpoints=2),
-    "table1": _of(":table1", "accuracy of a private SVM", "rcv1", checkpoints=2),
+    "delay": _experiment("_delay:delay", "regret over delay and absence", checkpoints=2),
+    "figure1": _experiment(":figure1", "regret over epsilon and over nodes", "rcv1", checkpoints=2),
+    "figure2": _experiment(":figure2", "regret with mini-batches", "rcv1", checkpoints=2),
+    "mechanisms": _experiment(
+        ":mechanisms", "the paper's noise and better ones", "rcv1", checkpoints=2
+    ),
+    "table1": _experiment(":table1", "accuracy of a private SVM", "rcv1", checkpoints=2),
 }
 _QUANTIZED = {
-    "figure2": _of(
+    "figure2": _experiment(
         ":figure2", "a network by quantizer steps and noise exponents", "mnist", rounds=2
     ),
-    "figure4": _of(
+    "figure4": _experiment(
         "_comparison:figure4", "accuracy over epsilon, bits and samples", "mnist", rounds=100
     ),
-    "figure4-network": _of(
+    "figure4-network": _experiment(
         "_comparison:figure4",
         "the same of a convolutional network",
         "mnist",
         {"of": "network", "rounds": 40},
         rounds=3,
     ),
-    "figure4c": _of("_horizon:figure4c", "the budget over the length of a run"),
-    "figure5": _of(":figure5", "the budget over the exponents"),
-    "grid": _of("_grid:grid", "noise on a grid, and its price"),
+    "figure4c": _experiment("_horizon:figure4c", "the budget over the length of a run"),
+    "figure5": _experiment(":figure5", "the budget over the exponents"),
+    "grid": _experiment("_grid:grid", "noise on a grid, and its price"),
 }
 _FOLDERS = {"Covertype": "covtype", "MNIST": "mnist"}
 _WITHOUT_REPLACEMENT = {
-    f"figure{number}": _of(
+    f"figure{number}": _experiment(
         ":figure",
         f"accuracy over epsilon, {case}",
         _FOLDERS[data],
@@ -162,7 +183,7 @@ _WITHOUT_REPLACEMENT = {
     for number, (data, case) in enumerate(product(_FOLDERS, ("convex", "strongly convex")), 1)
 }
 _WITHOUT_REPLACEMENT |= {
-    f"table{number}": _of(
+    f"table{number}": _experiment(
         ":table", "controllers by number of nodes", folder, {"data": data}, records=2000
     )
     for number, (data, folder) in enumerate(_FOLDERS.items(), 1)
@@ -173,34 +194,34 @@ _WITHOUT_REPLACEMENT["table2-intercept"] = replace(
     settings={"data": "MNIST", "intercept": False},
 )
 _OTHERS = {
-    "bounds-federated": _of(
+    "bounds-federated": _experiment(
         "federated_bounds:bounds", "Theorem 5 as printed beside measured errors", longest=20
     ),
-    "bounds-quantized": _of(
+    "bounds-quantized": _experiment(
         "quantized_bounds:bounds", "Theorem 2, as reconstructed, beside measured gaps", longest=100
     ),
-    "bounds-online": _of(
+    "bounds-online": _experiment(
         "online_bounds:bounds", "Theorem 2 and Lemma 4 beside measured regret", longest=100
     ),
-    "bounds-without-replacement": _of(
+    "bounds-without-replacement": _experiment(
         "without_replacement_bounds:bounds", "Theorem 3 beside measured suboptimality", most=2000
     ),
-    "demo": _of("demonstration:demonstration", "what the defaults reach on digits"),
-    "online-allocated": _of(
+    "demo": _experiment("demonstration:demonstration", "what the defaults reach on digits"),
+    "online-allocated": _experiment(
         "allocated:online", "what secret rounds of documents buy at a proved epsilon of 1", "rcv1"
     ),
-    "scale": _of(
+    "scale": _experiment(
         "scale:scale",
         "the same records at 1 to 100,000 nodes, from a ring to an expander",
-        most=1000,
+        most_nodes=1000,
     ),
-    "tables": _of(
+    "tables": _experiment(
         "tables:tables",
         "what features and a first stage buy linear models of tables",
         "covtype",
         records=2000,
     ),
-    "without-replacement-allocated": _of(
+    "without-replacement-allocated": _experiment(
         "allocated:without_replacement",
         "what secret mini-batches of images buy at a proved epsilon of 1",
         "mnist",
@@ -208,10 +229,10 @@ _OTHERS = {
     ),
 }
 REPRODUCTIONS = {
-    **_of_paper("federated", _FEDERATED),
-    **_of_paper("online", _ONLINE),
-    **_of_paper("quantized", _QUANTIZED),
-    **_of_paper("without-replacement", _WITHOUT_REPLACEMENT),
+    **_named_after("federated", _FEDERATED),
+    **_named_after("online", _ONLINE),
+    **_named_after("quantized", _QUANTIZED),
+    **_named_after("without-replacement", _WITHOUT_REPLACEMENT),
     **_OTHERS,
 }
 REPRODUCTIONS = dict(sorted(REPRODUCTIONS.items()))
@@ -229,7 +250,7 @@ class Outcome:
     seconds
         Its duration.
     why
-        What it lacks, such as a data set, or why it failed; empty if it ran.
+        Reason why it did not run, such as a missing data set, or failed; empty if it ran.
     failed
         True if it broke off.
     """
@@ -275,8 +296,10 @@ def reproduce_all(
         started = perf_counter()
         why = ""
         failed = False
-        repeats = seeds if "seeds" in signature(reproduction.function).parameters else None
         try:
+            repeats = None
+            if "seeds" in signature(reproduction.function).parameters:
+                repeats = seeds
             if reproduction.data and not os.environ.get(FOLDER_VARIABLE):
                 raise FileNotFoundError(f"{FOLDER_VARIABLE} is not set: wanted {reproduction.data}")
             reproduce(name, folder, seeds=repeats, quick=quick, progress=progress)
@@ -299,7 +322,7 @@ def reproduce(
     quick: bool = False,
     progress: Progress = print,
 ) -> list[Path]:
-    """Run an experiment and return the files written, the last with what made them.
+    """Run an experiment and return the files written; the last one has their provenance.
 
     Parameters
     ----------
@@ -331,18 +354,20 @@ def reproduce(
 
     reproduction = REPRODUCTIONS[one_of("name", name, tuple(REPRODUCTIONS))]
     parameters = signature(reproduction.function).parameters
-    if seeds is None and quick and "seeds" in parameters:
-        seeds = 1
-    if seeds is not None and "seeds" not in parameters:
-        fail("seeds", f"none, since {name} has no repetitions", seeds)
-    settings = {**reproduction.settings, **(reproduction.quick if quick else {})}
+    settings = {**reproduction.settings}
+    if quick:
+        settings |= reproduction.quick
     if "seeds" in parameters:
-        settings["seeds"] = parameters["seeds"].default if seeds is None else seeds
+        default_seeds = 1 if quick else parameters["seeds"].default
+        settings["seeds"] = default_seeds if seeds is None else seeds
+    elif seeds is not None:
+        fail("seeds", f"none, since {name} has no repetitions", seeds)
     reporting = {"progress": progress} if "progress" in parameters else {}
     matplotlib: Any = import_module("matplotlib")  # fail now rather than after hours of runs
     keys = "Key.seeded(0), Key.seeded(1), .. up to the number of seeds"
     writable_folder(folder)
     record = provenance(experiment=name, quick=quick, **settings, keys=keys)
+    record_file = folder / f"{name}.json"
     started = perf_counter()
     try:
         with matplotlib.rc_context({"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}):
@@ -352,5 +377,5 @@ def reproduce(
         raise
     finally:
         record["seconds"] = round(perf_counter() - started, 1)
-        replace_text(folder / f"{name}.json", json.dumps(record, indent=1) + "\n")
-    return [*files, folder / f"{name}.json"]
+        replace_text(record_file, json.dumps(record, indent=1) + "\n")
+    return [*files, record_file]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
 
 HELD_OUT = 0.25
 """Share of the records that a split of `dpmesh.demo` tests on."""
-WORDS = {1: "ahead", 0: "inconclusive", -1: "behind"}
+VERDICTS = {1: "ahead", 0: "inconclusive", -1: "behind"}
+"""Verdicts by the sign of a difference."""
 METHODS = ("secure sum", "gossip", "site alone, not private")
 
 
 def demonstration(folder: Path, *, seeds: int = 2, progress: Progress = print) -> list[Path]:
-    """Accuracy of a secure sum and of gossip by epsilon, on five splits for each seed."""
+    """Measure a secure sum and gossip at each epsilon, on five splits for each seed."""
 
     def measured(cell: Row) -> list[Row]:
         panels = run_demo(Key.seeded(cell["key"]), lambda panel: progress(panel.sentence))
@@ -67,9 +69,9 @@ def rows_of(panel: Panel) -> list[Row]:
 def means(rows: list[Row]) -> list[Row]:
     """Return the mean of each cell and half its 95% interval."""
     settings = ("sites", "method", "epsilon")
-    cells = dict.fromkeys(tuple(row[name] for name in settings) for row in rows)
-    named = [dict(zip(settings, cell, strict=True)) for cell in cells]
-    return [cell | repeated(accuracies(rows, **cell), held_out=HELD_OUT) for cell in named]
+    values_of_cells = dict.fromkeys(tuple(row[name] for name in settings) for row in rows)
+    cells = [dict(zip(settings, values, strict=True)) for values in values_of_cells]
+    return [cell | repeated(accuracies(rows, **cell), held_out=HELD_OUT) for cell in cells]
 
 
 def accuracies(rows: list[Row], **cell: object) -> list[float]:
@@ -77,16 +79,16 @@ def accuracies(rows: list[Row], **cell: object) -> list[float]:
     return [row["accuracy"] for row in pick(rows, **cell)]
 
 
-def beside(rows: list[Row], method: str, rival: str, **cell: object) -> str:
-    """Return the verdict on a method and its rival by paired differences over the splits."""
+def verdict_beside(rows: list[Row], method: str, rival: str, **cell: object) -> str:
+    """Return the verdict on a method and its rival in a cell, by paired differences of splits."""
     ours = accuracies(rows, method=method, **cell)
     theirs = accuracies(rows, method=rival, **cell)
     differences = np.subtract(ours, theirs)
-    return WORDS[difference(differences, held_out=HELD_OUT).sign]
+    return VERDICTS[difference(differences, held_out=HELD_OUT).sign]
 
 
 def as_text(rows: list[Row]) -> str:
-    """Return a table for each federation, with what the intervals say of its methods."""
+    """Return a table for each federation, with verdicts on pairs of methods."""
     cells = means(rows)
     text = (
         f"Accuracy (%) of released models on handwritten digits, delta {DELTA:g}, by the defaults; "
@@ -103,8 +105,11 @@ def as_text(rows: list[Row]) -> str:
             show=lambda row: with_spread(row["accuracy"], row["interval"], 1),
             head=lambda epsilon: f"epsilon {epsilon:g}",
         )
-        for method, rival in ((METHODS[0], METHODS[1]), (METHODS[0], METHODS[2]), METHODS[1:]):
-            verdicts = [beside(rows, method, rival, sites=sites, epsilon=x) for x in EPSILONS]
+        for method, rival in combinations(METHODS, 2):
+            verdicts = [
+                verdict_beside(rows, method, rival, sites=sites, epsilon=epsilon)
+                for epsilon in EPSILONS
+            ]
             lines.append(f"{method}, beside {rival}: {', '.join(verdicts)}")
     return "\n".join(lines)
 

@@ -162,7 +162,7 @@ class PartitionedSource:
         topology = changing_graph(nodes)
         key = Key.seeded(2)
         return self.repeats[nodes].simulate(
-            algorithm, topology, at=checkpoints, key=key, network=network
+            algorithm, topology, checkpoints=checkpoints, key=key, network=network
         )
 
 

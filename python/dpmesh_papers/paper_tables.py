@@ -46,7 +46,7 @@ def table_of_task(cells: Sequence[Cell], name: str) -> str:
     epsilon = task.epsilons[0]
     lines = lines_of(cells, name)
     majority = next(line for line in lines if line.method == MAJORITY).first
-    methods_of_paper = {row.name for row in task.own_rows}
+    methods_of_paper = {row.name for row in task.extra_rows}
     trusts = [trust for trust in _trusts(lines) if not missing_rows(lines, name, trust)]
     bests = [best_of(lines, trust, epsilon) for trust in trusts]
     best_names = [line.method for line in bests if line is not None]
@@ -71,7 +71,7 @@ def table_of_task(cells: Sequence[Cell], name: str) -> str:
 def missing_rows(lines: Sequence[Line], name: str, trust: str) -> list[str]:
     """Return the methods of a threat model that have not run on a task."""
     methods = {line.method for line in lines}
-    rows = [*ROWS, *TASKS[name].own_rows]
+    rows = [*ROWS, *TASKS[name].extra_rows]
     return [row.name for row in rows if row.trust == trust and row.name not in methods]
 
 

@@ -80,7 +80,7 @@ class Repeats:
     Parameters
     ----------
     problem
-        The problem of all copies' nodes.
+        The problem of all copies' nodes; node i of run r is its node ``i * runs + r``.
     nodes, runs
         Nodes of a copy, and number of copies.
     """
@@ -103,24 +103,24 @@ class Repeats:
         records = problem.everything[1]
         nodes = problem.nodes
         records_of_node = len(records) // nodes
-        draws = (generator(key, Purpose.SPLIT, run) for run in range(runs))
-        orders = [
-            draw.permutation(records)[: records_of_node * nodes].reshape(records_of_node, nodes)
-            for draw in draws
-        ]
+        orders = []
+        for run in range(runs):
+            draw = generator(key, Purpose.SPLIT, run)
+            order = draw.permutation(records)[: records_of_node * nodes]
+            orders.append(order.reshape(records_of_node, nodes))
         # Records of a round lie side by side, so that a round reads contiguous memory.
         train = problem.train.take(np.stack(orders, axis=2).ravel())
         parts = np.arange(train.records).reshape(records_of_node, nodes * runs).T
         copies = replace(problem, train=train, partition=tuple(parts))
         return cls(problem=copies, nodes=nodes, runs=runs)
 
-    def best(self, at: Sequence[int], *, radius: float, tolerance: float = 1e-4) -> Values:
+    def best(self, checkpoints: Sequence[int], *, radius: float, tolerance: float = 1e-4) -> Values:
         """Return the mean loss of the best fixed predictor on the examples so far, for each run.
 
         Parameters
         ----------
-        at
-            The checkpoints, in examples of each node.
+        checkpoints
+            Numbers of examples of each node.
         radius, tolerance
             As for `best_fixed_predictor`.
 
@@ -128,32 +128,26 @@ class Repeats:
         -------
         Shape (runs, checkpoints).
         """
-        parts = self.problem.partition
-        return np.array(
-            [
-                [
-                    best_fixed_predictor(
-                        self.problem,
-                        np.concatenate([part[:count] for part in parts[run :: self.runs]]),
-                        radius=radius,
-                        tolerance=tolerance,
-                    ).value
-                    for count in at
-                ]
-                for run in range(self.runs)
-            ]
-        )
+        losses = np.empty((self.runs, len(checkpoints)))
+        for run in range(self.runs):
+            parts_of_run = self.problem.partition[run :: self.runs]
+            for place, examples_of_node in enumerate(checkpoints):
+                examples = np.concatenate([part[:examples_of_node] for part in parts_of_run])
+                losses[run, place] = best_fixed_predictor(
+                    self.problem, examples, radius=radius, tolerance=tolerance
+                ).value
+        return losses
 
     def simulate(
         self,
         algorithm: Algorithm[StateT, LinearProblem],
         topology: Topology,
         *,
-        at: Sequence[int],
+        checkpoints: Sequence[int],
         key: Key,
         network: Network | None = None,
     ) -> RepeatedRuns:
-        """Run an algorithm in all copies, until each node has used ``at[-1]`` examples.
+        """Run an algorithm in all copies, until the last checkpoint.
 
         Parameters
         ----------
@@ -161,8 +155,8 @@ class Repeats:
             One that uses each example once, and states in which round.
         topology
             The network of each copy.
-        at
-            Checkpoints, in examples of each node: ascending multiples of the algorithm's batch.
+        checkpoints
+            Numbers of examples of each node: ascending multiples of the algorithm's batch.
         key
             Source of the noise, which differs between the runs, and of the failures of the network;
             mixed with fresh bits unless it is seeded, as in `dpmesh.simulate`.
@@ -178,11 +172,13 @@ class Repeats:
         require_methods("topology", topology, "a topology of dpmesh.topology", "matrix")
         instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
         instance("network", network, "a dpmesh.Network or None", Network, NoneType)
-        if np.ndim(at) != 1 or not len(at):
-            fail("at", "a list of checkpoints, in examples of each node", at)
+        if np.ndim(checkpoints) != 1 or not len(checkpoints):
+            fail("checkpoints", "a list of numbers of examples of each node", checkpoints)
         records_of_node = len(self.problem.partition[0])
-        if at[-1] > records_of_node:
-            fail("at", f"at most {records_of_node} examples, as many as each node has", list(at))
+        last_checkpoint = checkpoints[-1]
+        if last_checkpoint > records_of_node:
+            wanted = f"at most {records_of_node} examples, as many as each node has"
+            fail("checkpoints", wanted, list(checkpoints))
         if topology.nodes != self.nodes:
             fail("topology", f"{self.nodes} nodes, as a copy has", topology.nodes)
         if not key.is_seeded:
@@ -190,30 +186,33 @@ class Repeats:
         gossip: Carrier = Gossip(topology)
         if network is not None:
             gossip = FailingGossip(topology, Conditions(network, self.nodes, key))
-        ledger = Ledger(algorithm.plan(at[-1]), nodes=self.problem.nodes)
+        # a round uses at least one example, so that there are no more rounds than examples
+        ledger = Ledger(algorithm.plan(last_checkpoint), nodes=self.problem.nodes)
         channel = Channel(SideBySide(gossip, self.nodes), key, ledger)
         state = algorithm.init(self.problem, key)
-        total = np.zeros((self.nodes, self.runs))
+        sums_of_losses = np.zeros((self.nodes, self.runs))
         losses = []
         examples_used = 0
         t = 0
-        while examples_used < at[-1]:
+        while examples_used < last_checkpoint:
             examples = algorithm.examples(t, self.problem, key)
             if not isinstance(examples, np.ndarray):
-                expectation = (
+                wanted = (
                     "one that uses each example once, in batches of one size: checkpoints are"
+                    " numbers of examples"
                 )
-                fail("algorithm", f"{expectation} numbers of examples", algorithm)
+                fail("algorithm", wanted, algorithm)
             batch = examples.shape[1]
-            total += batch * self._losses_on_all(algorithm.parameters(state), examples)
+            sums_of_losses += batch * self._losses_on_all(algorithm.parameters(state), examples)
             state = channel.run(algorithm, state, t, self.problem, key).state
             channel.end_round()
             examples_used += batch
             t += 1
-            if examples_used in at:
-                losses.append(total.T / examples_used)
-        if len(losses) != len(at):
-            fail("at", f"ascending multiples of {batch}, the examples of a round", list(at))
+            if examples_used in checkpoints:
+                losses.append(sums_of_losses.T / examples_used)
+        if len(losses) != len(checkpoints):
+            wanted = f"ascending multiples of {batch}, the examples of a round"
+            fail("checkpoints", wanted, list(checkpoints))
         assert channel.received is not None
         return RepeatedRuns(
             losses=np.stack(losses, axis=-1),
@@ -223,9 +222,9 @@ class Repeats:
 
     def _losses_on_all(self, parameters: Floats, records: npt.NDArray[np.int64]) -> Values:
         """Return each node's mean loss on the records of all nodes of its run, (nodes, runs)."""
-        of_run = self._by_run(records).reshape(self.runs, -1)
-        everybody = np.tile(of_run, (self.nodes, 1))
-        return self.problem.objective(parameters, everybody).reshape(self.nodes, self.runs)
+        records_of_run = self._by_run(records).reshape(self.runs, -1)
+        records_of_node = np.tile(records_of_run, (self.nodes, 1))
+        return self.problem.objective(parameters, records_of_node).reshape(self.nodes, self.runs)
 
     def _by_run(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return rows of all copies' nodes as shape (runs, nodes, ..)."""
@@ -251,8 +250,8 @@ class SideBySide(Instant):
         """Return what the nodes of all copies receive, shape (nodes * copies, dim)."""
         messages = packet.values
         assert messages is not None
-        long = Packet(Released(messages.reshape(self._nodes, -1)))
-        arrived = self._carrier.carry(round, long)
+        long_messages = Released(messages.reshape(self._nodes, -1))
+        arrived = self._carrier.carry(round, Packet(long_messages))
         assert arrived is not None
         return Released(arrived.reshape(messages.shape))
 

@@ -6,7 +6,7 @@ without-replacement paper measures better ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import isqrt
 from pathlib import Path
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 RECORDS = 100_000
 TEST_RECORDS = 2_000
 FEATURES = 10
-FLIPPED = 0.1
+RANDOM_LABELS = 0.1
 """Share of labels drawn at random, so that no model is right on every record."""
 EPSILON = 1.0
 DELTA = 1e-6
 NODES = (1, 10, 100, 1_000, 10_000, 100_000)
-OF_A_NODE = 100
+RECORDS_OF_NODE = 100
 """Records of a node in the last curve, where the data grow with the nodes."""
 MOST_TESTED = 500
-"""Most nodes whose models are tested."""
+"""Number of nodes above which models of evenly spaced nodes are tested, about as many as this."""
 
 
 def _sides(nodes: int) -> tuple[int, int]:
@@ -64,44 +64,52 @@ NETWORKS: dict[str, Callable[[int], Topology]] = {
     "torus": lambda nodes: topology.torus(*_sides(nodes)),
     EXPANDER: lambda nodes: topology.random_regular(nodes, DEGREE, key=Key.seeded(0)),
 }
-GROWING = f"{OF_A_NODE} records a node, {EXPANDER}"
+GROWING = f"{RECORDS_OF_NODE} records a node, {EXPANDER}"
 
 
 def scale(
-    folder: Path, *, seeds: int = 3, most: int = NODES[-1], progress: Progress = print
+    folder: Path, *, seeds: int = 3, most_nodes: int = NODES[-1], progress: Progress = print
 ) -> list[Path]:
-    """Learn from the same records at 1 to `most` nodes by gossip, on three kinds of network.
+    """Learn from the same records at 1 to `most_nodes` nodes by gossip, on three kinds of network.
 
     Every message may be public, at the same epsilon for a record. Steps follow from the rule of
     `dpmesh.defaults`. In one curve more the data grow with the nodes.
     """
-    cells = [
-        {
-            "network": name,
-            "nodes": nodes,
-            "records": nodes * OF_A_NODE if name == GROWING else RECORDS,
-        }
-        for name in (*NETWORKS, GROWING)
-        for nodes in NODES
-        if nodes <= most and (name != GROWING or nodes * OF_A_NODE <= RECORDS)
-    ]
 
     def measured(cell: Row) -> Row:
-        keys = map(Key.seeded, range(seeds))
-        return over_seeds([_accuracy(**cell, key=key) for key in keys])
+        accuracies = [
+            _accuracy(cell["network"], cell["nodes"], cell["records"], Key.seeded(seed))
+            for seed in range(seeds)
+        ]
+        return over_seeds(accuracies)
 
     experiment = Experiment(folder, "scale", progress)
-    experiment.measure(cells, measured, in_words)
+    experiment.measure(_cells(most_nodes), measured, in_words)
     return experiment.write(as_text, draw)
 
 
+def _cells(most_nodes: int) -> Iterator[Row]:
+    """Yield network, nodes and records of each point."""
+    numbers_of_nodes = [nodes for nodes in NODES if nodes <= most_nodes]
+    for network in NETWORKS:
+        for nodes in numbers_of_nodes:
+            yield {"network": network, "nodes": nodes, "records": RECORDS}
+    for nodes in numbers_of_nodes:
+        records = nodes * RECORDS_OF_NODE
+        if records <= RECORDS:
+            yield {"network": GROWING, "nodes": nodes, "records": records}
+
+
 def data(key: Key) -> tuple[Dataset, Dataset]:
-    """Return records for training and testing: labels by a hyperplane, some of them at random."""
+    """Return records for training and testing: labels by a hyperplane, some of them at random.
+
+    Features are normal; records have a constant and norm 1.
+    """
     draw = generator(key, Purpose.SAMPLE)
     x = draw.normal(size=(RECORDS + TEST_RECORDS, FEATURES))
     labels = (x @ draw.normal(size=FEATURES) > 0).astype(np.int64)
-    flipped = draw.random(len(x)) < FLIPPED
-    labels[flipped] = draw.integers(2, size=int(flipped.sum()))
+    is_random = draw.random(len(x)) < RANDOM_LABELS
+    labels[is_random] = draw.integers(2, size=int(is_random.sum()))
     records = unit_norm(with_constant(unit_norm(Dataset(x, labels))))
     train = records.take(np.arange(RECORDS))
     test = records.take(np.arange(RECORDS, len(x)))
@@ -109,6 +117,7 @@ def data(key: Key) -> tuple[Dataset, Dataset]:
 
 
 def _accuracy(network: str, nodes: int, records: int, key: Key) -> float:
+    """Return the mean test accuracy of the nodes' released models, in percent."""
     train, test = data(key)
     parts = iid(train.take(np.arange(records)), nodes, generator(key, Purpose.SPLIT))
     problem = LinearProblem(train, parts, "softmax", test=test, classes=2, feature_norm=1.0)
@@ -126,7 +135,8 @@ def _accuracy(network: str, nodes: int, records: int, key: Key) -> float:
         delta=DELTA,
         metrics=Metrics([], progress=False),
     )
-    tested = np.ascontiguousarray(run.released[:: max(1, nodes // MOST_TESTED)])
+    stride = max(1, nodes // MOST_TESTED)
+    tested = np.ascontiguousarray(run.released[::stride])
     return 100 * float(problem.accuracy(tested).mean())
 
 
@@ -137,7 +147,7 @@ def in_words(row: Row) -> str:
 
 
 def as_text(rows: list[Row]) -> str:
-    """Return all points, and what they say."""
+    """Return all points, and their conclusion."""
     most = max(row["nodes"] for row in rows)
     first, last = (
         f"{only(rows, network=EXPANDER, nodes=nodes)['accuracy']:.1f}" for nodes in (10, most)
@@ -146,7 +156,7 @@ def as_text(rows: list[Row]) -> str:
     heading = (
         f"Accuracy (%) of the nodes' released models at epsilon {EPSILON:g}, delta {DELTA:g}, by "
         f"number of nodes; every message may be public. Two classes of {FEATURES} features, where "
-        f"{100 * (1 - FLIPPED / 2):.0f}% is the best possible. Gradient descent by gossip, "
+        f"{100 * (1 - RANDOM_LABELS / 2):.0f}% is the best possible. Gradient descent by gossip, "
         f"steps by the default rule; mean of {rows[0]['seeds']} seed(s) and standard deviation."
     )
     answer = (
@@ -163,10 +173,11 @@ def as_text(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _listed(line: list[Row]) -> str:
+def _listed(rows: list[Row]) -> str:
     """Return accuracies and numbers of nodes in words."""
-    accuracies = ", ".join(f"{row['accuracy']:.1f}" for row in line)
-    return f"{accuracies}% at {', '.join(format(row['nodes'], ',') for row in line)} nodes"
+    accuracies = ", ".join(f"{row['accuracy']:.1f}" for row in rows)
+    numbers_of_nodes = ", ".join(f"{row['nodes']:,}" for row in rows)
+    return f"{accuracies}% at {numbers_of_nodes} nodes"
 
 
 def draw(rows: list[Row]) -> Figure:

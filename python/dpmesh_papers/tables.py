@@ -8,24 +8,28 @@ public ranges of a file that a user would fill in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from dpmesh.data import covertype, train_test_split
-from dpmesh.defaults import Sizes, choose
+from dpmesh.algorithms.first_stage import FirstStage
+from dpmesh.data import Dataset, covertype, train_test_split
+from dpmesh.defaults import Method, Sizes, choose
 from dpmesh.keys import Key, Purpose, generator
+from dpmesh.problems import LinearProblem
 from dpmesh.run import Metrics, simulate
 from dpmesh.sklearn import PrivateClassifier
 from dpmesh.tables.features import COLUMNS
 from dpmesh.tables.models import Outline
 from dpmesh_papers._figure import Panel, drawn, lines_of
-from dpmesh_papers._scaffold import Experiment, Progress, Row, pick, repeated
-from dpmesh_papers.benchmark.tasks import FOREST_RANGES, TASKS
+from dpmesh_papers._scaffold import Experiment, Progress, Row, pick, repeated, with_spread
+from dpmesh_papers.benchmark.tasks import TASKS
+from dpmesh_papers.public_tables import COVERTYPE_RANGES, wilderness_areas
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,9 +38,50 @@ DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0)
 FOREST = "covertype"
 FOREST_HELD_OUT = 0.2
-WITHOUT = "columns alone"
-RULE = "by the rule"
-"""Values of the column ``features``."""
+
+Features: TypeAlias = Literal["columns alone", "by the rule"]
+WITHOUT: Features = "columns alone"
+RULE: Features = "by the rule"
+
+Accuracy: TypeAlias = Callable[[npt.NDArray[np.floating]], npt.NDArray[Any]]
+"""Returns the accuracy of each released model, or of their mean on each test record."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A task, and how it is learned: a cell of the table, named as its columns.
+
+    Parameters
+    ----------
+    task
+        A task of the benchmark, or `FOREST`.
+    method
+        Secure aggregation, or gossip.
+    epsilon
+        Budget of the run; its delta is `DELTA`.
+    features
+        The columns alone, or the features and the first stage of the default rule.
+    """
+
+    task: str
+    method: Method
+    epsilon: float
+    features: Features
+
+
+class Learned(NamedTuple):
+    """A private run on one split.
+
+    Attributes
+    ----------
+    accuracy
+        Mean test accuracy of the released models, a share.
+    features
+        Features that the rule chose, in words.
+    """
+
+    accuracy: float
+    features: str
 
 
 def tables(
@@ -46,91 +91,101 @@ def tables(
 
     `records` limits the records of Covertype, for training and test together; None uses all.
     """
+
+    def measured(cell: Row) -> Row:
+        return _measured(Setting(**cell), seeds, records)
+
     experiment = Experiment(folder, "tables", progress)
-    experiment.measure(_cells(), lambda cell: _measured(cell, seeds, records), _in_words)
+    experiment.measure(map(asdict, _settings()), measured, _in_words)
     return experiment.write(as_text, _figure)
 
 
-def _cells() -> Iterator[Row]:
+def _settings() -> Iterator[Setting]:
+    methods: tuple[Method, ...] = ("secure", "gossip")
     for task in ("digits-by-class", "digits-alike", "breast-cancer", FOREST):
-        for method in ("secure", "gossip"):
+        for method in methods:
             epsilons = EPSILONS[:1] if task == FOREST else EPSILONS
             for epsilon in epsilons:
                 for features in (WITHOUT, RULE):
-                    yield {"task": task, "method": method, "epsilon": epsilon, "features": features}
+                    yield Setting(task=task, method=method, epsilon=epsilon, features=features)
 
 
-def _measured(cell: Row, seeds: int, records: int | None) -> Row:
+def _measured(setting: Setting, seeds: int, records: int | None) -> Row:
     """Return mean accuracy in percent with its interval, and the features (column ``made``)."""
-    if cell["task"] == FOREST:
-        results = [_forest(cell, seed, records) for seed in range(seeds)]
+    if setting.task == FOREST:
+        runs = [_learn_forest(setting, seed, records) for seed in range(seeds)]
         held_out = FOREST_HELD_OUT
     else:
-        results = [of_benchmark(cell, seed) for seed in range(seeds)]
-        held_out = TASKS[cell["task"]].held_out
-    percent = [100 * accuracy for accuracy, _ in results]
-    return {"made": results[0][1]} | repeated(percent, held_out=held_out)
+        runs = [learn_task(setting, seed) for seed in range(seeds)]
+        held_out = TASKS[setting.task].held_out
+    percent = [100 * run.accuracy for run in runs]
+    return {"made": runs[0].features} | repeated(percent, held_out=held_out)
 
 
-def of_benchmark(cell: Row, seed: int) -> tuple[float, str]:
-    """Return the accuracy on a split of a benchmark's task, and the features in words."""
-    problem = TASKS[cell["task"]].problem(Key.seeded(seed))
-    return _learned(cell, seed, problem, problem.accuracy)
+def learn_task(setting: Setting, seed: int) -> Learned:
+    """Learn a split of a benchmark's task."""
+    problem = TASKS[setting.task].problem(Key.seeded(seed))
+    return _learn(setting, seed, problem, problem.accuracy)
 
 
-def _forest(cell: Row, seed: int, records: int | None) -> tuple[float, str]:
-    """Return the accuracy on a split of Covertype, and the features in words."""
+def _learn_forest(setting: Setting, seed: int, records: int | None) -> Learned:
+    """Learn a split of Covertype, whose sites are wilderness areas, by the estimator."""
     split_generator = generator(Key.seeded(seed), Purpose.SPLIT)
-    data = _cover().take(split_generator.permutation(_cover().records)[:records])
-    train, test = train_test_split(data, FOREST_HELD_OUT, split_generator)
+    forest = _forest()
+    sample = forest.take(split_generator.permutation(forest.records)[:records])
+    train, test = train_test_split(sample, FOREST_HELD_OUT, split_generator)
     classifier = PrivateClassifier(
-        cell["epsilon"], ranges=FOREST_RANGES, algorithm=cell["method"], random_state=seed
+        setting.epsilon, ranges=COVERTYPE_RANGES, algorithm=setting.method, random_state=seed
     )
-    areas = np.asarray(train.features)[:, 10:14].argmax(axis=1)
-    training = train.features, train.labels, areas
-    if cell["features"] == RULE:
-        classifier.fit(*training)
+    columns = np.asarray(train.features)
+    areas = wilderness_areas(columns)
+    if setting.features == RULE:
+        classifier.fit(columns, train.labels, groups=areas)
         name = getattr(classifier.model_.columns, "features", COLUMNS).name
-        return float(classifier.score(test.features, test.labels)), f"{name}, first stage"
-    encoded = classifier.set_params(features="columns")._encoded_problem(*training)
+        return Learned(float(classifier.score(test.features, test.labels)), f"{name}, first stage")
+    classifier.set_params(features="columns")
+    encoded = classifier._encoded_problem(columns, train.labels, areas)
     outline = Outline(columns=encoded.columns, classes=classifier.classes_)
 
-    def accuracy(released: Any) -> Any:
+    def accuracy(released: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
+        """Return True for each test record on which the mean model is right."""
         model = outline.model(released.mean(axis=0))
-        return model.predict(test.features) == test.labels
+        return np.asarray(model.predict(test.features) == test.labels)
 
-    return _learned(cell, seed, encoded.problem, accuracy)
+    assert isinstance(encoded.problem, LinearProblem)
+    return _learn(setting, seed, encoded.problem, accuracy)
 
 
-def _learned(cell: Row, seed: int, problem: Any, accuracy: Any) -> tuple[float, str]:
-    """Learn with default settings; return mean accuracy of released models, and the features."""
+def _learn(setting: Setting, seed: int, problem: LinearProblem, accuracy: Accuracy) -> Learned:
+    """Learn a problem with default settings."""
     sizes = Sizes.of(problem)
-    if cell["features"] == WITHOUT:
-        sizes = replace(sizes, features=0)
-    chosen = choose(sizes, epsilon=cell["epsilon"], delta=DELTA, algorithm=cell["method"])
+    if setting.features == WITHOUT:
+        sizes = replace(sizes, features=0)  # for which the rule has no first stage
+    choice = choose(sizes, epsilon=setting.epsilon, delta=DELTA, algorithm=setting.method)
     run = simulate(
-        chosen.algorithm,
+        choice.algorithm,
         problem,
-        chosen.topology,
-        rounds=chosen.rounds,
+        choice.topology,
+        rounds=choice.rounds,
         key=Key.seeded(seed),
         delta=DELTA,
         metrics=Metrics([], progress=False),
     )
     features = "columns"
-    if hasattr(chosen.algorithm, "mean"):
+    if isinstance(choice.algorithm, FirstStage):
         features = "columns, first stage"
-    return float(np.mean(accuracy(run.released))), features
+    return Learned(float(np.mean(accuracy(run.released))), features)
 
 
 @cache
-def _cover() -> Any:
+def _forest() -> Dataset:
+    """Return Covertype with its seven classes."""
     return covertype(7)
 
 
 def _in_words(row: Row) -> str:
-    where = f"{row['task']}, {row['method']}, epsilon {row['epsilon']:g}, {row['features']}"
-    return f"{where} ({row['made']}): {row['accuracy']:.1f} +- {row['interval']:.1f}"
+    setting = f"{row['task']}, {row['method']}, epsilon {row['epsilon']:g}, {row['features']}"
+    return f"{setting} ({row['made']}): {with_spread(row['accuracy'], row['interval'], 1)}"
 
 
 def as_text(rows: list[Row]) -> str:
@@ -145,7 +200,7 @@ def as_text(rows: list[Row]) -> str:
     for with_rule in pick(rows, features=RULE):
         setting = {name: with_rule[name] for name in ("task", "method", "epsilon")}
         pair = [*pick(rows, **setting, features=WITHOUT), with_rule]
-        texts = [f"{row['accuracy']:.1f} +- {row['interval']:.1f}" for row in pair]
+        texts = [with_spread(row["accuracy"], row["interval"], 1) for row in pair]
         cells = "".join(f"{text:>18}" for text in texts)
         lines.append(
             f"{setting['task']:<17}{setting['method']:<8}{setting['epsilon']:>8g}{cells}"

@@ -336,7 +336,7 @@ def test_runs_side_by_side_have_no_checkpoints_in_common() -> None:
         repeats.simulate(
             online(epsilon=1.0, batch_size=2, records=6),
             topology.ring(3),
-            at=[2],
+            checkpoints=[2],
             key=Key.seeded(1),
         )
 

@@ -76,7 +76,9 @@ def test_the_benchmark_runs_on_a_small_task(tmp_path: Path) -> None:
 def test_a_task_without_data_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DPMESH_DATA", str(tmp_path))
     reported: list[str] = []
-    ((cell,),) = cells_of("rcv1", epsilons=[1.0], splits=1, most=9, progress=reported.append)
+    ((cell,),) = cells_of(
+        "rcv1", epsilons=[1.0], splits=1, most_records=9, progress=reported.append
+    )
     assert "rcv1_train.binary.bz2" in cell.why
     assert cell.why in as_markdown([cell], {})
 
@@ -104,21 +106,21 @@ def test_a_folder_keeps_the_results_of_other_tasks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_splits_go_on_where_they_ended() -> None:
-    of = {"epsilons": [2.0], "most": None, "progress": lambda _: None}
-    begun = cells_of("breast-cancer", splits=2, before=[], **of)  # type: ignore[arg-type]
+    of = {"epsilons": [2.0], "most_records": None, "progress": lambda _: None}
+    begun = cells_of("breast-cancer", splits=2, earlier=[], **of)  # type: ignore[arg-type]
     some = [next(begun) for _ in range(8)][-1]
     assert [len(cell.accuracy) for cell in some] == [1] * 8
-    (*_, whole) = cells_of("breast-cancer", splits=1, before=some, **of)  # type: ignore[arg-type]
-    (*_, fresh) = cells_of("breast-cancer", splits=1, before=[], **of)  # type: ignore[arg-type]
+    (*_, whole) = cells_of("breast-cancer", splits=1, earlier=some, **of)  # type: ignore[arg-type]
+    (*_, fresh) = cells_of("breast-cancer", splits=1, earlier=[], **of)  # type: ignore[arg-type]
     assert [(c.method, c.accuracy) for c in whole] == [(c.method, c.accuracy) for c in fresh]
 
 
 def test_chosen_rows_run_beside_the_baselines() -> None:
-    of = {"epsilons": [2.0], "most": None, "progress": lambda _: None}
+    of = {"epsilons": [2.0], "most_records": None, "progress": lambda _: None}
     (*_, some) = cells_of("breast-cancer", splits=1, methods=["one message"], **of)  # type: ignore[arg-type]
     private = {cell.method for cell in some if cell.epsilon is not None}
     assert private == {ALONE_PRIVATE} | {r.name for r in ROWS if "one message" in r.name}
-    (*_, again) = cells_of("breast-cancer", splits=1, before=some, methods=["one message"], **of)  # type: ignore[arg-type]
+    (*_, again) = cells_of("breast-cancer", splits=1, earlier=some, methods=["one message"], **of)  # type: ignore[arg-type]
     assert again == some
 
 

@@ -106,7 +106,7 @@ def setting_of(row_task: str, epsilon: float, seed: int) -> Setting:
     return Setting(problem=problem, unit="record", epsilon=epsilon, delta=delta)
 
 
-OWN_ROWS = [(name, row) for name in PAPER_TASKS for row in PAPER_TASKS[name].own_rows]
+OWN_ROWS = [(name, row) for name in PAPER_TASKS for row in PAPER_TASKS[name].extra_rows]
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_a_papers_table_marks_the_best_of_each_threat_model() -> None:
         accuracies = tuple(accuracy + 0.001 * split for split in range(5))
         return Cell(task=name, method=method, trust=trust, epsilon=epsilon, accuracy=accuracies)
 
-    own = PAPER_TASKS[name].own_rows[0].name
+    own = PAPER_TASKS[name].extra_rows[0].name
     cells = [
         cell(MAJORITY, 0.5, "x", None),
         cell(ALONE, 0.8, "x", None),
@@ -170,7 +170,7 @@ def test_a_papers_table_marks_the_best_of_each_threat_model() -> None:
     ]
     assert "best under" not in table_of_task(cells, name)  # rows are missing
     ran = {known.method for known in cells}
-    missing = [row for row in (*ROWS, *PAPER_TASKS[name].own_rows) if row.name not in ran]
+    missing = [row for row in (*ROWS, *PAPER_TASKS[name].extra_rows) if row.name not in ran]
     cells += [
         Cell(task=name, method=row.name, trust=row.trust, epsilon=1.0, why="not asked for")
         for row in missing

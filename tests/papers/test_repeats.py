@@ -34,10 +34,10 @@ def test_a_run_is_a_simulation(batch_size: int, failing: dm.Network | None) -> N
     network = topology.random_matchings(NODES, key=dm.Key.seeded(2))
     repeats = Repeats.deal(make_problem(), RUNS, key=dm.Key.seeded(1))
     algorithm = dm.OnlineLearning(epsilon=None, radius=2.0, batch_size=batch_size)
-    at = [6, 12]
+    checkpoints = [6, 12]
     key = dm.Key.seeded(3)
-    runs = repeats.simulate(algorithm, network, at=at, key=key, network=failing)
-    regret = runs.regret(repeats.best(at, radius=2.0))
+    runs = repeats.simulate(algorithm, network, checkpoints=checkpoints, key=key, network=failing)
+    regret = runs.regret(repeats.best(checkpoints, radius=2.0))
     for r in range(RUNS):
         rounds = RECORDS // batch_size
         options = {
@@ -60,8 +60,8 @@ def test_runs_differ_in_order_and_noise() -> None:
     firsts = [repeats.problem.train.features[repeats.problem.partition[r][0]] for r in range(RUNS)]
     assert len({tuple(first) for first in firsts}) > 1
     noisy = dm.OnlineLearning(epsilon=1.0)
-    runs = repeats.simulate(noisy, network, at=[RECORDS], key=dm.Key.seeded(3))
-    again = repeats.simulate(noisy, network, at=[RECORDS], key=dm.Key.seeded(3))
+    runs = repeats.simulate(noisy, network, checkpoints=[RECORDS], key=dm.Key.seeded(3))
+    again = repeats.simulate(noisy, network, checkpoints=[RECORDS], key=dm.Key.seeded(3))
     np.testing.assert_array_equal(runs.losses, again.losses)
     assert len(np.unique(runs.losses[:, 0, 0])) == RUNS
     assert repr(runs) == "RepeatedRuns(5 runs of 4 nodes, 1 checkpoints)"
@@ -76,7 +76,9 @@ def test_one_key_serves_any_number_of_calls() -> None:
     """Two calls under a key from the operating system have different noise."""
     repeats, key = Repeats.deal(make_problem(), 2, key=dm.Key.seeded(1)), dm.Key.generate()
     one, other = (
-        repeats.simulate(dm.OnlineLearning(epsilon=1.0), topology.ring(NODES), at=[3], key=key)
+        repeats.simulate(
+            dm.OnlineLearning(epsilon=1.0), topology.ring(NODES), checkpoints=[3], key=key
+        )
         for _ in range(2)
     )
     assert not np.isclose(one.released, other.released).any()
@@ -88,25 +90,27 @@ def test_bad_input_is_named() -> None:
         Repeats.deal(problem, 0, key=key)
     repeats = Repeats.deal(problem, 2, key=key)
     with pytest.raises(ValueError, match="topology: wanted 4 nodes, as a copy has, got 3"):
-        repeats.simulate(dm.OnlineLearning(), topology.ring(3), at=[1], key=key)
+        repeats.simulate(dm.OnlineLearning(), topology.ring(3), checkpoints=[1], key=key)
     with pytest.raises(ValueError, match=r"topology: wanted a topology of .*, got None"):
-        repeats.simulate(dm.OnlineLearning(), None, at=[1], key=key)
+        repeats.simulate(dm.OnlineLearning(), None, checkpoints=[1], key=key)
     with pytest.raises(ValueError, match=r"network: wanted a dpmesh\.Network or None, got 0"):
-        repeats.simulate(dm.OnlineLearning(), topology.ring(4), at=[1], key=key, network=0.1)
+        repeats.simulate(
+            dm.OnlineLearning(), topology.ring(4), checkpoints=[1], key=key, network=0.1
+        )
     with pytest.raises(ValueError, match=r"key: wanted a Key, such as .*, got 3"):
-        repeats.simulate(dm.OnlineLearning(), topology.ring(4), at=[1], key=3)
+        repeats.simulate(dm.OnlineLearning(), topology.ring(4), checkpoints=[1], key=3)
     gossip = dm.QuantizedGossip(
         step_size=0.1, consensus_step_size=0.5, sample_size=1, noise_std=1.0
     )
     with pytest.raises(ValueError, match="algorithm: wanted one that uses each example once"):
-        repeats.simulate(gossip, topology.ring(4), at=[1], key=key)
+        repeats.simulate(gossip, topology.ring(4), checkpoints=[1], key=key)
     algorithm = dm.OnlineLearning(batch_size=3)
     with pytest.raises(ValueError, match="problem: wanted a LinearProblem, got 1"):
         Repeats.deal(1, 2, key=key)
-    for at in (6, []):
-        with pytest.raises(ValueError, match="at: wanted a list of checkpoints, in examples"):
-            repeats.simulate(algorithm, topology.ring(4), at=at, key=key)
-    with pytest.raises(ValueError, match="at: wanted at most 12 examples, as many"):
-        repeats.simulate(algorithm, topology.ring(4), at=[3, 15], key=key)
-    with pytest.raises(ValueError, match="at: wanted ascending multiples of 3"):
-        repeats.simulate(algorithm, topology.ring(4), at=[4, 6], key=key)
+    for checkpoints in (6, []):
+        with pytest.raises(ValueError, match="checkpoints: wanted a list of numbers of examples"):
+            repeats.simulate(algorithm, topology.ring(4), checkpoints=checkpoints, key=key)
+    with pytest.raises(ValueError, match="checkpoints: wanted at most 12 examples, as many"):
+        repeats.simulate(algorithm, topology.ring(4), checkpoints=[3, 15], key=key)
+    with pytest.raises(ValueError, match="checkpoints: wanted ascending multiples of 3"):
+        repeats.simulate(algorithm, topology.ring(4), checkpoints=[4, 6], key=key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -43,6 +44,17 @@ def test_all_go_on_without_what_cannot_run(tmp_path: Path, monkeypatch: pytest.M
     assert {"commit", "dpmesh", "machine", "seconds"} <= {*by}
     monkeypatch.setattr(catalog.Reproduction, "function", property(lambda _: broken))
     assert "failed: ZeroDivisionError" in command(*asked, code=1)
+
+
+def test_all_go_on_without_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module of an experiment on networks imports JAX, which ended the command."""
+    name = "federated-table3"
+    monkeypatch.setattr(catalog, "REPRODUCTIONS", {name: REPRODUCTIONS[name]})
+    monkeypatch.delitem(sys.modules, "dpmesh_papers.federated_networks", raising=False)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    (outcome,) = catalog.reproduce_all(tmp_path, progress=lambda line: None)
+    assert not outcome.failed
+    assert "jax" in outcome.why
 
 
 def test_settings_are_arguments_of_the_functions() -> None:

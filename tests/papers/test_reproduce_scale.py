@@ -18,7 +18,7 @@ def test_more_nodes_are_worse_at_fixed_data_and_better_where_data_grow(
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(scale, "RECORDS", 800)
     monkeypatch.setattr(scale, "NODES", (1, 10, 400))
-    monkeypatch.setattr(scale, "OF_A_NODE", 80)
+    monkeypatch.setattr(scale, "RECORDS_OF_NODE", 80)
     reported: list[str] = []
     table, text, figure = scale.scale(tmp_path, seeds=1, progress=reported.append)
     with table.open() as file:

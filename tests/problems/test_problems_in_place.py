@@ -219,7 +219,9 @@ def test_batches_of_ones_own_are_refused_where_a_record_is_to_be_in_one_alone() 
         online(of_kind(Epochs))
     repeats = Repeats.deal(of_kind(Epochs), 2, key=KEY)
     with pytest.raises(ValueError, match=wanted):
-        repeats.simulate(dm.OnlineLearning(epsilon=2.0), dm.topology.ring(4), at=[6], key=KEY)
+        repeats.simulate(
+            dm.OnlineLearning(epsilon=2.0), dm.topology.ring(4), checkpoints=[6], key=KEY
+        )
 
 
 class OwnGradient(dm.LinearProblem):

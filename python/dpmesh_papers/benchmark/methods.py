@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from math import sqrt
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from dpmesh.algorithms import (
 )
 from dpmesh.algorithms.allocation import BatchSampling
 from dpmesh.algorithms.controllers import AlwaysGlobal
-from dpmesh.algorithms.denoisers import Identity, LaplacianSmoothing
+from dpmesh.algorithms.denoisers import Denoiser, Identity, LaplacianSmoothing
 from dpmesh.algorithms.federated_server import Average, ServerMomentum
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.defaults import Method, Sizes, choose, network, step_size
@@ -117,7 +118,7 @@ def _chosen(
     colluding
         Number of sites that may collude with the server.
     longer
-        If true, learning rates of the rule's longer path.
+        If true, the rule's longer path, which needs momentum or more steps.
     staged
         If true, private centering first.
 
@@ -176,10 +177,12 @@ def _secure_third(setting: Setting) -> Trial:
 
 
 def _on_a_ring(setting: Setting) -> Trial:
+    """Return gradient descent by gossip on a ring."""
     return _chosen(setting, "gossip")._replace(topology=topology.ring(setting.problem.nodes))
 
 
 def _muffliato(setting: Setting) -> Trial:
+    """Return gradient descent on a ring that mixes each message `MIXINGS` times."""
     trial = _on_a_ring(setting)
     assert isinstance(trial.algorithm, GradientDescent)
     return trial._replace(algorithm=replace(trial.algorithm, mixings=MIXINGS))
@@ -194,9 +197,33 @@ def _push_sum(setting: Setting) -> Trial:
 
 
 def _tracking(setting: Setting) -> Trial:
-    return _tuned_descent(
-        setting, GradientTracking, network(setting.problem.nodes, key=Key.seeded(0))
-    )
+    links = network(setting.problem.nodes, key=Key.seeded(0))
+    return _tuned_descent(setting, GradientTracking, links)
+
+
+Descent: TypeAlias = GradientDescent | PushSum | GradientTracking
+
+
+def full_batch_descent(setting: Setting, kind: type[Descent], rounds: int) -> Descent:
+    """Return gradient descent of a class on all records of each node, with the budget's noise.
+
+    Its step size is 1.
+    """
+
+    def with_noise(noise_to_sensitivity: float) -> Descent:
+        return kind(
+            records=setting.fewest_records,
+            noise_multiplier=2 * noise_to_sensitivity,
+            step_size=1.0,
+            clipping_norm=CLIPPING_NORM,
+        )
+
+    return with_noise(setting.budget.calibrate(with_noise, rounds, setting.problem))
+
+
+def noise_of_round(algorithm: Descent, problem: LinearProblem) -> float:
+    """Return the standard deviation of a round's noise in each parameter, at step size 1."""
+    return float(algorithm.mechanism.noise_scale(algorithm.sensitivity(1), problem.dim))
 
 
 def _tuned_descent(
@@ -205,82 +232,90 @@ def _tuned_descent(
     """Return full-batch gradient descent of this class, with noise and step size by the rule."""
     problem = setting.problem
     rounds = STEPS + kind.first_noisy_round
-
-    def with_noise(noise: float) -> PushSum | GradientTracking:
-        return kind(
-            records=setting.smallest,
-            noise_multiplier=2 * noise,
-            step_size=1.0,
-            clipping_norm=CLIPPING_NORM,
-        )
-
-    plain = with_noise(setting.budget.calibrate(with_noise, rounds, problem))
-    noise_of_round = plain.mechanism.noise_scale(plain.sensitivity(1), problem.dim)
-    step = step_size(sqrt(STEPS / problem.nodes) * noise_of_round)
-    return Trial(replace(plain, step_size=step), problem, links, rounds)
+    algorithm = full_batch_descent(setting, kind, rounds)
+    noise_of_mean = sqrt(STEPS / problem.nodes) * noise_of_round(algorithm, problem)
+    algorithm = replace(algorithm, step_size=step_size(noise_of_mean))
+    return Trial(algorithm, problem, links, rounds)
 
 
 def _meetings(setting: Setting) -> Trial:
     """Return gradient descent in which pairs of nodes average, with noise against any one node."""
     problem = setting.problem
+    constants = problem.constants()
     links = topology.meetings(problem.nodes, key=Key.seeded(0))
     budget = replace(setting.budget, view=OneNode(topology=links))
     rounds = STEPS + 1
-    clipping_norm = (
-        1.001 * problem.constants().loss_lipschitz
-    )  # the proof needs that no gradient is clipped
+    # the proof needs that no gradient is clipped
+    clipping_norm = 1.001 * constants.loss_lipschitz
 
-    def with_noise(z: float, step: float = 1.0) -> GradientDescent:
+    def with_noise(noise_to_sensitivity: float) -> GradientDescent:
         return GradientDescent(
-            records=setting.smallest,
-            noise_multiplier=2 * z,
-            step_size=step,
+            records=setting.fewest_records,
+            noise_multiplier=2 * noise_to_sensitivity,
+            step_size=1.0,
             clipping_norm=clipping_norm,
         )
 
-    z = budget.calibrate(with_noise, rounds, problem)
-    noise = sqrt(STEPS / problem.nodes) * z * 2 * clipping_norm / setting.smallest
-    step = min(
-        step_size(noise), 2 / problem.constants().smoothness
-    )  # longer steps may drive models apart
-    return Trial(with_noise(z, step), problem, links, rounds, budget)
+    ratio = budget.calibrate(with_noise, rounds, problem)
+    noise_of_mean = sqrt(STEPS / problem.nodes) * ratio * 2 * clipping_norm / setting.fewest_records
+    # longer steps may drive models apart
+    step = min(step_size(noise_of_mean), 2 / constants.smoothness)
+    algorithm = replace(with_noise(ratio), step_size=step)
+    return Trial(algorithm, problem, links, rounds, budget)
 
 
 def _federated(setting: Setting, smoothing: float = 0.0, momentum: float = 0.0) -> Trial:
+    """Return federated learning of clients, each of which takes one step on all of its records.
+
+    Where the unit is a record, each record is a client.
+    """
     problem = setting.problem
     rounds = STEPS
-    if setting.unit == "record":  # each record is a client of its own
-        everything = problem.everything[1]
-        problem = replace(problem, partition=tuple(everything[:, np.newaxis]))
+    if setting.unit == "record":
+        all_records = problem.everything[1]
+        problem = replace(problem, partition=tuple(all_records[:, np.newaxis]))
     cohort = max(1, round(COHORT * problem.nodes))
+    denoiser: Denoiser = Identity()
+    if smoothing:
+        denoiser = LaplacianSmoothing(smoothing)
+    optimizer = None
+    average = None
+    if momentum:
+        optimizer = ServerMomentum(momentum)
+        average = LAST_TENTH
+    updates = ClientUpdates(
+        clients=problem.nodes,
+        sampling_rate=COHORT,
+        clipping_norm=CLIPPING_NORM,
+        sampling="uniform",
+        batch_size=int(problem.records.max()),
+        steps=1,
+        step_size=1.0,
+    )
 
-    def with_noise(z: float, step: float = 1.0) -> FederatedLearning:
+    def with_noise(noise_to_sensitivity: float) -> FederatedLearning:
         return FederatedLearning(
-            ClientUpdates(
-                clients=problem.nodes,
-                sampling_rate=COHORT,
-                clipping_norm=CLIPPING_NORM,
-                sampling="uniform",
-                batch_size=int(problem.records.max()),
-                steps=1,
-                step_size=1.0,
-            ),
-            noise_multiplier=2 * z,
-            step_size=step,
-            denoiser=LaplacianSmoothing(smoothing) if smoothing else Identity(),
-            optimizer=ServerMomentum(momentum) if momentum else None,
-            average=LAST_TENTH if momentum else None,
+            updates,
+            noise_multiplier=2 * noise_to_sensitivity,
+            step_size=1.0,
+            denoiser=denoiser,
+            optimizer=optimizer,
+            average=average,
         )
 
-    z = setting.budget.calibrate(with_noise, rounds)
-    noise = sqrt(rounds) * z * 2 * CLIPPING_NORM / cohort
+    ratio = setting.budget.calibrate(with_noise, rounds)
+    noise = sqrt(rounds) * ratio * 2 * CLIPPING_NORM / cohort
     step = step_size(noise / (1 - momentum), rounds=rounds)
-    return Trial(with_noise(z, step), problem, None, rounds)
+    return Trial(replace(with_noise(ratio), step_size=step), problem, None, rounds)
 
 
 def _online(setting: Setting, sampling: BatchSampling = "arrival") -> Trial:
-    rounds = min(ONLINE_ROUNDS, setting.smallest)
-    batch = setting.smallest // rounds
+    """Return online learning, which uses each record once; with allocation, in a secret round."""
+    rounds = min(ONLINE_ROUNDS, setting.fewest_records)
+    batch = setting.fewest_records // rounds
+    allocated_records = None
+    if sampling == "allocation":
+        allocated_records = rounds * batch
     plain = OnlineLearning(
         epsilon=setting.epsilon,
         delta=setting.delta,
@@ -290,39 +325,43 @@ def _online(setting: Setting, sampling: BatchSampling = "arrival") -> Trial:
         batch_size=batch,
         projection="none",
         sampling=sampling,
-        records=rounds * batch if sampling == "allocation" else None,
+        records=allocated_records,
     )
     noise = sqrt(rounds / setting.problem.nodes) * plain.noise_std(1, setting.problem.dim)
     algorithm = replace(plain, step_size=step_size(noise, rounds=rounds))
     if sampling == "allocation":
         rounds += 1  # a last round sends the step of the last batch
-    return Trial(
-        algorithm, setting.problem, network(setting.problem.nodes, key=Key.seeded(0)), rounds
-    )
+    links = network(setting.problem.nodes, key=Key.seeded(0))
+    return Trial(algorithm, setting.problem, links, rounds)
 
 
 def _quantized(setting: Setting) -> Trial:
+    """Return quantized gossip whose quantizer has the noise's deviation as its step."""
     problem = setting.problem
     rounds = STEPS + 1
     plain = QuantizedGossip(
         step_size=1.0,
         consensus_step_size=1.0,
-        sample_size=setting.smallest,
+        sample_size=setting.fewest_records,
         noise_std=None,
         compressor=None,
         clipping_norm=CLIPPING_NORM,
         mode="public_point",
     )
-    unit = 2 * CLIPPING_NORM / setting.smallest
-    z = setting.budget.calibrate(lambda z: replace(plain, noise_std=z * unit), rounds)
-    step = step_size(sqrt(rounds / problem.nodes) * z * unit, rounds=rounds)
+    sensitivity = 2 * CLIPPING_NORM / setting.fewest_records
+    ratio = setting.budget.calibrate(
+        lambda ratio: replace(plain, noise_std=ratio * sensitivity), rounds
+    )
+    noise_std = ratio * sensitivity
+    step = step_size(sqrt(rounds / problem.nodes) * ratio * sensitivity, rounds=rounds)
     algorithm = replace(
-        plain, step_size=step, noise_std=z * unit * step, compressor=Quantizer(z * unit * step)
+        plain, step_size=step, noise_std=noise_std * step, compressor=Quantizer(noise_std * step)
     )
     return Trial(algorithm, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
 
 
 def _secure_gossip(setting: Setting) -> Trial:
+    """Return gradient descent in which each node receives the secure sum of its neighbours."""
     problem = setting.problem
     rounds = STEPS
     links = network(problem.nodes, key=Key.seeded(0))
@@ -333,11 +372,14 @@ def _secure_gossip(setting: Setting) -> Trial:
         noise_multiplier=2.0,
         clipping_norm=CLIPPING_NORM,
     )
-    z = setting.budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds, guess=2.0)
+    multiplier = setting.budget.calibrate(
+        lambda multiplier: replace(plain, noise_multiplier=multiplier), rounds, guess=2.0
+    )
     shares = problem.nodes * (1 - plain.colluding / int(links.mixing_matrix.degrees.min()))
-    noise_scale = plain.noise_to_sensitivity_at(z) * plain.sensitivity(0).bound
+    noise_scale = plain.noise_to_sensitivity_at(multiplier) * plain.sensitivity(0).bound
     step = step_size(sqrt(rounds / shares) * noise_scale, rounds=rounds)
-    return Trial(replace(plain, noise_multiplier=z, step_size=step), problem, None, rounds)
+    algorithm = replace(plain, noise_multiplier=multiplier, step_size=step)
+    return Trial(algorithm, problem, None, rounds)
 
 
 def _choco(setting: Setting) -> Trial:
@@ -346,20 +388,21 @@ def _choco(setting: Setting) -> Trial:
     rounds = STEPS
     plain = GradientPerturbation(
         step_size=1.0,
-        sample_size=setting.smallest,
-        records=setting.smallest,
+        sample_size=setting.fewest_records,
+        records=setting.fewest_records,
         noise_to_sensitivity=1.0,
         clipping_norm=CLIPPING_NORM,
     )
-    z = setting.budget.calibrate(lambda z: replace(plain, noise_to_sensitivity=z), rounds)
-    noise = sqrt(rounds / problem.nodes) * z * plain.sensitivity(0).bound
-    private = replace(plain, noise_to_sensitivity=z, step_size=step_size(noise, rounds=rounds))
+    ratio = setting.budget.calibrate(
+        lambda ratio: replace(plain, noise_to_sensitivity=ratio), rounds
+    )
+    noise = sqrt(rounds / problem.nodes) * ratio * plain.sensitivity(0).bound
     choco = ChocoSGD(
-        step_size=private.step_size,
-        sample_size=private.sample_size,
-        records=private.records,
-        noise_to_sensitivity=private.noise_to_sensitivity,
-        clipping_norm=private.clipping_norm,
+        step_size=step_size(noise, rounds=rounds),
+        sample_size=plain.sample_size,
+        records=plain.records,
+        noise_to_sensitivity=ratio,
+        clipping_norm=plain.clipping_norm,
         keep=KEEP,
         consensus_step_size=KEEP,
     )
@@ -367,26 +410,28 @@ def _choco(setting: Setting) -> Trial:
 
 
 def _without_replacement(setting: Setting, sampling: BatchSampling = "arrival") -> Trial:
+    """Return SGD without replacement; with allocation, all updates are global.
+
+    The more releases there are, the less noise has each of them under random allocation.
+    """
     problem = setting.problem
-    smallest = setting.smallest
-    rounds = min(STEPS, smallest)
-    plain = WithoutReplacement(
-        epsilon=setting.epsilon, delta=setting.delta, batch_size=smallest // rounds
-    )
+    rounds = min(STEPS, setting.fewest_records)
+    batch = setting.fewest_records // rounds
+    plain = WithoutReplacement(epsilon=setting.epsilon, delta=setting.delta, batch_size=batch)
     share = GLOBAL_SHARE
-    if sampling == "allocation":  # the more releases, the less noise: all updates are global
+    if sampling == "allocation":
         plain = replace(
             plain,
             controller=AlwaysGlobal(),
             decisions="together",
             sampling=sampling,
-            records=rounds * plain.batch_size,
+            records=rounds * batch,
         )
         share = 1.0
-    return Trial(with_steps(plain, problem, rounds, share), problem, None, rounds)
+    return Trial(without_replacement_by_rule(plain, problem, rounds, share), problem, None, rounds)
 
 
-def with_steps(
+def without_replacement_by_rule(
     algorithm: WithoutReplacement, problem: LinearProblem, rounds: int, share: float
 ) -> WithoutReplacement:
     """Return the algorithm with the rule's step size, at most 1 / (2 smoothness) as in Lemma 4.
@@ -396,6 +441,8 @@ def with_steps(
 
     Parameters
     ----------
+    algorithm, problem, rounds
+        As in `dpmesh.simulate`.
     share
         Part of the updates that are global.
     """
@@ -409,33 +456,46 @@ def with_steps(
     return replace(algorithm, step_size=min(step, 1 / (2 * constants.smoothness)))
 
 
-def _with_replacement(setting: Setting) -> Trial:
-    smallest = setting.smallest
-    equal = replace(
-        setting.problem, partition=tuple(p[:smallest] for p in setting.problem.partition)
-    )
-    batch = max(1, smallest // PASSES)
-    turns = VISITS * smallest // batch
-    rounds = equal.nodes * turns
-    z = accounting.fixed_size_gaussian_noise_to_sensitivity(
+def noisy_sgd_with_replacement(setting: Setting) -> WithReplacement:
+    """Return SGD with replacement with the noise of the budget, on sites of equal size.
+
+    Its step size is the algorithm's default.
+    """
+    records = setting.fewest_records
+    batch = max(1, records // PASSES)
+    ratio = accounting.fixed_size_gaussian_noise_to_sensitivity(
         target_epsilon=setting.epsilon,
         target_delta=setting.delta,
-        sampling_rate=batch / smallest,
+        sampling_rate=batch / records,
         neighboring_relation="replace_one",
-        count=turns,
+        count=VISITS * records // batch,
     )
-    algorithm = WithReplacement(
-        nodes=equal.nodes, records=smallest, noise_multiplier=2 * z, batch_size=batch, visits=VISITS
+    return WithReplacement(
+        nodes=setting.problem.nodes,
+        records=records,
+        noise_multiplier=2 * ratio,
+        batch_size=batch,
+        visits=VISITS,
     )
-    return Trial(replaced(algorithm, equal), equal, None, rounds)
 
 
-def replaced(algorithm: WithReplacement, problem: LinearProblem) -> WithReplacement:
+def rounds_with_replacement(algorithm: WithReplacement) -> int:
+    """Return the number of rounds in which all nodes have had all of their turns."""
+    return algorithm.nodes * algorithm.turns_of_a_node
+
+
+def _with_replacement(setting: Setting) -> Trial:
+    problem = setting.equal_sites
+    algorithm = with_replacement_by_rule(noisy_sgd_with_replacement(setting), problem)
+    return Trial(algorithm, problem, None, rounds_with_replacement(algorithm))
+
+
+def with_replacement_by_rule(algorithm: WithReplacement, problem: LinearProblem) -> WithReplacement:
     """Return SGD with replacement with the step of the rule."""
-    rounds = algorithm.nodes * algorithm.turns_of_a_node
-    unit = 2 * problem.model_constants().loss_lipschitz / algorithm.batch_size
+    rounds = rounds_with_replacement(algorithm)
+    sensitivity = 2 * problem.model_constants().loss_lipschitz / algorithm.batch_size
     assert algorithm.noise_to_sensitivity is not None
-    noise = sqrt(rounds) * algorithm.noise_to_sensitivity * unit
+    noise = sqrt(rounds) * algorithm.noise_to_sensitivity * sensitivity
     return replace(algorithm, step_size=step_size(noise, rounds=rounds))
 
 

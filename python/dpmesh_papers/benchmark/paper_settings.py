@@ -1,8 +1,8 @@
 """The settings of the four papers as tasks of the benchmark: data, nodes, records and delta.
 
-All rows of the benchmark run on each, with one rule for noise and steps. Rows of a task's own have
-the paper's loss, network or schedules; where a constant of theirs was chosen on the same data, the
-name of the row says so.
+All rows of the benchmark run on each task, with one rule for noise and steps. A task's extra rows
+have the paper's loss, network or schedules; where a constant of theirs was chosen on the same data,
+the name of the row says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import dpmesh.topology as topology
 from dpmesh.algorithms import GradientDescent, WithoutReplacement
 from dpmesh.algorithms.controllers import AlwaysGlobal
-from dpmesh.algorithms.denoisers import Identity, LaplacianSmoothing
+from dpmesh.algorithms.denoisers import Denoiser, Identity, LaplacianSmoothing
 from dpmesh.data import Dataset, iid, mnist, rcv1, unit_norm
 from dpmesh.data.preprocessing import with_constant
 from dpmesh.defaults import network
@@ -23,18 +23,24 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import ExponentialDecay
 from dpmesh_papers import federated, quantized_comparison
-from dpmesh_papers.allocated import ALLOCATION, DOCUMENTS, NOISE, by_rule, longest_path_batch
-from dpmesh_papers.benchmark.methods import PATH, replaced, with_steps
+from dpmesh_papers.allocated import ALLOCATION, DOCUMENTS, NOISE, longest_path_batch, online_by_rule
+from dpmesh_papers.benchmark.methods import (
+    PATH,
+    full_batch_descent,
+    noise_of_round,
+    rounds_with_replacement,
+    with_replacement_by_rule,
+    without_replacement_by_rule,
+)
 from dpmesh_papers.benchmark.setting import (
     ALL_MESSAGES_PUBLIC,
-    CLIPPING_NORM,
     TRUSTED_SERVER,
     CannotRun,
     MethodRow,
     Setting,
     Trial,
 )
-from dpmesh_papers.benchmark.task import Task
+from dpmesh_papers.benchmark.task import Task, in_double_precision
 from dpmesh_papers.online_runs import MOST_NODES, changing_graph
 from dpmesh_papers.quantized import NODES as QUANTIZED_NODES
 from dpmesh_papers.without_replacement_setting import (
@@ -48,14 +54,20 @@ from dpmesh_papers.without_replacement_setting import DELTA as IMAGES_DELTA
 from dpmesh_papers.without_replacement_setting import Setting as ImagesSetting
 
 IMAGE_NODES = 10
+"""Nodes that share the images of the without-replacement paper's Figure 3."""
 QUANTIZED_ROUNDS = 200
+"""Rounds of the quantized paper's Figure 4."""
 PIXELS = 28 * 28
 FEW_STEPS = 10
+"""Steps of the row that takes few."""
 SMOOTHING = 1.0
 """The least of the paper's three factors, so that none is chosen on test images."""
 CLIENTS = federated.CLIENTS["uniform"]
-FIRST_EPSILON = (1.0,)
-LONG_SPLITS = 5
+"""Clients of the federated paper's Table 2, with uniform sampling."""
+EPSILONS = (1.0,)
+"""Epsilons of these tasks, but for the federated paper's."""
+SPLITS = 5
+"""Splits of these tasks, which take long."""
 
 
 @cache
@@ -63,19 +75,21 @@ def _images_setting(public_components: bool) -> ImagesSetting:
     return mnist_setting(public_components=public_components)
 
 
-def _images(key: Key, most: int | None, *, public_components: bool) -> LinearProblem:
+def _images(key: Key, most_records: int | None, *, public_components: bool) -> LinearProblem:
     """Return the images of Figure 3 of the without-replacement paper, as softmax regression."""
     setting = _images_setting(public_components)
-    if most is not None:
-        chosen = generator(key, Purpose.SAMPLE).permutation(setting.train.records)[:most]
+    if most_records is not None:
+        order = generator(key, Purpose.SAMPLE).permutation(setting.train.records)
+        chosen = order[:most_records]
         setting = replace(setting, train=setting.train.take(chosen))
     dealt = dealt_out(setting, IMAGE_NODES, "convex", key)
-    train = _in_double_precision(dealt.train)
-    test = _in_double_precision(setting.test)
+    train = in_double_precision(dealt.train)
+    test = in_double_precision(setting.test)
     return LinearProblem(train, dealt.partition, "softmax", test=test, classes=setting.classes)
 
 
 def _one_vs_all(problem: LinearProblem) -> LinearProblem:
+    """Return a logistic regression of each class against all others."""
     return replace(problem, loss="logistic", outline=None)
 
 
@@ -90,27 +104,28 @@ def _algorithm_1(setting: Setting) -> Trial:
         controller=AlwaysGlobal(),
         decisions="together",
         sampling=ALLOCATION,
-        records=setting.smallest,
+        records=setting.fewest_records,
     )
     rounds = problem.rounds(BATCH_SIZE)
-    return Trial(with_steps(algorithm, problem, rounds, share=1.0), problem, None, rounds)
+    return Trial(
+        without_replacement_by_rule(algorithm, problem, rounds, share=1.0), problem, None, rounds
+    )
 
 
 def _papers_baseline(setting: Setting) -> Trial:
     """Return the paper's SGD with replacement, with exact noise and the rule's step."""
-    smallest = setting.smallest
-    equal = tuple(part[:smallest] for part in setting.problem.partition)
-    problem = _one_vs_all(replace(setting.problem, partition=equal))
+    problem = _one_vs_all(setting.equal_sites)
     images = ImagesSetting(problem.train, problem.train, problem.train, problem.models)
     algorithm = with_replacement(images, problem, "proved", setting.epsilon)
-    algorithm = replaced(algorithm, problem)
-    return Trial(algorithm, problem, None, algorithm.nodes * algorithm.turns_of_a_node)
+    algorithm = with_replacement_by_rule(algorithm, problem)
+    return Trial(algorithm, problem, None, rounds_with_replacement(algorithm))
 
 
-def _documents(key: Key, most: int | None) -> LinearProblem:
+def _documents(key: Key, most_records: int | None) -> LinearProblem:
     """Return the documents of Table 1 of the online paper, as logistic regression."""
     train, test = _reuters()
-    count = min(DOCUMENTS, most or DOCUMENTS) // MOST_NODES * MOST_NODES
+    documents_of_node = min(DOCUMENTS, most_records or DOCUMENTS) // MOST_NODES
+    count = documents_of_node * MOST_NODES
     chosen = generator(key, Purpose.SPLIT).permutation(train.records)[:count]
     parts = tuple(chosen.reshape(MOST_NODES, -1))
     return LinearProblem(train, parts, "logistic", test=test)
@@ -118,7 +133,7 @@ def _documents(key: Key, most: int | None) -> LinearProblem:
 
 @cache
 def _reuters() -> tuple[Dataset, Dataset]:
-    train, test = (unit_norm(_in_double_precision(rcv1(part))) for part in ("train", "test"))
+    train, test = (unit_norm(in_double_precision(rcv1(part))) for part in ("train", "test"))
     return train, test
 
 
@@ -126,16 +141,16 @@ def _online(setting: Setting, *, noise_in_score: float) -> Trial:
     """Return online learning with random allocation, the paper's hinge loss and network."""
     problem = replace(setting.problem, loss="hinge")
     nodes = problem.nodes
-    documents = setting.smallest * problem.nodes
+    documents = setting.fewest_records * problem.nodes
     batch = longest_path_batch(ALLOCATION, nodes, epsilon=setting.epsilon, documents=documents)
-    algorithm, _ = by_rule(
+    algorithm = online_by_rule(
         ALLOCATION,
         nodes,
         batch,
         epsilon=setting.epsilon,
         documents=documents,
         noise_in_score=noise_in_score,
-    )
+    ).algorithm
     rounds = algorithm.most_rounds(problem)
     return Trial(algorithm, problem, changing_graph(nodes), rounds)
 
@@ -144,35 +159,25 @@ def _few_steps(setting: Setting) -> Trial:
     """Return ten full-batch steps by gossip whose noise in a score is that of `NOISE`."""
     problem = setting.problem
     rounds = FEW_STEPS + 1
-
-    def with_noise(noise: float) -> GradientDescent:
-        return GradientDescent(
-            records=setting.smallest,
-            noise_multiplier=2 * noise,
-            step_size=1.0,
-            clipping_norm=CLIPPING_NORM,
-        )
-
-    plain = with_noise(setting.budget.calibrate(with_noise, rounds, problem))
-    once = plain.mechanism.noise_scale(plain.sensitivity(1), problem.dim)
-    noise = once * np.sqrt(FEW_STEPS / problem.nodes)
-    step = min(NOISE / noise, PATH.longest / FEW_STEPS)
+    plain = full_batch_descent(setting, GradientDescent, rounds)
+    noise_of_mean = noise_of_round(plain, problem) * np.sqrt(FEW_STEPS / problem.nodes)
+    step = min(NOISE / noise_of_mean, PATH.longest / FEW_STEPS)
     links = network(problem.nodes, key=Key.seeded(0))
     return Trial(replace(plain, step_size=step), problem, links, rounds)
 
 
-def _quantized_images(key: Key, most: int | None) -> LinearProblem:
+def _quantized_images(key: Key, most_records: int | None) -> LinearProblem:
     """Return the regression of Figure 4 of the quantized paper."""
-    train, test = (unit_norm(_in_double_precision(mnist(part))) for part in ("train", "test"))
+    train, test = (unit_norm(in_double_precision(mnist(part))) for part in ("train", "test"))
     draw = generator(key, Purpose.SPLIT)
-    train = train.take(draw.permutation(train.records)[:most])
+    train = train.take(draw.permutation(train.records)[:most_records])
     parts = iid(train, QUANTIZED_NODES, draw, equal_sizes=True)
     return LinearProblem(train, parts, "softmax", test=test, classes=10)
 
 
 def _quantized(setting: Setting, *, name: str) -> Trial:
     """Return an algorithm of Figure 4 with the schedules of the study, on a ring."""
-    if setting.smallest != quantized_comparison.RECORDS:
+    if setting.fewest_records != quantized_comparison.RECORDS:
         raise CannotRun(f"its schedules are for {quantized_comparison.RECORDS:,} records a node")
     task = quantized_comparison.TASKS["regression"]
     make, _ = quantized_comparison.contenders(QUANTIZED_ROUNDS, task)[name]
@@ -180,17 +185,18 @@ def _quantized(setting: Setting, *, name: str) -> Trial:
     return Trial(make(setting.epsilon), setting.problem, links, QUANTIZED_ROUNDS)
 
 
-def _clients(key: Key, most: int | None) -> LinearProblem:
+def _clients(key: Key, most_records: int | None) -> LinearProblem:
     """Return the clients of Table 2 of the federated paper, 50 images at each."""
-    train, test = mnist("train"), mnist("test")
+    images, test_images = mnist("train"), mnist("test")
     draw = generator(key, Purpose.SPLIT)
-    count = min(federated.TRAINING_RECORDS, most or federated.TRAINING_RECORDS)
-    chosen = train.take(draw.permutation(train.records)[:count])
-    parts = (unit_norm(with_constant(unit_norm(_in_double_precision(x)))) for x in (chosen, test))
-    records, tested = parts
-    return LinearProblem(
-        records, iid(records, CLIENTS, draw, equal_sizes=True), "softmax", test=tested, classes=10
+    count = min(federated.TRAINING_RECORDS, most_records or federated.TRAINING_RECORDS)
+    images = images.take(draw.permutation(images.records)[:count])
+    train, test = (
+        unit_norm(with_constant(unit_norm(in_double_precision(part))))
+        for part in (images, test_images)
     )
+    parts = iid(train, CLIENTS, draw, equal_sizes=True)
+    return LinearProblem(train, parts, "softmax", test=test, classes=10)
 
 
 def _table_2(setting: Setting, *, smoothing: float) -> Trial:
@@ -199,18 +205,16 @@ def _table_2(setting: Setting, *, smoothing: float) -> Trial:
     Records have norm 1 here. The paper's images have a mean squared norm of their number of pixels,
     by which its learning rate is multiplied.
     """
-    z = federated.tight_noise_to_sensitivity(
+    noise = federated.tight_noise_to_sensitivity(
         "uniform", setting.epsilon, setting.delta, federated.ROUNDS
     )
     rate = ExponentialDecay(scale=0.1 * PIXELS, rate=0.99)
     updates = replace(federated.client_updates("uniform"), step_size=rate)
-    denoiser = LaplacianSmoothing(smoothing) if smoothing else Identity()
-    algorithm = federated.algorithm_of("uniform", z, denoiser, updates)
+    denoiser: Denoiser = Identity()
+    if smoothing:
+        denoiser = LaplacianSmoothing(smoothing)
+    algorithm = federated.algorithm_of("uniform", noise, denoiser, updates)
     return Trial(algorithm, setting.problem, None, federated.ROUNDS)
-
-
-def _in_double_precision(records: Dataset) -> Dataset:
-    return replace(records, features=records.features.astype(np.float64))
 
 
 _CHOSEN = f"noise {NOISE:g} in a score, chosen on RCV1's own training documents"
@@ -263,17 +267,17 @@ PAPER_TASKS = {
         title=f"RCV1, {MOST_NODES} nodes, as in the online paper's Table 1",
         make=_documents,
         data="rcv1",
-        epsilons=FIRST_EPSILON,
-        splits=LONG_SPLITS,
-        own_rows=_DOCUMENT_ROWS,
+        epsilons=EPSILONS,
+        splits=SPLITS,
+        extra_rows=_DOCUMENT_ROWS,
     ),
     "paper-quantized": Task(
         title=f"MNIST, {QUANTIZED_NODES} nodes, as in the quantized paper's Figure 4",
         make=_quantized_images,
         data="mnist",
-        epsilons=FIRST_EPSILON,
-        splits=LONG_SPLITS,
-        own_rows=_QUANTIZED_ROWS,
+        epsilons=EPSILONS,
+        splits=SPLITS,
+        extra_rows=_QUANTIZED_ROWS,
     ),
     "paper-federated": Task(
         title=f"MNIST, {CLIENTS:,} clients, as in the federated paper's Table 2",
@@ -282,27 +286,27 @@ PAPER_TASKS = {
         unit="user",
         delta=CLIENTS**-1.1,
         epsilons=(6.0,),
-        splits=LONG_SPLITS,
-        own_rows=_FEDERATED_ROWS,
+        splits=SPLITS,
+        extra_rows=_FEDERATED_ROWS,
     ),
     "paper-without-replacement": Task(
         title=f"MNIST, {IMAGE_NODES} nodes, as in the without-replacement paper's Figure 3",
         make=partial(_images, public_components=False),
         data="mnist",
         delta=IMAGES_DELTA,
-        epsilons=FIRST_EPSILON,
-        splits=LONG_SPLITS,
+        epsilons=EPSILONS,
+        splits=SPLITS,
         not_covered="PCA fitted on the private images",
-        own_rows=_IMAGE_ROWS,
+        extra_rows=_IMAGE_ROWS,
     ),
     "paper-without-replacement-public": Task(
         title=f"the same images, by components of {PUBLIC_RECORDS:,} public ones",
         make=partial(_images, public_components=True),
         data="mnist",
         delta=IMAGES_DELTA,
-        epsilons=FIRST_EPSILON,
-        splits=LONG_SPLITS,
-        own_rows=_IMAGE_ROWS,
+        epsilons=EPSILONS,
+        splits=SPLITS,
+        extra_rows=_IMAGE_ROWS,
     ),
 }
 """Tasks by name; `not_covered` states features that were made from private records."""

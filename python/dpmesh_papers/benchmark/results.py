@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from math import ceil
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -21,11 +22,12 @@ from dpmesh_papers.benchmark.task import DELTA, Task
 from dpmesh_papers.benchmark.tasks import TASKS
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Made: TypeAlias = Mapping[str, Any]
-"""What made the results of a task: settings, commit, machine."""
+Provenance: TypeAlias = Mapping[str, Any]
+"""Settings, versions, commit, day and machine of the run of a task."""
 
 HEADLINE = "The benchmark: accuracy (%) on held-out records of all nodes"
 UNSTABLE = 20.0
@@ -54,7 +56,6 @@ NOTES = (
     "below that of a guess.",
     RULE,
 )
-
 
 AS_MAJORITY = "as majority"
 """Shown for what is not clearly above the majority-class baseline."""
@@ -93,7 +94,8 @@ def lines_of(cells: Sequence[Cell], task: str) -> list[Line]:
 
 def epsilons_of(cells: Sequence[Cell], task: str) -> list[float]:
     """Return the budgets of a task, ascending."""
-    return sorted({c.epsilon for c in cells if c.task == task and c.epsilon is not None})
+    epsilons = {cell.epsilon for cell in cells if cell.task == task}
+    return sorted(epsilon for epsilon in epsilons if epsilon is not None)
 
 
 def splits_of(cells: Sequence[Cell], task: str) -> int:
@@ -102,11 +104,11 @@ def splits_of(cells: Sequence[Cell], task: str) -> int:
     return min(counts, default=0)
 
 
-def paired(cell: Cell, *levels: Cell) -> Difference:
-    """Return the interval, over splits, of a cell's accuracy minus that of the best of `levels`."""
-    level = max(levels, key=lambda candidate: candidate.mean)
-    pairs = zip(cell.accuracy, level.accuracy, strict=False)
-    gains = [accuracy - level_accuracy for accuracy, level_accuracy in pairs]
+def gain_over(cell: Cell, *baselines: Cell) -> Difference:
+    """Return the gain of a cell over the best of some baselines, paired by splits."""
+    best = max(baselines, key=lambda baseline: baseline.mean)
+    pairs = zip(cell.accuracy, best.accuracy, strict=False)
+    gains = [accuracy - baseline_accuracy for accuracy, baseline_accuracy in pairs]
     return difference(gains, held_out=TASKS[cell.task].held_out)
 
 
@@ -116,24 +118,29 @@ def left_out(cell: Cell, majority: Cell) -> str:
         return ""
     if 100 * np.std(cell.accuracy, ddof=1) >= UNSTABLE:
         return "unstable"
-    if paired(cell, majority).sign > 0:
+    if gain_over(cell, majority).sign > 0:
         return ""
     return AS_MAJORITY
 
 
-def beating(lines: Sequence[Line]) -> set[tuple[str, float | None]]:
-    """Return the cells of a task, by method and epsilon, that clearly beat both baselines."""
-    by_method = {line.method: line for line in lines}
-    if ALONE not in by_method or MAJORITY not in by_method:
+def better_cells(lines: Sequence[Line]) -> set[tuple[str, float | None]]:
+    """Return the cells of a task, by method and epsilon, that clearly beat both baselines.
+
+    The baselines are the majority class and single sites without privacy. All private cells share
+    Holm's procedure.
+    """
+    line_of_method = {line.method: line for line in lines}
+    if ALONE not in line_of_method or MAJORITY not in line_of_method:
         return set()
-    majority = by_method[MAJORITY].first
+    majority = line_of_method[MAJORITY].first
+    alone = line_of_method[ALONE].first
     cells = [cell for line in lines for cell in line.cells.values()]
     private = [cell for cell in cells if cell.epsilon is not None and len(cell.accuracy) >= LEAST]
-    gains = [paired(cell, by_method[ALONE].first, majority) for cell in private]
-    are_clear = holm_significant([gain.p for gain in gains])
+    gains = [gain_over(cell, alone, majority) for cell in private]
+    are_significant = holm_significant([gain.p for gain in gains])
     better = set()
-    for cell, gain, is_clear in zip(private, gains, are_clear, strict=True):
-        if is_clear and gain.mean > 0 and not left_out(cell, majority):
+    for cell, gain, is_significant in zip(private, gains, are_significant, strict=True):
+        if is_significant and gain.mean > 0 and not left_out(cell, majority):
             better.add((cell.method, cell.epsilon))
     return better
 
@@ -149,7 +156,7 @@ def shown(cell: Cell, majority: Cell, better: bool = False) -> str:
     if reason:
         return reason
     text = f"{100 * cell.mean:.1f}"
-    half_width = _half(cell)
+    half_width = _half_width(cell)
     if not np.isnan(half_width):
         text += f" ± {half_width:.1f}"
     if better:
@@ -157,7 +164,7 @@ def shown(cell: Cell, majority: Cell, better: bool = False) -> str:
     return text
 
 
-def _half(cell: Cell) -> float:
+def _half_width(cell: Cell) -> float:
     """Return half of the 95% interval, in points; NaN for one split."""
     if len(cell.accuracy) < 2:
         return np.nan
@@ -165,11 +172,26 @@ def _half(cell: Cell) -> float:
     return 100 * (interval.high - interval.mean)
 
 
-def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str]], list[str]]:
-    """Return heads, rows and notes of a task's table.
+class TaskTable(NamedTuple):
+    """The table of a task, in texts.
 
-    A note states why a cell is empty, or a threat model.
+    Attributes
+    ----------
+    heads
+        Heads of the columns.
+    rows
+        A row for each method.
+    notes
+        Reasons of empty cells, and threat models, each with the methods that it is about.
     """
+
+    heads: list[str]
+    rows: list[list[str]]
+    notes: list[str]
+
+
+def table_of(cells: Sequence[Cell], task: str) -> TaskTable:
+    """Return the table of a task."""
     epsilons = epsilons_of(cells, task)
     lines = lines_of(cells, task)
     heads = ["method", "threat model", "unit", *(f"epsilon {epsilon:g}" for epsilon in epsilons)]
@@ -177,19 +199,21 @@ def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str
     rows: list[list[str]] = []
     methods_of_note: dict[str, list[str]] = {}
     majority = lines[0].first
-    better = beating(lines)
+    better = better_cells(lines)
     for line in lines:
         note = line.first.why or line.first.view or _range(line.first)
         if note:
             methods_of_note.setdefault(note, []).append(line.method)
-        is_private = line.first.epsilon is not None
-        row = [line.method, line.first.trust, TASKS[task].unit if is_private else "-"]
+        unit = "-"
+        if line.first.epsilon is not None:
+            unit = TASKS[task].unit
+        row = [line.method, line.first.trust, unit]
         for epsilon in epsilons:
             cell = line.at(epsilon)
             row.append(shown(cell, majority, (line.method, cell.epsilon) in better))
         rows.append(row + _costs(line, majority))
     notes = [f"{', '.join(methods)}: {note}" for note, methods in methods_of_note.items()]
-    return heads, rows, notes
+    return TaskTable(heads, rows, notes)
 
 
 def _costs(line: Line, majority: Cell) -> list[str]:
@@ -227,7 +251,7 @@ def _verdict(lines: dict[str, Line], splits: int) -> str:
             return f"{baseline}; 1 split gives no verdict."
         return f"{baseline}; {splits} splits give no verdict."
     best: dict[str, tuple[float, float, str]] = {}
-    for method, epsilon in beating([*lines.values()]):
+    for method, epsilon in better_cells([*lines.values()]):
         assert epsilon is not None
         cell = lines[method].at(epsilon)
         candidate = (epsilon, -cell.mean, method)
@@ -241,20 +265,20 @@ def _verdict(lines: dict[str, Line], splits: int) -> str:
     return f"{baseline}, and is clearly beaten by {'; '.join(phrases)}."
 
 
-def as_markdown(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
+def as_markdown(cells: Sequence[Cell], provenances: Mapping[str, Provenance]) -> str:
     """Return all tables as Markdown with aligned columns, and the settings of each.
 
     Parameters
     ----------
     cells
         The cells of all tasks.
-    made
+    provenances
         The settings of each task's run.
     """
     parts = [f"# {HEADLINE}", *NOTES]
     for task, title in _titles(cells):
         heads, rows, notes = table_of(cells, task)
-        records = made.get(task, {}).get("records", "all")
+        records = provenances.get(task, {}).get("records", "all")
         if records != "all":
             title += f", {records:,} records"
         parts.append(f"## {task}: {title}")
@@ -262,7 +286,8 @@ def as_markdown(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
         parts.append("\n".join(f"- {note}" for note in notes))
     parts.append(verdict(cells))
     commands = [
-        f"- `dpmesh benchmark {task}`: {_in_words(settings)}" for task, settings in made.items()
+        f"- `dpmesh benchmark {task}`: {_in_words(provenance)}"
+        for task, provenance in provenances.items()
     ]
     parts.append("Made by\n\n" + "\n".join(commands))
     return "\n\n".join(parts)
@@ -278,8 +303,8 @@ def _aligned(heads: list[str], rows: list[list[str]]) -> str:
     return "\n".join(lines)
 
 
-def as_page(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
-    """Return one self-contained HTML page."""
+def as_page(cells: Sequence[Cell], provenances: Mapping[str, Provenance]) -> str:
+    """Return one self-contained HTML page; the parameters are those of `as_markdown`."""
     sentences = f'<p style="white-space: pre-line">{escape(verdict(cells))}</p>'
     body = [f"<h1>{HEADLINE}</h1>", sentences]
     texts = (escape(note.replace("`", "")) for note in NOTES)
@@ -289,9 +314,8 @@ def as_page(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
         heads, rows, notes = table_of(cells, task)
         body += [f"<h2>{escape(task)}: {escape(title)}</h2>", table(heads, rows)]
         body += [f'<p class="note">{escape(note)}</p>' for note in notes]
-    body.append(
-        table(["task", "made by"], [[task, _in_words(settings)] for task, settings in made.items()])
-    )
+    runs = [[task, _in_words(provenance)] for task, provenance in provenances.items()]
+    body.append(table(["task", "made by"], runs))
     return document("dpmesh benchmark", body)
 
 
@@ -299,28 +323,25 @@ def draw(cells: Sequence[Cell]) -> Figure:
     """Draw the accuracy of every method at every epsilon, a panel for each task."""
     from matplotlib.figure import Figure
 
-    ran = [task for task, _ in _titles(cells) if splits_of(cells, task)]
-    across = min(2, len(ran)) or 1
-    down = -(-len(ran) // across) or 1
-    figure = Figure(figsize=(7.5 * across, 5.6 * down), layout="constrained")
-    axes = np.ravel(figure.subplots(down, across, squeeze=False))
-    budgets = sorted({epsilon for task in ran for epsilon in epsilons_of(cells, task)})
-    lines_by_label: dict[str, Any] = {}
-    for ax, task in zip(axes, ran, strict=False):
-        _draw(ax, task, lines_of(cells, task), budgets)
-        lines_by_label |= {
-            name: line for line, name in zip(*ax.get_legend_handles_labels(), strict=True)
-        }
-    for ax in axes[len(ran) :]:
+    tasks = [task for task, _ in _titles(cells) if splits_of(cells, task)]
+    columns = min(2, len(tasks)) or 1
+    rows = ceil(len(tasks) / columns) or 1
+    figure = Figure(figsize=(7.5 * columns, 5.6 * rows), layout="constrained")
+    axes = np.ravel(figure.subplots(rows, columns, squeeze=False))
+    epsilons = sorted({epsilon for task in tasks for epsilon in epsilons_of(cells, task)})
+    handles: dict[str, Artist] = {}
+    for ax, task in zip(axes, tasks, strict=False):
+        _draw(ax, task, lines_of(cells, task), epsilons)
+        handles_of_panel, labels = ax.get_legend_handles_labels()
+        handles |= dict(zip(labels, handles_of_panel, strict=True))
+    for ax in axes[len(tasks) :]:
         ax.set_axis_off()
-    if ran:
-        figure.legend(
-            [*lines_by_label.values()], [*lines_by_label], loc="outside upper center", ncols=4
-        )
+    if tasks:
+        figure.legend([*handles.values()], [*handles], loc="outside upper center", ncols=4)
     return figure
 
 
-def read(folder: Path) -> tuple[list[Cell], dict[str, Made]]:
+def read(folder: Path) -> tuple[list[Cell], dict[str, Provenance]]:
     """Return the cells of a folder's ``benchmark.json``, and the settings of each task's run.
 
     Raises
@@ -340,10 +361,10 @@ def read(folder: Path) -> tuple[list[Cell], dict[str, Made]]:
         ) from error
 
 
-def save(cells: Sequence[Cell], folder: Path, made: Mapping[str, Made]) -> None:
+def save(cells: Sequence[Cell], folder: Path, provenances: Mapping[str, Provenance]) -> None:
     """Write ``benchmark.json``: these cells, and those of other tasks that the folder has.
 
-    `made` has the settings of each task's run.
+    `provenances` has the settings of each task's run.
 
     Raises
     ------
@@ -352,15 +373,15 @@ def save(cells: Sequence[Cell], folder: Path, made: Mapping[str, Made]) -> None:
     OSError
         If the folder cannot be written to.
     """
-    saved_cells, saved_settings = read(folder)
-    all_cells = [cell for cell in saved_cells if cell.task not in made]
+    saved_cells, saved_provenances = read(folder)
+    all_cells = [cell for cell in saved_cells if cell.task not in provenances]
     all_cells += cells
     order = list(TASKS)
     all_cells.sort(key=lambda cell: (order.index(cell.task), cell.epsilon or 0.0))
-    settings = {**saved_settings, **made}
-    settings = {task: settings[task] for task, _ in _titles(all_cells)}
+    all_provenances = {**saved_provenances, **provenances}
+    made = {task: all_provenances[task] for task, _ in _titles(all_cells)}
     rows = ",\n  ".join(json.dumps(vars(cell)) for cell in all_cells)
-    text = f'{{"made": {json.dumps(settings, indent=1)},\n "cells": [\n  {rows}]}}\n'
+    text = f'{{"made": {json.dumps(made, indent=1)},\n "cells": [\n  {rows}]}}\n'
     replace_text(folder / "benchmark.json", text)
 
 
@@ -374,8 +395,8 @@ def write(folder: Path) -> list[Path]:
     OSError
         If the folder cannot be written to.
     """
-    cells, settings = read(folder)
-    texts = {"md": as_markdown(cells, settings) + "\n", "html": as_page(cells, settings)}
+    cells, provenances = read(folder)
+    texts = {"md": as_markdown(cells, provenances) + "\n", "html": as_page(cells, provenances)}
     for kind, text in texts.items():
         replace_text(folder / f"benchmark.{kind}", text)
     with replacing(folder / "benchmark.png") as file:
@@ -383,8 +404,8 @@ def write(folder: Path) -> list[Path]:
     return [folder / f"benchmark.{kind}" for kind in ("json", *texts, "png")]
 
 
-def _in_words(settings: Made) -> str:
-    return "; ".join(f"{name} {value}" for name, value in settings.items())
+def _in_words(provenance: Provenance) -> str:
+    return "; ".join(f"{name} {value}" for name, value in provenance.items())
 
 
 def _range(cell: Cell) -> str:
@@ -422,26 +443,36 @@ def _about(task: Task) -> str:
 
 
 def _draw(ax: Axes, task: str, lines: Sequence[Line], epsilons: Sequence[float]) -> None:
-    levels = {MAJORITY: ":", ALONE: "-", POOLED: "--"}
+    """Draw a task: a vertical line for each baseline, a row of points for each private method.
+
+    The points of a row, one for each epsilon, stand below each other.
+    """
+    styles = {MAJORITY: ":", ALONE: "-", POOLED: "--"}
+    majority = lines[0].first
     lines = [line for line in lines if any(cell.accuracy for cell in line.cells.values())]
-    rows = [line for line in lines if line.method not in levels]
     for line in lines:
-        if line.method in levels:
-            style = levels[line.method]
+        if line.method in styles:
+            style = styles[line.method]
             ax.axvline(100 * line.first.mean, color="0.3", linestyle=style, label=line.method)
+    private = [line for line in lines if line.method not in styles]
     for number, epsilon in enumerate(epsilons):
-        cells = [line.cells[epsilon] for line in rows if epsilon in line.cells]
+        cells = [line.cells[epsilon] for line in private if epsilon in line.cells]
         if not cells:
             continue
-        majority = lines[0].first
         means = [np.nan if left_out(cell, majority) else 100 * cell.mean for cell in cells]
-        halves = np.nan_to_num([_half(cell) for cell in cells])
-        shift = np.arange(len(rows)) + 0.16 * (number - (len(epsilons) - 1) / 2)
-        colour = f"C{number}"
-        name = f"epsilon {epsilon:g}"
-        ax.errorbar(means, shift, xerr=halves, fmt="o", ms=4, color=colour, label=name)
-    ax.set_yticks(range(len(rows)), labels=[line.method for line in rows], fontsize=8)
-    ax.set_ylim(len(rows) - 0.4, -0.6)
+        half_widths = np.nan_to_num([_half_width(cell) for cell in cells])
+        heights = np.arange(len(private)) + 0.16 * (number - (len(epsilons) - 1) / 2)
+        ax.errorbar(
+            means,
+            heights,
+            xerr=half_widths,
+            fmt="o",
+            ms=4,
+            color=f"C{number}",
+            label=f"epsilon {epsilon:g}",
+        )
+    ax.set_yticks(range(len(private)), labels=[line.method for line in private], fontsize=8)
+    ax.set_ylim(len(private) - 0.4, -0.6)
     title = fill(f"{task}: {TASKS[task].title}", 48)
     ax.set(title=title, xlabel="accuracy (%)", xlim=(0, 100))
     ax.grid(axis="x", alpha=0.3)

@@ -80,9 +80,15 @@ class Setting:
         return Budget(self.epsilon, delta=self.delta)
 
     @property
-    def smallest(self) -> int:
+    def fewest_records(self) -> int:
         """Number of records of the smallest node."""
         return self.problem.fewest_records
+
+    @property
+    def equal_sites(self) -> LinearProblem:
+        """The problem with the first records of each node, as many as the smallest node has."""
+        parts = tuple(part[: self.fewest_records] for part in self.problem.partition)
+        return replace(self.problem, partition=parts)
 
     @property
     def pooled(self) -> LinearProblem:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from importlib import import_module
+from math import sqrt
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
@@ -29,23 +32,19 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
 from dpmesh.tables import Columns
 from dpmesh_papers.benchmark.paper_settings import PAPER_TASKS
-from dpmesh_papers.benchmark.task import Task
+from dpmesh_papers.benchmark.task import Task, in_double_precision
+from dpmesh_papers.public_tables import (
+    COVERTYPE_AREAS,
+    COVERTYPE_RANGES,
+    extremes,
+    wilderness_areas,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SITES_OF_TUMOURS = (38, 62, 83, 95, 149)
 """Records of the five sites of the task on breast cancer, which count as public."""
-
-FOREST_RANGES: tuple[Any, ...] = (
-    (1859, 3858),
-    (0, 360),
-    (0, 66),
-    (0, 1397),
-    (-173, 601),
-    (0, 7117),
-    *3 * [(0, 254)],
-    (0, 7173),
-    *44 * [{"flag": True}],
-)
-"""Published ranges of Covertype's columns."""
 
 MARRIAGE_RANGES: dict[str, Any] = {
     "rate_marriage": (1, 5),
@@ -72,116 +71,145 @@ VOTER_RANGES: dict[str, Any] = {
 HELD_OUT = 0.25
 """Share of the records that a split holds out, where the publisher has no test records."""
 
+WINDOW = 4
+"""Characters before the one that the task on Shakespeare learns."""
 
-def _digits(key: Key, _: int | None, *, which: int) -> LinearProblem:
-    return [*demo.problems(key).values()][which]
+
+def _digits(key: Key, _: int | None, *, federation: int) -> LinearProblem:
+    """Return a federation of the demo: two classes at each site, or sites that are alike."""
+    return [*demo.problems(key).values()][federation]
 
 
 def _tumours(key: Key, _: int | None) -> LinearProblem:
     records = breast_cancer()
     x = np.asarray(records.features)
-    published = [*zip(x.min(axis=0), x.max(axis=0), strict=True)]  # in scikit-learn's description
-    columns = Columns.of(published, range(x.shape[1]))
+    published_ranges = extremes(x)  # in scikit-learn's description
+    columns = Columns.of(published_ranges, range(x.shape[1]))
     encoded = replace(records, features=columns.encode([*x.T]).features)
-    train, test = _split(encoded, key, None)
+    train, test = _split(encoded, key)
     ends = np.cumsum(SITES_OF_TUMOURS)
     return _softmax(train, test, tuple(np.split(np.arange(ends[-1]), ends[:-1])))
 
 
-def _forest(key: Key, most: int | None, *, features: str = "columns") -> LinearProblem:
+def _forest(key: Key, most_records: int | None, *, features: str = "columns") -> LinearProblem:
     records = covertype(7)
-    records = records.take(generator(key, Purpose.SPLIT).permutation(records.records)[:most])
+    order = generator(key, Purpose.SPLIT).permutation(records.records)
+    records = records.take(order[:most_records])
     x = np.asarray(records.features)
-    area = x[:, 10:14].argmax(axis=1)
-    columns = Columns.of(FOREST_RANGES, range(x.shape[1]), features=features)
-    encoded = replace(records, features=np.c_[columns.encode([*x.T]).features, area])
-    train, test = _split(encoded, key, None)
-    areas = train.features[:, -1]
-    train, test = (replace(part, features=part.features[:, :-1]) for part in (train, test))
-    return _softmax(train, test, tuple(np.flatnonzero(areas == place) for place in range(4)))
+    columns = Columns.of(COVERTYPE_RANGES, range(x.shape[1]), features=features)
+    encoded = replace(records, features=columns.encode([*x.T]).features)
+    return _at_sites(encoded, wilderness_areas(x), key, site_names=range(COVERTYPE_AREAS))
 
 
-def _images(key: Key, most: int | None, *, nodes: int, wavelets: bool = False) -> LinearProblem:
+def _images(
+    key: Key, most_records: int | None, *, nodes: int, wavelets: bool = False
+) -> LinearProblem:
     train, test = mnist("train"), mnist("test")
     draw = generator(key, Purpose.SPLIT)
-    train = train.take(draw.permutation(train.records)[:most])
-    if wavelets:  # directions that everybody knows
-        public = Key.seeded(0)
-        train, test = (
-            random_projection(scattering(part, (28, 28)), 800, generator(public, Purpose.INIT))
-            for part in (train, test)
-        )
-    train, test = (unit_norm(with_constant(unit_norm(_wide(part)))) for part in (train, test))
+    train = train.take(draw.permutation(train.records)[:most_records])
+    if wavelets:
+        train = _scattered(train)
+        test = _scattered(test)
+    train, test = (
+        unit_norm(with_constant(unit_norm(in_double_precision(part)))) for part in (train, test)
+    )
     return _softmax(train, test, iid(train, nodes, draw, equal_sizes=True))
 
 
-def _news(key: Key, most: int | None) -> LinearProblem:
-    train, test = (unit_norm(_wide(rcv1(part))) for part in ("train", "test"))
+def _scattered(images: Dataset) -> Dataset:
+    """Return scattering features of images in 800 random directions, which are public."""
+    directions = generator(Key.seeded(0), Purpose.INIT)
+    return random_projection(scattering(images, (28, 28)), 800, directions)
+
+
+def _news(key: Key, most_records: int | None) -> LinearProblem:
+    train, test = (unit_norm(in_double_precision(rcv1(part))) for part in ("train", "test"))
     draw = generator(key, Purpose.SPLIT)
-    train = train.take(draw.permutation(train.records)[:most])
+    train = train.take(draw.permutation(train.records)[:most_records])
     return _softmax(train, test, shards(train, 10, draw, shards_per_node=2))
 
 
-def _roles(key: Key, most: int | None) -> LinearProblem:
-    characters = shakespeare(window=4, stride=4, least_records=25)
-    size = len(characters.alphabet)
+def _roles(key: Key, most_records: int | None) -> LinearProblem:
+    """Return four characters of a play, one-hot, with the next one as label; a node is a role."""
+    characters = shakespeare(window=WINDOW, stride=WINDOW, least_records=25)
     draw = generator(key, Purpose.SPLIT)
     records = characters.train.records
-    chosen = np.isin(np.arange(records), draw.permutation(records)[:most])
-    parts = tuple(part[chosen[part]] for part in characters.partition if chosen[part].any())
+    is_chosen = np.isin(np.arange(records), draw.permutation(records)[:most_records])
+    parts = (part[is_chosen[part]] for part in characters.partition)
+    classes = len(characters.alphabet)
+    return _softmax(
+        _one_hot(characters.train, classes),
+        _one_hot(characters.test, classes),
+        tuple(part for part in parts if len(part)),
+        classes=classes,
+    )
 
-    def one_hot(part: Dataset) -> Dataset:
-        places = np.asarray(part.features).astype(int) + size * np.arange(4)
-        starts = 4 * np.arange(part.records + 1)
-        halves = np.full(places.size, 0.5, np.float32)  # four of them have norm 1
-        shape = part.records, 4 * size
-        x = sparse.csr_array((halves, places.ravel(), starts), shape=shape)
-        return replace(part, features=x)
 
-    return _softmax(one_hot(characters.train), one_hot(characters.test), parts, classes=size)
+def _one_hot(windows: Dataset, characters: int) -> Dataset:
+    """Return windows of `WINDOW` characters as sparse vectors of norm 1."""
+    places = np.asarray(windows.features).astype(int) + characters * np.arange(WINDOW)
+    row_starts = WINDOW * np.arange(windows.records + 1)
+    values = np.full(places.size, 1 / sqrt(WINDOW), np.float32)
+    shape = windows.records, WINDOW * characters
+    x = sparse.csr_array((values, places.ravel(), row_starts), shape=shape)
+    return replace(windows, features=x)
 
 
 def _marriages(key: Key, _: int | None) -> LinearProblem:
-    table = _packaged("fair")
-    features = Columns.of(MARRIAGE_RANGES, [*MARRIAGE_RANGES])
-    encoded = features.encode([table[name].to_numpy() for name in MARRIAGE_RANGES]).features
-    faith = table["religious"].to_numpy()[:, np.newaxis]
-    labels = (table["affairs"].to_numpy() > 0).astype(np.int64)
-    train, test = _split(Dataset(np.c_[encoded, faith], labels), key, None)
-    sites = train.features[:, -1]
-    train, test = (replace(part, features=part.features[:, :-1]) for part in (train, test))
-    return _softmax(train, test, tuple(np.flatnonzero(sites == level) for level in range(1, 5)))
+    table = _statsmodels_table("fair")
+    has_affairs = (table["affairs"].to_numpy() > 0).astype(np.int64)
+    records = Dataset(_encoded(table, MARRIAGE_RANGES), has_affairs)
+    return _at_sites(records, table["religious"].to_numpy(), key, site_names=range(1, 5))
 
 
 def _voters(key: Key, _: int | None) -> LinearProblem:
-    table = _packaged("anes96")
-    features = Columns.of(VOTER_RANGES, [*VOTER_RANGES])
-    encoded = features.encode([table[name].to_numpy() for name in VOTER_RANGES]).features
-    labels = table["vote"].to_numpy().astype(np.int64)
-    train, test = _split(Dataset(np.asarray(encoded), labels), key, None)
+    table = _statsmodels_table("anes96")
+    votes = table["vote"].to_numpy().astype(np.int64)
+    train, test = _split(Dataset(_encoded(table, VOTER_RANGES), votes), key)
     return _softmax(train, test, iid(train, 4, generator(key, Purpose.SPLIT), equal_sizes=True))
 
 
-def _packaged(name: str) -> Any:
-    """Return a table that statsmodels ships, as pandas has it."""
-    from importlib import import_module
-
-    return import_module(f"statsmodels.datasets.{name}").load_pandas().data
-
-
-def _wide(records: Dataset) -> Dataset:
-    """Return records in float64: float32 rounds models too coarsely for many records' noise."""
-    return replace(records, features=records.features.astype(np.float64))
+def _statsmodels_table(name: str) -> pd.DataFrame:
+    """Return a table that statsmodels ships."""
+    module: Any = import_module(f"statsmodels.datasets.{name}")
+    table: pd.DataFrame = module.load_pandas().data
+    return table
 
 
-def _split(records: Dataset, key: Key, most: int | None) -> tuple[Dataset, Dataset]:
+def _encoded(table: pd.DataFrame, ranges: dict[str, Any]) -> np.ndarray:
+    """Return the columns that have ranges as features of norm at most 1."""
+    columns = Columns.of(ranges, [*ranges])
+    encoded = columns.encode([table[name].to_numpy() for name in ranges])
+    return np.asarray(encoded.features)
+
+
+def _split(records: Dataset, key: Key) -> tuple[Dataset, Dataset]:
+    """Return training and test records, at random."""
     draw = generator(key, Purpose.SPLIT)
-    return train_test_split(records.take(draw.permutation(records.records)[:most]), HELD_OUT, draw)
+    shuffled = records.take(draw.permutation(records.records))
+    return train_test_split(shuffled, HELD_OUT, draw)
+
+
+def _at_sites(
+    records: Dataset, sites: np.ndarray, key: Key, *, site_names: Iterable[int]
+) -> LinearProblem:
+    """Split records, and partition those for training by their sites, in the order of the names.
+
+    `sites` has the name of each record's site, shape (records,).
+    """
+    features_and_site = np.c_[np.asarray(records.features), sites]
+    train, test = _split(replace(records, features=features_and_site), key)
+    training_sites = train.features[:, -1]
+    train, test = (replace(part, features=part.features[:, :-1]) for part in (train, test))
+    return _softmax(
+        train, test, tuple(np.flatnonzero(training_sites == name) for name in site_names)
+    )
 
 
 def _softmax(
     train: Dataset, test: Dataset, parts: tuple[np.ndarray, ...], classes: int | None = None
 ) -> LinearProblem:
+    """Return softmax regression; labels -1 and 1 become classes 0 and 1."""
     if train.labels.min() < 0:
         train, test = (part.relabelled(lambda sign: (sign > 0) * 1) for part in (train, test))
     if classes is None:
@@ -192,13 +220,13 @@ def _softmax(
 TASKS = {
     "digits-by-class": Task(
         title="digits, two classes at each of 10 sites",
-        make=partial(_digits, which=0),
+        make=partial(_digits, federation=0),
         held_out=HELD_OUT,
         tuned_on=True,
     ),
     "digits-alike": Task(
         title="even or odd digits, 16 sites that are alike",
-        make=partial(_digits, which=1),
+        make=partial(_digits, federation=1),
         held_out=HELD_OUT,
         tuned_on=True,
     ),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from itertools import product
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,13 @@ import dpmesh as dm
 from dpmesh.data import Dataset, digits, unit_norm
 from dpmesh.keys import Key
 from dpmesh_papers._scaffold import Row, over_seeds, pick
-from dpmesh_papers.studies.results import markdown_table, write_rows
+from dpmesh_papers.studies.results import (
+    accuracy,
+    in_one_cell,
+    markdown_table,
+    noise_multiplier,
+    write_rows,
+)
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
@@ -40,15 +46,34 @@ CLASSES = 10
 def split(seed: int) -> tuple[Dataset, Dataset]:
     """Return training records (three quarters) and test records, of norm 1, with a constant."""
     dataset = digits()
-    x = np.c_[np.asarray(dataset.features), np.ones(dataset.records)]
-    order = np.random.default_rng(seed).permutation(dataset.records)
-    ready = unit_norm(Dataset(x, dataset.labels, dataset.name))
-    first = round(0.75 * dataset.records)
-    return ready.take(order[:first]), ready.take(order[first:])
+    features = np.c_[np.asarray(dataset.features), np.ones(dataset.records)]
+    records = unit_norm(Dataset(features, dataset.labels, dataset.name))
+    order = np.random.default_rng(seed).permutation(records.records)
+    training, test = np.split(order, [round(0.75 * records.records)])
+    return records.take(training), records.take(test)
 
 
-def ours(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tuple[float, float]:
-    """Return noise multiplier and accuracy of dpmesh: each record is a client with one step."""
+class Trained(NamedTuple):
+    """A private run.
+
+    Attributes
+    ----------
+    noise_multiplier
+        Standard deviation of the noise over the clipping norm.
+    accuracy
+        Accuracy of the last model on the test records, a share.
+    """
+
+    noise_multiplier: float
+    accuracy: float
+
+
+def ours(train: Dataset, test: Dataset, epsilon: float, seed: int) -> Trained:
+    """Train by dpmesh: each record is a client with one step.
+
+    A client sends the step of its record. Steps are clipped at step size times clipping norm, so
+    that gradients are clipped at the clipping norm.
+    """
     algorithm = dm.FederatedLearning.for_budget(
         dm.ClientUpdates(
             clients=train.records,
@@ -73,12 +98,14 @@ def ours(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tuple[floa
         delta=DELTA,
         metrics=dm.Metrics([], progress=False),
     )
-    return float(algorithm.noise_multiplier or 0), float(problem.accuracy(run.parameters)[0])
+    return Trained(
+        float(algorithm.noise_multiplier or 0), float(problem.accuracy(run.parameters)[0])
+    )
 
 
-def loss(w: Any, x: Any, y: Any) -> Any:
+def loss(weights: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
     """Return the cross-entropy of a record."""
-    return optax.softmax_cross_entropy_with_integer_labels(x @ w, y)
+    return optax.softmax_cross_entropy_with_integer_labels(x @ weights, y)
 
 
 SUM_OF_CLIPPED_GRADIENTS = jax.jit(
@@ -86,10 +113,10 @@ SUM_OF_CLIPPED_GRADIENTS = jax.jit(
 )
 
 
-def jax_privacy(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tuple[float, float]:
-    """Return noise multiplier and accuracy of jax-privacy, calibrated by its own accountant."""
+def jax_privacy(train: Dataset, test: Dataset, epsilon: float, seed: int) -> Trained:
+    """Train by jax-privacy, calibrated by its own accountant."""
     batch = round(SAMPLING_RATE * train.records)
-    z = accounting.calibrate_noise_multiplier(
+    multiplier = accounting.calibrate_noise_multiplier(
         target_epsilon=epsilon,
         accountant=accounting.DpsgdTrainingAccountant(accounting.PldAccountantConfig()),
         batch_sizes=batch,
@@ -99,33 +126,35 @@ def jax_privacy(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tup
         tol=1e-4,
     )
     privatizer = noise_addition.gaussian_privatizer(
-        stddev=float(z) * CLIPPING_NORM, prng_key=jax.random.key(seed)
+        stddev=float(multiplier) * CLIPPING_NORM, prng_key=jax.random.key(seed)
     )
-    x, y = jnp.asarray(train.features), jnp.asarray(train.labels)
-    w = jnp.zeros((x.shape[1], CLASSES), x.dtype)
-    state = privatizer.init(w)
+    x = jnp.asarray(train.features)
+    y = jnp.asarray(train.labels)
+    weights = jnp.zeros((x.shape[1], CLASSES), x.dtype)
+    state = privatizer.init(weights)
     padded = 3 * batch  # one shape for all batches; rows of zeros have gradients of zeros
     sampling = CyclicPoissonSampling(sampling_prob=SAMPLING_RATE, iterations=ROUNDS)
     for sampled in sampling.batch_iterator(train.records, rng=seed):
         rows = jnp.zeros((padded, x.shape[1]), x.dtype).at[: len(sampled)].set(x[sampled])
         labels = jnp.zeros(padded, y.dtype).at[: len(sampled)].set(y[sampled])
-        noisy, state = privatizer.update(SUM_OF_CLIPPED_GRADIENTS(w, rows, labels), state)
-        w = w - STEP_SIZE / batch * noisy
-    predictions = np.asarray(jnp.asarray(test.features) @ w).argmax(axis=1)
-    return float(z), float((predictions == test.labels).mean())
+        clipped_sum = SUM_OF_CLIPPED_GRADIENTS(weights, rows, labels)
+        noisy_sum, state = privatizer.update(clipped_sum, state)
+        weights = weights - STEP_SIZE / batch * noisy_sum
+    predictions = np.asarray(jnp.asarray(test.features) @ weights).argmax(axis=1)
+    return Trained(float(multiplier), float((predictions == test.labels).mean()))
 
 
 def main(seeds: int = 10) -> None:
     """Measure, print and write noise multipliers and accuracies of both libraries."""
     rows = []
     for epsilon, train_and_test in product(EPSILONS, (ours, jax_privacy)):
-        results = [train_and_test(*split(seed), epsilon, seed) for seed in range(seeds)]
+        runs = [train_and_test(*split(seed), epsilon, seed) for seed in range(seeds)]
         row = {
             "epsilon": epsilon,
             "library": train_and_test.__name__,
-            "noise_multiplier": results[0][0],  # the same for all seeds
+            "noise_multiplier": runs[0].noise_multiplier,  # the same for all seeds
         }
-        rows.append(row | over_seeds([100 * accuracy for _, accuracy in results]))
+        rows.append(row | over_seeds([100 * run.accuracy for run in runs]))
         print(rows[-1], flush=True)
     write_rows("central-outside", rows, as_text(rows))
 
@@ -135,11 +164,8 @@ def as_text(rows: list[Row]) -> str:
     lines = []
     for epsilon in EPSILONS:
         rows_of_epsilon = pick(rows, epsilon=epsilon)
-        noises = " / ".join(f"{row['noise_multiplier']:.3f}" for row in rows_of_epsilon)
-        rates = " / ".join(
-            f"{row['accuracy']:.1f} ± {row['spread']:.1f}" for row in rows_of_epsilon
-        )
-        lines.append([f"{epsilon:g}", noises, rates])
+        noise = in_one_cell(rows_of_epsilon, noise_multiplier)
+        lines.append([f"{epsilon:g}", noise, in_one_cell(rows_of_epsilon, accuracy)])
     libraries = "here / jax-privacy"
     return markdown_table(
         ["epsilon", f"noise multiplier, {libraries}", f"accuracy (%), {libraries}"], lines

@@ -13,20 +13,26 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
 
 import numpy as np
 
 import dpmesh as dm
-from dpmesh_papers._scaffold import interval, only
-from dpmesh_papers.benchmark.tasks import FOREST_RANGES
+from dpmesh.defaults import Method
+from dpmesh_papers._scaffold import Row, interval, only, with_spread
 from dpmesh_papers.benchmark.tasks import TASKS as BENCHMARK
+from dpmesh_papers.public_tables import COVERTYPE_RANGES, wilderness_areas
 from dpmesh_papers.studies.results import read_rows, write_rows
-from dpmesh_papers.tables import FOREST, RULE, of_benchmark
+from dpmesh_papers.tables import FOREST, RULE, Setting, learn_task
 
+EPSILON = 1.0
 RECORDS = 40_000
+"""Records of a fit whose time is taken."""
 SPLITS = 20
-TASKS = (("digits-by-class", "secure"), ("digits-by-class", "gossip"), ("breast-cancer", "secure"))
+TASKS: tuple[tuple[str, Method], ...] = (
+    ("digits-by-class", "secure"),
+    ("digits-by-class", "gossip"),
+    ("breast-cancer", "secure"),
+)
 """Tasks of the benchmark, with the estimator's `algorithm`."""
 
 NAMES = {"secure": "secure sum", "gossip": "gossip"}
@@ -40,7 +46,7 @@ def main(fits: int = 5) -> None:
     print(as_text(rows))
 
 
-def as_text(rows: list[dict[str, Any]]) -> str:
+def as_text(rows: list[Row]) -> str:
     """Return all rows as a table."""
     lines = [
         "At epsilon 1 (delta 1e-5, replace one record; a secure sum: 1 site may collude), with",
@@ -49,21 +55,20 @@ def as_text(rows: list[dict[str, Any]]) -> str:
         "",
     ]
     for row in rows:
-        number = f"{float(row['mean']):.1f} +- {float(row['interval']):.1f}"
+        number = with_spread(row["mean"], row["interval"], 1)
         lines.append(f"{row['what']:<46}{number:>14} {row['unit']:<18}{row['repeats']:>3}")
     return "\n".join(lines) + "\n"
 
 
-def accuracies() -> list[dict[str, Any]]:
+def accuracies() -> list[Row]:
     """Return a row for each accuracy at epsilon 1, in percent."""
     rows = []
     for task, method in TASKS:
-        cell = {"task": task, "method": method, "epsilon": 1.0, "features": RULE}
-        scores = [100 * of_benchmark(cell, seed)[0] for seed in range(SPLITS)]
+        setting = Setting(task=task, method=method, epsilon=EPSILON, features=RULE)
+        percent = [100 * learn_task(setting, seed).accuracy for seed in range(SPLITS)]
         held_out = BENCHMARK[task].held_out
-        rows.append(summarize(f"{task}, {NAMES[method]}", scores, "%", held_out=held_out))
-    cell = {"task": FOREST, "method": "secure", "epsilon": 1.0, "features": RULE}
-    forest = only(read_rows("tables"), **cell)
+        rows.append(summarize(f"{task}, {NAMES[method]}", percent, "%", held_out=held_out))
+    forest = only(read_rows("tables"), task=FOREST, method="secure", epsilon=EPSILON, features=RULE)
     rows.append(
         {
             "what": f"{FOREST}, {NAMES['secure']}",
@@ -77,13 +82,22 @@ def accuracies() -> list[dict[str, Any]]:
     return [*rows, summarize(f"MNIST, scattering, {NAMES['secure']}", images, "%")]
 
 
-def summarize(what: str, values: list[float], unit: str, held_out: float = 0.0) -> dict[str, Any]:
+def summarize(name: str, values: list[float], unit: str, held_out: float = 0.0) -> Row:
     """Return a row: mean, half width of its 95% interval, and number of values.
 
-    `held_out` is the share of records that a split holds out, see `dpmesh_papers._scaffold`.
+    Parameters
+    ----------
+    name
+        The measured quantity, in words.
+    values
+        A number for each split or fit.
+    unit
+        Unit of the values.
+    held_out
+        Share of the records that a split holds out, as in `dpmesh_papers._scaffold.interval`.
     """
     return {
-        "what": what,
+        "what": name,
         "unit": unit,
         "mean": float(np.mean(values)),
         "interval": interval(values, held_out=held_out),
@@ -91,24 +105,25 @@ def summarize(what: str, values: list[float], unit: str, held_out: float = 0.0) 
     }
 
 
-def seconds(fits: int) -> list[dict[str, Any]]:
+def seconds(fits: int) -> list[Row]:
     """Return rows of the processor seconds of a fit; a first fit, which imports, is not counted."""
-    data = dm.data.covertype(7)
-    data = data.take(np.random.default_rng(0).permutation(data.records)[:RECORDS])
-    x = np.asarray(data.features)
-    area = x[:, 10:14].argmax(axis=1)
+    forest = dm.data.covertype(7)
+    forest = forest.take(np.random.default_rng(0).permutation(forest.records)[:RECORDS])
+    columns = np.asarray(forest.features)
+    areas = wilderness_areas(columns)
     rows = []
     for features in (None, "columns"):
         classifier = dm.sklearn.PrivateClassifier(
-            1.0, ranges=FOREST_RANGES, features=features, random_state=0
+            EPSILON, ranges=COVERTYPE_RANGES, features=features, random_state=0
         )
         times = []
         for _ in range(fits + 1):
             start = time.process_time()
-            classifier.fit(x, data.labels, groups=area)
+            classifier.fit(columns, forest.labels, groups=areas)
             times.append(time.process_time() - start)
-        what = f"fit of {RECORDS:,} x {x.shape[1]}, {features or 'features by the rule'}"
-        rows.append(summarize(what, times[1:], "processor seconds"))
+        size = f"{RECORDS:,} x {columns.shape[1]}"
+        name = f"fit of {size}, {features or 'features by the rule'}"
+        rows.append(summarize(name, times[1:], "processor seconds"))
     return rows
 
 

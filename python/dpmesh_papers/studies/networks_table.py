@@ -14,7 +14,7 @@ networks-NODES.csv, and as the page's table to networks-NODES.txt.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -25,24 +25,17 @@ import numpy as np
 
 import dpmesh as dm
 from dpmesh import accounting
-from dpmesh.algorithms import WithoutReplacement, WithReplacement
+from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.controllers import AlwaysGlobal
 from dpmesh.data import Dataset, mnist, random_projection, scattering, unit_norm
 from dpmesh.data.preprocessing import with_constant
 from dpmesh.keys import Key
 from dpmesh.problems import JaxProblem, LinearProblem
 from dpmesh.problems.networks import Model, strided_convolutional
-from dpmesh_papers._scaffold import Row, over_seeds, pick
+from dpmesh_papers._scaffold import Row, kinds, over_seeds, pick
 from dpmesh_papers.benchmark import methods
-from dpmesh_papers.benchmark.setting import (
-    CLIPPING_NORM,
-    ONLINE_ROUNDS,
-    PASSES,
-    VISITS,
-    Setting,
-    Trial,
-)
-from dpmesh_papers.studies.results import markdown_table, write_rows
+from dpmesh_papers.benchmark.setting import CLIPPING_NORM, ONLINE_ROUNDS, Setting, Trial
+from dpmesh_papers.studies.results import in_one_cell, markdown_table, write_rows
 
 DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
@@ -56,52 +49,38 @@ def in_units_of_its_scores(model: Model, image_shape: tuple[int, ...]) -> Model:
     The norm is the root mean square over classes, over 16 public starts and images of noise.
     """
 
-    def mean_squared_norm(key: Any) -> Any:
+    def mean_squared_norm(key: jax.Array) -> jax.Array:
+        """Return the mean over classes, at a random start and for an image of noise."""
         start_key, image_key = jax.random.split(key)
-        x = jax.random.uniform(image_key, image_shape)
-        gradients = jax.tree.leaves(jax.jacrev(model.scores)(model.start(start_key), x))
+        image = jax.random.uniform(image_key, image_shape)
+        gradients = jax.tree.leaves(jax.jacrev(model.scores)(model.start(start_key), image))
         classes = len(gradients[0])
-        return sum((leaf**2).sum() for leaf in gradients) / classes
+        return jnp.asarray(sum((leaf**2).sum() for leaf in gradients)) / classes
 
     keys = jax.random.split(jax.random.key(0), 16)
     unit = float(jnp.sqrt(jax.vmap(mean_squared_norm)(keys).mean()))
 
-    def scaled(factor: float, params: Any) -> Any:
-        return jax.tree.map(lambda leaf: factor * leaf, params)
+    def scaled(factor: float, parameters: Any) -> Any:
+        """Return a tree of parameters times a factor."""
+        return jax.tree.map(lambda leaf: factor * leaf, parameters)
 
     return Model(
         lambda key: scaled(unit, model.start(key)),
-        lambda params, x, y: model.loss(scaled(1 / unit, params), x, y),
-        lambda params, x: model.scores(scaled(1 / unit, params), x),
+        lambda parameters, x, y: model.loss(scaled(1 / unit, parameters), x, y),
+        lambda parameters, x: model.scores(scaled(1 / unit, parameters), x),
     )
 
 
 def with_replacement(setting: Setting) -> Trial:
     """Return SGD with replacement as in the benchmark, but with clipped gradients for networks."""
-    problem = setting.problem
-    smallest = setting.smallest
-    equal = replace(problem, partition=tuple(part[:smallest] for part in problem.partition))
-    batch = max(1, smallest // PASSES)
-    turns = VISITS * smallest // batch
-    rounds = equal.nodes * turns
-    z = accounting.fixed_size_gaussian_noise_to_sensitivity(
-        target_epsilon=setting.epsilon,
-        target_delta=setting.delta,
-        sampling_rate=batch / smallest,
-        neighboring_relation="replace_one",
-        count=turns,
+    plain = methods.noisy_sgd_with_replacement(setting)
+    rounds = methods.rounds_with_replacement(plain)
+    assert plain.noise_to_sensitivity is not None
+    noise = np.sqrt(rounds) * plain.noise_to_sensitivity * 2 * CLIPPING_NORM / plain.batch_size
+    algorithm = replace(
+        plain, step_size=dm.defaults.step_size(noise, rounds=rounds), clipping_norm=CLIPPING_NORM
     )
-    noise = np.sqrt(rounds) * z * 2 * CLIPPING_NORM / batch
-    algorithm = WithReplacement(
-        nodes=equal.nodes,
-        records=smallest,
-        noise_multiplier=2 * z,
-        batch_size=batch,
-        visits=VISITS,
-        step_size=dm.defaults.step_size(noise, rounds=rounds),
-        clipping_norm=CLIPPING_NORM,
-    )
-    return Trial(algorithm, equal, None, rounds)
+    return Trial(algorithm, setting.equal_sites, None, rounds)
 
 
 def without_replacement(setting: Setting) -> Trial:
@@ -111,16 +90,18 @@ def without_replacement(setting: Setting) -> Trial:
     """
     nodes = setting.problem.nodes
     rounds = ONLINE_ROUNDS
-    batch = setting.smallest // rounds
+    batch = setting.fewest_records // rounds
+    # a record is in one release, whose mu of Gaussian differential privacy follows from the budget
     mu = 1 / accounting.analytic_gaussian_noise_to_sensitivity(
         target_epsilon=setting.epsilon, target_delta=setting.delta
     )
-    noise = np.sqrt(rounds * nodes) * 2 * CLIPPING_NORM / (batch * mu)
+    updates = rounds * nodes
+    noise = np.sqrt(updates) * 2 * CLIPPING_NORM / (batch * mu)
     algorithm = WithoutReplacement(
         epsilon=setting.epsilon,
         delta=setting.delta,
         batch_size=batch,
-        step_size=dm.defaults.step_size(noise, rounds=rounds * nodes),
+        step_size=dm.defaults.step_size(noise, rounds=updates),
         controller=AlwaysGlobal(),
         clipping_norm=CLIPPING_NORM,
     )
@@ -144,35 +125,42 @@ METHODS: dict[str, Callable[[Setting], Trial]] = {
 }
 
 
-def problems(records: int, nodes: int, seed: int) -> Iterator[tuple[str, Any]]:
-    """Yield name and problem of each model, with the same images at the same nodes."""
+def problems(records: int, nodes: int, seed: int) -> dict[str, LinearProblem | JaxProblem]:
+    """Return the problem of each model by its name, with the same images at the same nodes."""
     generator = np.random.default_rng(seed)
     train = mnist("train").take(generator.permutation(60_000)[: records // nodes * nodes])
     test = mnist("test").take(np.arange(TEST_RECORDS))
     parts = np.arange(train.records).reshape(nodes, -1)
 
-    def wavelets(images: Dataset) -> Dataset:
-        directions = np.random.default_rng(0)  # public
-        return random_projection(scattering(images, (SIDE, SIDE)), 800, directions)
-
-    def pixels(images: Dataset) -> Dataset:
-        return images
-
-    for name, features in (("linear, pixels", pixels), ("linear, scattering", wavelets)):
+    def linear_problem(train_features: Dataset, test_features: Dataset) -> LinearProblem:
+        """Return softmax regression on records of norm 1 with a constant."""
         train_set, test_set = (
-            unit_norm(with_constant(unit_norm(features(images)))) for images in (train, test)
+            unit_norm(with_constant(unit_norm(part))) for part in (train_features, test_features)
         )
-        problem = LinearProblem(
+        return LinearProblem(
             train_set, parts, "softmax", classes=10, test=test_set, feature_norm=1.0
         )
-        yield name, problem
+
     shape = (SIDE, SIDE, 1)
-    model = in_units_of_its_scores(strided_convolutional(shape), shape)
-    yield "network, pixels", JaxProblem(train, parts, *model, test=test, record_shape=shape)
+    network = in_units_of_its_scores(strided_convolutional(shape), shape)
+    return {
+        "linear, pixels": linear_problem(train, test),
+        "linear, scattering": linear_problem(scattered(train), scattered(test)),
+        "network, pixels": JaxProblem(train, parts, *network, test=test, record_shape=shape),
+    }
 
 
-def accuracy(method: str, problem: Any, epsilon: float, seed: int) -> float:
-    """Return the mean accuracy of the released models of a run."""
+def scattered(images: Dataset) -> Dataset:
+    """Return scattering features of images in 800 random directions, which are public."""
+    directions = np.random.default_rng(0)
+    return random_projection(scattering(images, (SIDE, SIDE)), 800, directions)
+
+
+def accuracy(method: str, problem: LinearProblem | JaxProblem, epsilon: float, seed: int) -> float:
+    """Return the mean accuracy of the released models of a run, in percent.
+
+    About eight nodes' models are tested.
+    """
     setting = Setting(problem=problem, unit="record", epsilon=epsilon, delta=DELTA)
     trial = METHODS[method](setting)
     run = dm.simulate(
@@ -184,15 +172,14 @@ def accuracy(method: str, problem: Any, epsilon: float, seed: int) -> float:
         budget=setting.budget,
         metrics=dm.Metrics([], progress=False),
     )
-    stride = max(1, len(run.released) // 8)  # about eight nodes' models are tested
-    models = run.released[::stride]
-    return float(trial.problem.accuracy(models).mean())
+    stride = max(1, len(run.released) // 8)
+    return 100 * float(trial.problem.accuracy(run.released[::stride]).mean())
 
 
 def main(records: int = 3_200, seeds: int = 1, *nodes: int) -> None:
     """Measure and print each cell, and write a file for each number of nodes."""
     for count in nodes or (10, 64):
-        problems_of_seeds = [dict(problems(records, count, seed)) for seed in range(seeds)]
+        problems_of_seeds = [problems(records, count, seed) for seed in range(seeds)]
         rows: list[Row] = []
         for method, model, epsilon in product(METHODS, problems_of_seeds[0], EPSILONS):
             accuracies = [
@@ -200,26 +187,21 @@ def main(records: int = 3_200, seeds: int = 1, *nodes: int) -> None:
                 for seed, problems_of_seed in enumerate(problems_of_seeds)
             ]
             cell = {"nodes": count, "method": method, "model": model, "epsilon": epsilon}
-            rows.append(cell | over_seeds([100 * rate for rate in accuracies]))
+            rows.append(cell | over_seeds(accuracies))
             print(rows[-1], flush=True)
         write_rows(f"networks-{count}", rows, as_text(rows))
 
 
 def as_text(rows: list[Row]) -> str:
-    """Return the page's table of accuracies: a line per algorithm, a column per model."""
-    models = list(dict.fromkeys(row["model"] for row in rows))
+    """Return the page's table: a line per algorithm, a column per model, accuracies by epsilon."""
+    models = kinds(rows, "model")
     lines = []
     for method in METHODS:
-        rows_of_models = [pick(rows, method=method, model=model) for model in models]
-        lines.append(
-            [
-                method,
-                *(
-                    " / ".join(f"{row['accuracy']:.1f}" for row in rows_of_model)
-                    for rows_of_model in rows_of_models
-                ),
-            ]
-        )
+        line = [method]
+        for model in models:
+            accuracies = pick(rows, method=method, model=model)
+            line.append(in_one_cell(accuracies, lambda row: f"{row['accuracy']:.1f}"))
+        lines.append(line)
     return markdown_table(["algorithm", *models], lines)
 
 

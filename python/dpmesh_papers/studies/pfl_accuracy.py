@@ -48,10 +48,17 @@ from dpmesh.problems import TorchProblem
 from dpmesh_papers._scaffold import Row, over_seeds, pick
 from dpmesh_papers.federated import mnist_clients, standardized
 from dpmesh_papers.studies.pfl_models import NEVER, Classifier, linear, tensors
-from dpmesh_papers.studies.results import markdown_table, write_rows
+from dpmesh_papers.studies.results import (
+    accuracy,
+    in_one_cell,
+    markdown_table,
+    noise_multiplier,
+    write_rows,
+)
 
 CLIENTS = 1000
 COHORT = 50
+"""Clients of a round, on average."""
 ROUNDS = 30
 BATCH = 10
 STEP_SIZE = 0.1
@@ -59,9 +66,13 @@ CLIPPING_NORM = 0.3
 DELTA = CLIENTS**-1.1
 EPSILONS = (2.0, 8.0)
 QUANTILE = 0.5
+"""Share of the clients' moves that adaptive clipping leaves as they are."""
 BITS_STD = COHORT / 20
-MU = 0.1
-ADAM = 0.01
+"""Standard deviation of the noise on the number of these clients."""
+PROXIMAL = 0.1
+"""Weight of FedProx's proximal term."""
+ADAM_STEP_SIZE = 0.01
+"""Learning rate of server Adam."""
 
 
 def hidden_layer() -> Classifier:
@@ -74,15 +85,25 @@ LIBRARIES = "dpmesh", "pfl"
 PRACTICES = ("plain", "adaptive clipping", "Adam", "FedProx")
 
 
-class Trial(NamedTuple):
-    """Noise, accuracy and seconds of one run."""
+class Trained(NamedTuple):
+    """A private run.
+
+    Attributes
+    ----------
+    noise_multiplier
+        Standard deviation of the noise over the clipping norm.
+    accuracy
+        Accuracy of the last model on the test records, in percent.
+    seconds
+        Processor time.
+    """
 
     noise_multiplier: float
     accuracy: float
     seconds: float
 
 
-def algorithm_of(practice: str, z: float | None) -> dm.FederatedLearning:
+def algorithm_of(practice: str, noise_multiplier: float | None) -> dm.FederatedLearning:
     """Return dpmesh's algorithm of a practice, at a noise multiplier."""
     updates = dm.ClientUpdates(
         clients=CLIENTS,
@@ -96,19 +117,23 @@ def algorithm_of(practice: str, z: float | None) -> dm.FederatedLearning:
         clipping = AdaptiveClipping(quantile=QUANTILE, noise_std=BITS_STD)
         updates = replace(updates, adaptive_clipping=clipping)
     if practice == "FedProx":
-        updates = replace(updates, proximal=MU)
+        updates = replace(updates, proximal=PROXIMAL)
     if practice == "Adam":
         return dm.FederatedLearning(
-            updates, noise_multiplier=z, optimizer=ServerAdam(), step_size=ADAM
+            updates,
+            noise_multiplier=noise_multiplier,
+            optimizer=ServerAdam(),
+            step_size=ADAM_STEP_SIZE,
         )
-    return dm.FederatedLearning(updates, noise_multiplier=z)
+    return dm.FederatedLearning(updates, noise_multiplier=noise_multiplier)
 
 
 @cache
 def calibrated(practice: str, epsilon: float) -> dm.FederatedLearning:
     """Return dpmesh's algorithm with the least noise at an epsilon."""
     budget = dm.privacy.Budget(epsilon, delta=DELTA)
-    return algorithm_of(practice, budget.calibrate(lambda z: algorithm_of(practice, z), ROUNDS))
+    multiplier = budget.calibrate(lambda multiplier: algorithm_of(practice, multiplier), ROUNDS)
+    return algorithm_of(practice, multiplier)
 
 
 @cache
@@ -118,7 +143,7 @@ def accountant_of(epsilon: float) -> PLDPrivacyAccountant:
     return PLDPrivacyAccountant(ROUNDS, rate, "gaussian", epsilon=epsilon, delta=DELTA)
 
 
-def ours(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> Trial:
+def ours(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> Trained:
     """Run dpmesh once."""
     algorithm = calibrated(practice, epsilon)
     begin = process_time()
@@ -126,46 +151,51 @@ def ours(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> Tria
         algorithm, problem, rounds=ROUNDS, key=key, metrics=dm.Metrics([], progress=False)
     )
     seconds = process_time() - begin
-    z = algorithm.noise_multiplier or 0.0
-    return Trial(z, 100 * float(problem.accuracy(run.released)[0]), seconds)
+    multiplier = algorithm.noise_multiplier or 0.0
+    return Trained(multiplier, 100 * float(problem.accuracy(run.released)[0]), seconds)
 
 
-def theirs(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> Trial:
+def theirs(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> Trained:
     """Run pfl-research once."""
     accountant = accountant_of(epsilon)
-    if practice == "adaptive clipping":  # its bits are -1 and 1, ours 0 and 1
-        mechanism: Any = AdaptiveClippingGaussianMechanism.construct_from_privacy_accountant(
-            accountant, CLIPPING_NORM, 2 * BITS_STD, QUANTILE
-        )
-    else:
-        noise = GaussianMechanism.from_privacy_accountant(accountant, CLIPPING_NORM)
-        mechanism = CentrallyAppliedPrivacyMechanism(noise)
     module = problem.model(problem.initial(key)[0])
-    central: torch.optim.Optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    server_optimizer: torch.optim.Optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     if practice == "Adam":
-        central = torch.optim.Adam(module.parameters(), lr=ADAM, betas=(0.9, 0.99), eps=1e-3)
+        server_optimizer = torch.optim.Adam(
+            module.parameters(), lr=ADAM_STEP_SIZE, betas=(0.9, 0.99), eps=1e-3
+        )
     datasets = [tensors(problem.train, part) for part in problem.partition]
     users = FederatedDataset(
         lambda user: Dataset(datasets[user]), get_user_sampler("random", range(CLIENTS))
     )
-    backend = SimulatedBackend(users, None, [mechanism])
+    backend = SimulatedBackend(users, None, [mechanism_of(practice, accountant)])
     algorithm = FederatedAveraging()
     parameters = NNAlgorithmParams(ROUNDS, NEVER, COHORT, 0)
     if practice == "FedProx":
         algorithm = FedProx()
-        parameters = FedProxParams(ROUNDS, NEVER, COHORT, 0, MU)
+        parameters = FedProxParams(ROUNDS, NEVER, COHORT, 0, PROXIMAL)
+    model = PyTorchModel(module, torch.optim.SGD, server_optimizer)
+    local_training = NNTrainHyperParams(BATCH, 1, STEP_SIZE)
     begin = process_time()
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
-        algorithm.run(
-            parameters,
-            backend,
-            PyTorchModel(module, torch.optim.SGD, central),
-            NNTrainHyperParams(BATCH, 1, STEP_SIZE),
-        )
+        algorithm.run(parameters, backend, model, local_training)
     seconds = process_time() - begin
     flat = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
-    accuracy = 100 * float(problem.accuracy(flat[np.newaxis])[0])
-    return Trial(accountant.cohort_noise_parameter, accuracy, seconds)
+    percent = 100 * float(problem.accuracy(flat[np.newaxis])[0])
+    return Trained(accountant.cohort_noise_parameter, percent, seconds)
+
+
+def mechanism_of(practice: str, accountant: PLDPrivacyAccountant) -> Any:
+    """Return pfl-research's mechanism, with the noise of its accountant."""
+    if practice == "adaptive clipping":
+        return AdaptiveClippingGaussianMechanism.construct_from_privacy_accountant(
+            accountant,
+            CLIPPING_NORM,
+            2 * BITS_STD,  # pfl's bits are -1 and 1, ours 0 and 1
+            QUANTILE,
+        )
+    noise = GaussianMechanism.from_privacy_accountant(accountant, CLIPPING_NORM)
+    return CentrallyAppliedPrivacyMechanism(noise)
 
 
 def main(seeds: int = 5) -> None:
@@ -176,21 +206,22 @@ def main(seeds: int = 5) -> None:
     splits = [mnist_clients(train, test, CLIENTS, Key.seeded(seed)) for seed in range(seeds)]
     rows: list[Row] = []
     for (name, module), practice, epsilon in product(MODULES.items(), PRACTICES, EPSILONS):
-        pairs = [
-            pair(
-                TorchProblem(split.train, split.partition, module, test=split.test),
-                practice,
-                epsilon,
-                seed,
-            )
-            for seed, split in enumerate(splits)
-        ]
-        for library, trials in zip(LIBRARIES, zip(*pairs, strict=True), strict=True):
-            noise, rates, seconds = zip(*trials, strict=True)
-            cell = {"model": name, "practice": practice, "epsilon": epsilon, "library": library}
-            cell |= {"noise_multiplier": noise[0], **over_seeds(rates)}
-            rows.append(cell | {"seconds": float(np.mean(seconds))})
-            print(rows[-1], flush=True)
+        pairs = []
+        for seed, split in enumerate(splits):
+            problem = TorchProblem(split.train, split.partition, module, test=split.test)
+            pairs.append(pair(problem, practice, epsilon, seed))
+        for library, runs in zip(LIBRARIES, zip(*pairs, strict=True), strict=True):
+            row = {
+                "model": name,
+                "practice": practice,
+                "epsilon": epsilon,
+                "library": library,
+                "noise_multiplier": runs[0].noise_multiplier,
+                **over_seeds([run.accuracy for run in runs]),
+                "seconds": float(np.mean([run.seconds for run in runs])),
+            }
+            rows.append(row)
+            print(row, flush=True)
     write_rows("beside-pfl", rows, as_text(rows))
 
 
@@ -198,20 +229,23 @@ def as_text(rows: list[Row]) -> str:
     """Return the page's table, a line for each practice and epsilon."""
     lines = []
     for model, practice, epsilon in product(MODULES, PRACTICES, EPSILONS):
-        cell_rows = pick(rows, model=model, practice=practice, epsilon=epsilon)
-        noise = " / ".join(f"{row['noise_multiplier']:.3f}" for row in cell_rows)
-        rates = " / ".join(f"{row['accuracy']:.1f} ± {row['spread']:.1f}" for row in cell_rows)
-        seconds = " / ".join(f"{row['seconds']:.1f}" for row in cell_rows)
-        lines.append([model, practice, f"{epsilon:g}", noise, rates, seconds])
-    heads = [f"{what}, here / pfl" for what in ("noise multiplier", "accuracy (%)", "seconds")]
+        libraries = pick(rows, model=model, practice=practice, epsilon=epsilon)
+        line = [model, practice, f"{epsilon:g}"]
+        line.append(in_one_cell(libraries, noise_multiplier))
+        line.append(in_one_cell(libraries, accuracy))
+        line.append(in_one_cell(libraries, lambda row: f"{row['seconds']:.1f}"))
+        lines.append(line)
+    quantities = ("noise multiplier", "accuracy (%)", "seconds")
+    heads = [f"{quantity}, here / pfl" for quantity in quantities]
     return markdown_table(["model", "practice", "epsilon", *heads], lines)
 
 
-def pair(problem: TorchProblem, practice: str, epsilon: float, seed: int) -> list[Trial]:
+def pair(problem: TorchProblem, practice: str, epsilon: float, seed: int) -> list[Trained]:
     """Return our run and pfl's on the same clients, from the same start."""
     np.random.seed(seed)  # noqa: NPY002 - pfl draws from it
     torch.manual_seed(seed)
-    return [way(problem, practice, epsilon, Key.seeded(seed)) for way in (ours, theirs)]
+    key = Key.seeded(seed)
+    return [library(problem, practice, epsilon, key) for library in (ours, theirs)]
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +28,11 @@ from dpmesh.keys import Key
 from dpmesh.problems import JaxProblem
 from dpmesh.problems.networks import cross_entropy
 from dpmesh_papers._scaffold import Row, over_seeds, pick
-from dpmesh_papers.studies.results import markdown_table, write_rows
+from dpmesh_papers.studies.results import accuracy, markdown_table, write_rows
 
 CLIENTS = 200
 RATE = 0.2
+"""Share of the clients that take part in a round, on average."""
 ROUNDS = 40
 HIDDEN = 16
 EPSILONS = (2.0, 8.0, inf)
@@ -40,16 +42,65 @@ CLIPPING_NORMS = (0.3, 1.0, 3.0)
 GLOBAL_STEPS = (1.0, 3.0)
 ADAM = 0.03
 """Global step size of server Adam, as a multiple of the other practices'."""
-MU = 1.0
+PROXIMAL = 1.0
 """Weight of FedProx's proximal term."""
-TUNED = 1_000
+TUNING_SEED = 1_000
 """Seed of the split on which step sizes and clipping norms are chosen."""
-PRACTICES: dict[str, dict[str, Any]] = {
-    "FedAvg": {},
-    "FedProx": {"proximal": MU},
-    "server Adam": {"optimizer": ServerAdam()},
-    "SCAFFOLD": {"control_variates": True},
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Practice:
+    """A practice of federated learning.
+
+    Parameters
+    ----------
+    name
+        Name in the table.
+    proximal
+        Weight of the proximal term of clients' losses, as in FedProx.
+    control_variates
+        If true, clients correct their steps by control variates, as in SCAFFOLD.
+    optimizer
+        Optimizer of the server; None for steps along the average update.
+    """
+
+    name: str
+    proximal: float = 0.0
+    control_variates: bool = False
+    optimizer: ServerAdam | None = None
+
+    @property
+    def step_size_unit(self) -> float:
+        """The global step size for a factor of 1 in `GLOBAL_STEPS`."""
+        if self.optimizer is not None:
+            return ADAM
+        return 1.0
+
+
+class Settings(NamedTuple):
+    """Settings that are chosen on the split for tuning.
+
+    Attributes
+    ----------
+    step_size
+        Step size of clients.
+    clipping_norm
+        Largest L2 norm of a client's update.
+    server_step_size
+        Global step size.
+    """
+
+    step_size: float
+    clipping_norm: float
+    server_step_size: float
+
+
+PRACTICES = (
+    Practice(name="FedAvg"),
+    Practice(name="FedProx", proximal=PROXIMAL),
+    Practice(name="server Adam", optimizer=ServerAdam()),
+    Practice(name="SCAFFOLD", control_variates=True),
+)
 
 
 def problem_of(seed: int) -> JaxProblem:
@@ -72,18 +123,31 @@ def problem_of(seed: int) -> JaxProblem:
     )
 
 
-def accuracy(
-    problem: JaxProblem, noise: float | None, steps: int, seed: int, settings: dict[str, Any]
+def trained_accuracy(
+    problem: JaxProblem,
+    practice: Practice,
+    settings: Settings,
+    *,
+    noise_multiplier: float | None,
+    steps: int,
+    seed: int,
 ) -> float:
     """Run once; return the accuracy of the last model on the test digits, in percent."""
-    options = dict(settings)
-    optimizer = options.pop("optimizer", None)
-    step_size = options.pop("server_step_size")
     updates = dm.ClientUpdates(
-        clients=CLIENTS, sampling_rate=RATE, batch_size=10, steps=steps, **options
+        clients=CLIENTS,
+        sampling_rate=RATE,
+        batch_size=10,
+        steps=steps,
+        step_size=settings.step_size,
+        clipping_norm=settings.clipping_norm,
+        proximal=practice.proximal,
+        control_variates=practice.control_variates,
     )
     algorithm = dm.FederatedLearning(
-        updates, noise_multiplier=noise, optimizer=optimizer, step_size=step_size
+        updates,
+        noise_multiplier=noise_multiplier,
+        optimizer=practice.optimizer,
+        step_size=settings.server_step_size,
     )
     run = dm.simulate(
         algorithm,
@@ -106,40 +170,47 @@ def noise_at(epsilon: float) -> float | None:
 
 def rows(seeds: int, steps: int) -> Iterator[Row]:
     """Yield the accuracy of each practice at each epsilon, and its chosen settings."""
-    problems = {seed: problem_of(seed) for seed in (*range(seeds), TUNED)}
-    for name, practice in PRACTICES.items():
-        unit = ADAM if "optimizer" in practice else 1.0
-        grid = [
-            {"step_size": step, "clipping_norm": norm, "server_step_size": unit * factor}
-            for step, norm, factor in product(STEP_SIZES, CLIPPING_NORMS, GLOBAL_STEPS)
-        ]
-        for epsilon in EPSILONS:
-            noise = noise_at(epsilon)
-            tried = [
-                accuracy(problems[TUNED], noise, steps, TUNED, practice | choice) for choice in grid
-            ]
-            best = grid[int(np.argmax(tried))]
-            accuracies = [
-                accuracy(problems[seed], noise, steps, seed, practice | best)
-                for seed in range(seeds)
-            ]
-            yield (
-                {"practice": name, "epsilon": epsilon, "steps": steps}
-                | over_seeds(accuracies)
-                | best
-            )
+    problems = [problem_of(seed) for seed in range(seeds)]
+    tuning_problem = problem_of(TUNING_SEED)
+    for practice, epsilon in product(PRACTICES, EPSILONS):
+        yield tuned_row(practice, epsilon, steps, tuning_problem, problems)
+
+
+def tuned_row(
+    practice: Practice,
+    epsilon: float,
+    steps: int,
+    tuning_problem: JaxProblem,
+    problems: list[JaxProblem],
+) -> Row:
+    """Choose settings on one split; return the accuracies on the others, with seeds 0, 1, ..."""
+    noise = noise_at(epsilon)
+
+    def trained(problem: JaxProblem, settings: Settings, seed: int) -> float:
+        return trained_accuracy(
+            problem, practice, settings, noise_multiplier=noise, steps=steps, seed=seed
+        )
+
+    grid = [
+        Settings(step, norm, practice.step_size_unit * factor)
+        for step, norm, factor in product(STEP_SIZES, CLIPPING_NORMS, GLOBAL_STEPS)
+    ]
+    best = max(grid, key=lambda settings: trained(tuning_problem, settings, TUNING_SEED))
+    accuracies = [trained(problem, best, seed) for seed, problem in enumerate(problems)]
+    cell = {"practice": practice.name, "epsilon": epsilon, "steps": steps}
+    return cell | over_seeds(accuracies) | best._asdict()
 
 
 def as_text(rows: list[Row]) -> str:
     """Return the page's table: accuracy, its standard deviation, and the chosen settings."""
     lines = []
-    for name in PRACTICES:
+    for practice in PRACTICES:
         cells = [
-            f"{row['accuracy']:.1f} ± {row['spread']:.1f} ({row['step_size']:g}, "
-            f"{row['clipping_norm']:g}, {row['server_step_size']:g})"
-            for row in pick(rows, practice=name)
+            f"{accuracy(row)} ({row['step_size']:g}, {row['clipping_norm']:g}, "
+            f"{row['server_step_size']:g})"
+            for row in pick(rows, practice=practice.name)
         ]
-        lines.append([name, *cells])
+        lines.append([practice.name, *cells])
     return markdown_table([f"{rows[0]['steps']} local steps", "epsilon 2", "8", "no noise"], lines)
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import warnings
 from itertools import product
-from typing import Any
 
 import numpy as np
 
 import dpmesh as dm
+from dpmesh_papers._scaffold import Row
 from dpmesh_papers.studies.results import markdown_table, write_rows
 
 SHARES = {"no": 0.97, "yes": 0.03}
@@ -27,7 +27,10 @@ SITES = 5
 def balanced_accuracies(
     records: int, epsilon: float, seed: int, *, stated: bool
 ) -> tuple[float, float]:
-    """Return balanced accuracies of the federation and of the non-private centralized baseline."""
+    """Draw a table and fit it; return balanced accuracies, as shares.
+
+    They are of the private federation, and of the centralized baseline without privacy.
+    """
     generator = np.random.default_rng(seed)
     x = generator.uniform(-1, 1, (records, 4))
     score = x[:, 0] + 0.6 * x[:, 1] + generator.normal(0, 0.25, records)
@@ -63,20 +66,17 @@ def main(tables: int = 5) -> None:
     write_rows("rare-classes", rows, as_text(rows))
 
 
-def as_text(rows: list[dict[str, Any]]) -> str:
+def as_text(rows: list[Row]) -> str:
     """Return the page's table: a cell is without / with stated shares."""
     lines = []
-    for inferred_row, stated_row in zip(rows[::2], rows[1::2], strict=True):
-        cells = [
-            f"{inferred_row[name]:.0f} / {stated_row[name]:.0f}"
-            for name in ("federation", "pooled")
-        ]
+    for unstated, stated in zip(rows[::2], rows[1::2], strict=True):
         lines.append(
             [
-                f"{inferred_row['records']:,}",
-                f"{inferred_row['epsilon']:g}",
+                f"{unstated['records']:,}",
+                f"{unstated['epsilon']:g}",
                 "none / stated",
-                *cells,
+                f"{unstated['federation']:.0f} / {stated['federation']:.0f}",
+                f"{unstated['pooled']:.0f} / {stated['pooled']:.0f}",
             ]
         )
     return markdown_table(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dpmesh._files import replace_text
@@ -42,17 +43,29 @@ def write_rows(name: str, rows: list[Row], text: str = "") -> None:
     if module_spec is not None:
         program_name = module_spec.name
     program = " ".join([program_name, *sys.argv[1:]])
-    content_by_suffix = {
-        "csv": as_csv(rows),
-        "json": json.dumps(provenance(program=program), indent=1) + "\n",
-    }
+    replace_text(RESULTS / f"{name}.csv", as_csv(rows))
+    record = json.dumps(provenance(program=program), indent=1)
+    replace_text(RESULTS / f"{name}.json", f"{record}\n")
     if text:
-        content_by_suffix["txt"] = text
-    for suffix, content in content_by_suffix.items():
-        replace_text(RESULTS / f"{name}.{suffix}", content)
+        replace_text(RESULTS / f"{name}.txt", text)
 
 
 def markdown_table(head: list[str], lines: list[list[str]]) -> str:
     """Return a table in Markdown: its column heads, then its lines of cells."""
     rows = [head, ["---"] * len(head), *lines]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def in_one_cell(rows: Iterable[Row], show: Callable[[Row], str]) -> str:
+    """Return the texts of several rows, such as those of two libraries, for one cell of a table."""
+    return " / ".join(map(show, rows))
+
+
+def accuracy(row: Row) -> str:
+    """Return the accuracy of a row in percent and its standard deviation over seeds."""
+    return f"{row['accuracy']:.1f} ± {row['spread']:.1f}"
+
+
+def noise_multiplier(row: Row) -> str:
+    """Return the noise multiplier of a row."""
+    return f"{row['noise_multiplier']:.3f}"

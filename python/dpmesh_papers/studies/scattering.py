@@ -12,12 +12,12 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 import dpmesh as dm
 from dpmesh.defaults import Sizes
+from dpmesh_papers._scaffold import Row
 from dpmesh_papers.studies.results import write_rows
 
 SITES = 10
@@ -34,23 +34,23 @@ def main(divisions: int = 5) -> None:
     test_columns = [*np.asarray(test.features).T]
     test_features = encoded.columns.encode(test_columns).features
     scattered = replace(encoded.problem, test=dm.Dataset(test_features, test.labels))
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for seed in range(divisions):
         order = np.random.default_rng(seed).permutation(train.records)
         problem = replace(scattered, partition=tuple(order.reshape(SITES, -1)))
-        settings = classifier._choose_settings(Sizes.of(problem))
+        choice = classifier._choose_settings(Sizes.of(problem))
         start = time.process_time()
         run = dm.simulate(
-            settings.algorithm,
+            choice.algorithm,
             problem,
-            rounds=settings.rounds,
+            rounds=choice.rounds,
             key=dm.Key.seeded(seed),
             delta=classifier.delta,
             metrics=dm.Metrics([], progress=False),
         )
         accuracy = 100 * float(problem.accuracy(run.released).mean())
         seconds = round(time.process_time() - start, 1)
-        rows.append({"seed": seed, "rounds": settings.rounds, "accuracy": round(accuracy, 2)})
+        rows.append({"seed": seed, "rounds": choice.rounds, "accuracy": round(accuracy, 2)})
         print(
             rows[-1],
             f"{seconds} processor seconds",

@@ -29,7 +29,6 @@ from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import t
 from sklearn.datasets import load_breast_cancer, load_digits
 
 import dpmesh as dm
@@ -37,7 +36,8 @@ from dpmesh import accounting
 from dpmesh.defaults import Sizes, choose
 from dpmesh.defaults.rule import STAGE_SHARE
 from dpmesh.tables.features import centred, unit
-from dpmesh_papers.benchmark.tasks import FOREST_RANGES
+from dpmesh_papers._scaffold import Row, interval
+from dpmesh_papers.public_tables import COVERTYPE_RANGES, extremes
 from dpmesh_papers.studies.results import read_rows, write_rows
 
 DELTA = 1e-5
@@ -73,8 +73,7 @@ def digits() -> Table:
 def tumours() -> Table:
     """Return scikit-learn's table of breast cancer, by the ranges of its columns."""
     x, y = load_breast_cancer(return_X_y=True)
-    ranges = list(zip(x.min(axis=0), x.max(axis=0), strict=True))
-    return Table(columns=x, labels=y, ranges=ranges, sites=5)
+    return Table(columns=x, labels=y, ranges=extremes(x), sites=5)
 
 
 def forest() -> Table:
@@ -82,7 +81,7 @@ def forest() -> Table:
     data = dm.data.covertype(7)
     data = data.take(np.random.default_rng(0).permutation(data.records)[:50_000])
     columns = np.asarray(data.features)
-    return Table(columns=columns, labels=data.labels, ranges=[*FOREST_RANGES], sites=4)
+    return Table(columns=columns, labels=data.labels, ranges=COVERTYPE_RANGES, sites=4)
 
 
 def images() -> Table:
@@ -118,37 +117,35 @@ def main(*names: str) -> None:
     for name in names or TASKS:
         task = TASKS[name]
         table = task.load()
-        classifier = dm.sklearn.PrivateClassifier(
-            1.0,
-            ranges=table.ranges,
-            features=task.features,
-            classes=np.unique(table.labels),
-            random_state=0,
-        )
-        site_of_record = np.arange(len(table.labels)) % table.sites
-        encoded = classifier._encoded_problem(table.columns, table.labels, site_of_record)
-        data = encoded.problem.train
+        data = encoded(table, task.features)
         for epsilon in task.epsilons:
-            scores_of_design = accuracies(data, table.sites, epsilon, task)
-            for design, scores in scores_of_design.items():
-                gain = scores - scores_of_design["mean alone"]
-                standard_error = gain.std(ddof=1) / sqrt(task.splits)
-                half_width = t.ppf(0.975, task.splits - 1) * standard_error
+            accuracies_of_design = accuracies(data, table.sites, epsilon, task)
+            for design, percent in accuracies_of_design.items():
+                gains = percent - accuracies_of_design["mean alone"]
                 row = {
                     "task": name,
                     "epsilon": epsilon,
                     "design": design,
                     "splits": task.splits,
-                    "accuracy": round(float(scores.mean()), 2),
-                    "gain": round(float(gain.mean()), 2),
-                    "interval": round(float(half_width), 2),
+                    "accuracy": round(float(percent.mean()), 2),
+                    "gain": round(float(gains.mean()), 2),
+                    "interval": round(interval(gains), 2),
                 }
                 rows.append(row)
                 print(row, flush=True)
         write_rows("second-moment", rows, as_text(rows))
 
 
-def as_text(rows: list[dict[str, Any]]) -> str:
+def encoded(table: Table, features: str) -> dm.Dataset:
+    """Return the records of a table by these features, as `PrivateClassifier` encodes them."""
+    classifier = dm.sklearn.PrivateClassifier(
+        1.0, ranges=table.ranges, features=features, classes=np.unique(table.labels), random_state=0
+    )
+    site_of_record = np.arange(len(table.labels)) % table.sites
+    return classifier._encoded_problem(table.columns, table.labels, site_of_record).problem.train
+
+
+def as_text(rows: list[Row]) -> str:
     """Return a table: a line per task and epsilon, a column per design."""
     lines = [
         "Accuracy (%) with a first stage of the mean alone, and what a second moment adds to it",
@@ -157,70 +154,120 @@ def as_text(rows: list[dict[str, Any]]) -> str:
         "",
         f"{'task':<18}{'epsilon':>8}{'splits':>8}{'mean alone':>12}{'full':>17}{'half':>17}",
     ]
-    row_of_cell = {(row["task"], float(row["epsilon"]), row["design"]): row for row in rows}
+    row_of_cell = {(row["task"], row["epsilon"], row["design"]): row for row in rows}
     for task, epsilon in dict.fromkeys((task, epsilon) for task, epsilon, _ in row_of_cell):
-        alone, *private_rows = (row_of_cell.get((task, epsilon, design)) for design in DESIGNS)
-        assert alone is not None
-        cells = "".join(f"{_gain_in_words(row):>17}" for row in private_rows)
-        first = f"{task:<18}{epsilon:>8g}{alone['splits']:>8}"
-        lines.append(f"{first}{float(alone['accuracy']):>12.2f}{cells}")
+        alone = row_of_cell[task, epsilon, "mean alone"]
+        gains = [
+            _gain_in_words(row_of_cell.get((task, epsilon, design))) for design in ("full", "half")
+        ]
+        lines.append(
+            f"{task:<18}{epsilon:>8g}{alone['splits']:>8}{alone['accuracy']:>12.2f}"
+            f"{gains[0]:>17}{gains[1]:>17}"
+        )
     return "\n".join(lines) + "\n"
 
 
-def _gain_in_words(row: dict[str, Any] | None) -> str:
+def _gain_in_words(row: Row | None) -> str:
     """Return the gain of a design with its interval; "-" if it was not measured."""
     if row is None:
         return "-"
-    return f"{float(row['gain']):+.2f} +- {float(row['interval']):.2f}"
+    return f"{row['gain']:+.2f} +- {row['interval']:.2f}"
 
 
 def accuracies(data: dm.Dataset, sites: int, epsilon: float, task: Task) -> dict[str, np.ndarray]:
-    """Return the test accuracies (%) of each design, shape (splits,).
-
-    Designs of a split share the records, the noisy mean and the noise of the second moment before
-    it is scaled, so that their differences are paired.
-    """
-    x: Any = data.features
-    y = data.labels
-    order = np.random.default_rng(99).permutation(len(y))
-    used_records = order[: int(USED_SHARE * len(y))]
-    scores_of_design: dict[str, list[float]] = {design: [] for design in task.designs}
+    """Return the test accuracies (%) of each design, shape (splits,)."""
+    order = np.random.default_rng(99).permutation(data.records)
+    used_records = order[: int(USED_SHARE * data.records)]
     mu = 1 / accounting.analytic_gaussian_noise_to_sensitivity(
         target_epsilon=epsilon, target_delta=DELTA
     )
+    percent: dict[str, list[float]] = {design: [] for design in task.designs}
     for seed in range(task.splits):
         generator = np.random.default_rng(seed)
         training, test = np.split(
             generator.permutation(used_records), [int(LEARNING_SHARE * len(used_records))]
         )
-        # A mean of sensitivity c / n with share w of mu^2 needs noise c / (sqrt(w) * mu * n). Each
-        # site adds 1 / sites of the variance, and a colluding site knows its own noise: the others'
-        # noise, (sites - 1) / sites of the variance, must suffice.
-        mu_times_records = mu * len(training) * sqrt((sites - 1) / sites)
-        mean_noise = 2 / (sqrt(STAGE_SHARE) * mu_times_records)
-        centre = x[training].mean(axis=0) + mean_noise * generator.standard_normal(x.shape[1])
-        directions = unit(x[training] - centre)
-        moment = directions.T @ directions / len(directions)
-        standard_noise = _symmetric_noise(x.shape[1], generator)
+        stage = Stage.release(data.take(training), sites, mu, generator)
         for design in task.designs:
             share, power = DESIGNS[design]
-            whitening = None
-            if share:
-                moment_noise = sqrt(2) / (sqrt(share) * mu_times_records)
-                noisy_moment = moment + moment_noise * standard_noise
-                whitening = _whitening(noisy_moment, moment_noise, power)
-            datasets = []
-            for records in (training, test):
-                rows = x[records] - centre
-                if whitening is not None:
-                    rows = unit(rows) @ whitening
-                features = centred(rows, np.zeros(len(centre)))
-                datasets.append(dm.Dataset(features, y[records]))
-            training_set, test_set = datasets
+            train_set, test_set = (
+                stage.transformed(data.take(part), share, power) for part in (training, test)
+            )
             mu_of_learning = mu * sqrt(1 - STAGE_SHARE - share)
-            accuracy = learn(training_set, test_set, sites, mu_of_learning, seed)
-            scores_of_design[design].append(100 * accuracy)
-    return {design: np.array(scores) for design, scores in scores_of_design.items()}
+            accuracy = learn(train_set, test_set, sites, mu_of_learning, seed)
+            percent[design].append(100 * accuracy)
+    return {design: np.array(values) for design, values in percent.items()}
+
+
+class Stage(NamedTuple):
+    """Private centering of one split, and what its designs share.
+
+    They share the records, the noisy mean, and the noise of the second moment before it is scaled,
+    so that their differences are paired.
+
+    Attributes
+    ----------
+    centre
+        Noisy mean of the training records, shape (columns,).
+    moment
+        Mean of u u^T over the training records u, centered and of norm 1, without noise; shape
+        (columns, columns).
+    standard_noise
+        Noise of the second moment for a scale of 1, shape (columns, columns).
+    strength
+        Noise scale of a mean of sensitivity c with share w of mu^2 is c / (sqrt(w) * strength).
+    """
+
+    centre: np.ndarray
+    moment: np.ndarray
+    standard_noise: np.ndarray
+    strength: float
+
+    @classmethod
+    def release(
+        cls, train: dm.Dataset, sites: int, mu: float, generator: np.random.Generator
+    ) -> Stage:
+        """Draw the noise of the mean and of the second moment.
+
+        Parameters
+        ----------
+        train
+            Training records of norm at most 1.
+        sites
+            Number of sites. Each adds 1 / sites of the variance, and a colluding site knows its own
+            noise: the others' noise, (sites - 1) / sites of the variance, must suffice.
+        mu
+            Parameter of Gaussian differential privacy of all releases together.
+        generator
+            Source of the noise.
+        """
+        x = np.asarray(train.features)
+        columns = x.shape[1]
+        strength = mu * len(x) * sqrt((sites - 1) / sites)
+        mean_noise = 2 / (sqrt(STAGE_SHARE) * strength)
+        centre = x.mean(axis=0) + mean_noise * generator.standard_normal(columns)
+        directions = unit(x - centre)
+        moment = directions.T @ directions / len(directions)
+        return cls(centre, moment, _symmetric_noise(columns, generator), strength)
+
+    def transformed(self, records: dm.Dataset, share: float, power: float) -> dm.Dataset:
+        """Return centered records, whitened by the second moment if it has a share of mu^2.
+
+        Parameters
+        ----------
+        records
+            Records, for training or test.
+        share
+            Share of mu^2 for the second moment; 0 for centering alone.
+        power
+            Power of the moment's eigenvalues to divide by.
+        """
+        rows = np.asarray(records.features) - self.centre
+        if share > 0:
+            moment_noise = sqrt(2) / (sqrt(share) * self.strength)
+            noisy_moment = self.moment + moment_noise * self.standard_noise
+            rows = unit(rows) @ _whitening(noisy_moment, moment_noise, power)
+        return dm.Dataset(centred(rows, np.zeros(len(self.centre))), records.labels)
 
 
 def _symmetric_noise(dim: int, generator: np.random.Generator) -> np.ndarray:

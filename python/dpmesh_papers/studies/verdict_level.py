@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from dpmesh_papers._scaffold import Row
 from dpmesh_papers.studies.results import markdown_table, write_rows
 
 Numbers = np.ndarray
+"""Numbers or flags."""
 
 SPLITS = 10
 TEST_SHARE = 0.25
@@ -83,73 +85,113 @@ def fit(x: Numbers, y: Numbers, noise: float, generator: np.random.Generator) ->
     return np.asarray(fitted + noise * generator.standard_normal(len(fitted)))
 
 
+class Table(NamedTuple):
+    """Records of all sites.
+
+    Attributes
+    ----------
+    x
+        Columns, the first of which is constant, shape (records, 1 + `COLUMNS`).
+    y
+        Labels, shape (records,).
+    site
+        Site of each record, shape (records,).
+    """
+
+    x: Numbers
+    y: Numbers
+    site: Numbers
+
+
+def draw_table(setting: Setting, generator: np.random.Generator) -> Table:
+    """Draw a table whose labels follow a logistic model of the first two columns."""
+    columns = generator.uniform(-1, 1, (setting.records, COLUMNS))
+    x = np.concatenate([np.ones((setting.records, 1)), columns], axis=1)
+    log_odds = MAJORITY_LOG_ODDS + setting.signal * (columns[:, 0] - columns[:, 1])
+    y = generator.random(setting.records) < 1 / (1 + np.exp(-log_odds))
+    return Table(x, y, generator.integers(setting.sites, size=setting.records))
+
+
+class Comparison(NamedTuple):
+    """Scores of both arms on one split, as a `Verdict` has them.
+
+    Attributes
+    ----------
+    accuracy
+        Accuracy of the federation.
+    baselines, population
+        Scores of the single sites, and of both arms on parts of the test records.
+    """
+
+    accuracy: float
+    baselines: Baselines
+    population: Population
+
+
+def compare(
+    setting: Setting, table: Table, test: Numbers, generator: np.random.Generator
+) -> Comparison:
+    """Fit both arms on one split.
+
+    `test` is True for the test records, shape (records,).
+    """
+    x, y, site = table
+    train = ~test
+    federation = fit(x[train], y[train], setting.noise, generator)
+    if setting.is_exchangeable:
+        second_arm = fit(x[train], y[train], setting.noise, generator)
+        single_sites = [second_arm] * setting.sites
+    else:
+        single_sites = []
+        for number in range(setting.sites):
+            on_site = train & (site == number)
+            single_sites.append(fit(x[on_site], y[on_site], 0.0, generator))
+    # rows are models of single sites, columns are test records
+    correct = (x[test] @ federation > 0) == y[test]
+    correct_of_sites = np.array([(x[test] @ model > 0) == y[test] for model in single_sites])
+    own_records = np.array([site[test] == number for number in range(setting.sites)])
+    accuracies_on_own = [
+        is_correct[is_own].mean()
+        for is_correct, is_own in zip(correct_of_sites, own_records, strict=True)
+    ]
+    rarer_label = y[train].mean() < 0.5
+    rare = y[test] == rarer_label
+    accuracy = float(correct.mean())
+    baselines = Baselines(
+        metric="accuracy",
+        majority_class=float(max(y[test].mean(), 1 - y[test].mean())),
+        single_sites=correct_of_sites.mean(axis=1),
+        centralized=accuracy,
+        tested=int(test.sum()),
+        held_out=TEST_SHARE,
+    )
+    population = Population(
+        federation=np.array([correct[is_own].mean() for is_own in own_records]),
+        single_sites=np.array(accuracies_on_own),
+        tested=own_records.sum(axis=1),
+        rare=RareClass(
+            name="rare",
+            federation=float(correct[rare].mean()),
+            single_site=float(correct_of_sites[:, rare].mean(axis=1).mean()),
+            tested=int(rare.sum()),
+        ),
+    )
+    return Comparison(accuracy, baselines, population)
+
+
 def evaluate(setting: Setting, generator: np.random.Generator) -> Verdict:
     """Draw a table, fit both arms on each split, and return the verdict on their accuracies."""
-    records = setting.records
-    sites = setting.sites
-    columns = generator.uniform(-1, 1, (records, COLUMNS))
-    x = np.concatenate([np.ones((records, 1)), columns], axis=1)
-    log_odds = MAJORITY_LOG_ODDS + setting.signal * (columns[:, 0] - columns[:, 1])
-    y = generator.random(records) < 1 / (1 + np.exp(-log_odds))
-    owners = generator.integers(sites, size=records)
+    table = draw_table(setting, generator)
     split_generator = np.random.RandomState(int(generator.integers(2**31)))
-    measured = []
-    baselines = []
-    populations = []
+    comparisons = []
     for _ in range(SPLITS):
-        test = draw_test_records(owners, TEST_SHARE, split_generator, classes=y)
-        train = ~test
-        federation = fit(x[train], y[train], setting.noise, generator)
-        if setting.is_exchangeable:
-            second_arm = fit(x[train], y[train], setting.noise, generator)
-            single_sites = [second_arm] * sites
-        else:
-            single_sites = []
-            for site in range(sites):
-                on_site = train & (owners == site)
-                single_sites.append(fit(x[on_site], y[on_site], 0.0, generator))
-        correct = (x[test] @ federation > 0) == y[test]
-        correct_of_single_sites = [(x[test] @ model > 0) == y[test] for model in single_sites]
-        own_records = [owners[test] == site for site in range(sites)]
-        rarer_label = y[train].mean() < 0.5
-        rare = y[test] == rarer_label
-        measured.append({"accuracy": float(correct.mean())})
-        baselines.append(
-            Baselines(
-                metric="accuracy",
-                majority_class=float(max(y[test].mean(), 1 - y[test].mean())),
-                single_sites=np.array(
-                    [is_correct.mean() for is_correct in correct_of_single_sites]
-                ),
-                centralized=float(correct.mean()),
-                tested=int(test.sum()),
-                held_out=TEST_SHARE,
-            )
-        )
-        populations.append(
-            Population(
-                federation=np.array([correct[is_own].mean() for is_own in own_records]),
-                single_sites=np.array(
-                    [
-                        is_correct[is_own].mean()
-                        for is_correct, is_own in zip(
-                            correct_of_single_sites, own_records, strict=True
-                        )
-                    ]
-                ),
-                tested=np.array([int(is_own.sum()) for is_own in own_records]),
-                rare=RareClass(
-                    name="rare",
-                    federation=float(correct[rare].mean()),
-                    single_site=float(
-                        np.mean([is_correct[rare].mean() for is_correct in correct_of_single_sites])
-                    ),
-                    tested=int(rare.sum()),
-                ),
-            )
-        )
+        test = draw_test_records(table.site, TEST_SHARE, split_generator, classes=table.y)
+        comparisons.append(compare(setting, table, test, generator))
     return Verdict(
-        measured=measured, baselines_by_split=baselines, epsilon=None, populations=populations
+        measured=[{"accuracy": comparison.accuracy} for comparison in comparisons],
+        baselines_by_split=[comparison.baselines for comparison in comparisons],
+        epsilon=None,
+        populations=[comparison.population for comparison in comparisons],
     )
 
 

@@ -16,6 +16,8 @@ models on the test records. Results go to ``docs/results/views.csv``, and as tex
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from math import inf, sqrt
 
@@ -24,10 +26,12 @@ import numpy as np
 import dpmesh as dm
 from dpmesh.defaults import step_size
 from dpmesh.privacy.views import OneNode
+from dpmesh.problems.constants import Constants
 from dpmesh_papers._scaffold import Row, pick
 from dpmesh_papers.studies.results import markdown_table, write_rows
 
 NODES = 64
+KEY = dm.Key.seeded(0)
 DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 SHOWN = (("noise", 2), ("accuracy", 1))
@@ -40,49 +44,99 @@ NO_NOISE = 1e-3
 """Noise without privacy, for the rule of the learning rate."""
 
 
-def main(records: int = 400, rounds: int = 32) -> None:
-    """Measure, print and write noise and accuracy of both guarantees at each epsilon."""
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """Gradient descent in which pairs of nodes average, ready for any noise.
+
+    Parameters
+    ----------
+    problem
+        Records of `NODES` nodes.
+    meetings
+        The pairs of nodes in each round.
+    records
+        Number of records of a node.
+    rounds
+        Number of rounds.
+    """
+
+    problem: dm.LinearProblem
+    meetings: dm.topology.Topology
+    records: int
+    rounds: int
+
+    @cached_property
+    def constants(self) -> Constants:
+        """Bounds of the loss, for records of norm 1."""
+        return self.problem.constants()
+
+    @property
+    def clipping_norm(self) -> float:
+        """A norm that no gradient has, since the proof needs that none is clipped."""
+        return 1.001 * self.constants.loss_lipschitz
+
+    def algorithm(self, noise: float | None, step_size: float = 1.0) -> dm.GradientDescent:
+        """Return the algorithm with this noise over sensitivity; None for none."""
+        noise_multiplier = None
+        if noise is not None:
+            noise_multiplier = 2 * noise
+        return dm.GradientDescent(
+            records=self.records,
+            noise_multiplier=noise_multiplier,
+            step_size=step_size,
+            clipping_norm=self.clipping_norm,
+        )
+
+    def accuracy(self, noise: float | None) -> float:
+        """Run once; return the mean accuracy of the nodes' local models, in percent."""
+        noise_of_round = (noise or NO_NOISE) * 2 * self.clipping_norm / self.records
+        noise_of_score = sqrt(self.rounds / NODES) * noise_of_round  # in the mean of all nodes
+        rule = step_size(noise_of_score, rounds=self.rounds)
+        run = dm.simulate(
+            self.algorithm(noise, min(rule, 2 / self.constants.smoothness)),
+            self.problem,
+            self.meetings,
+            rounds=self.rounds,
+            key=KEY,
+            metrics=dm.Metrics(["accuracy"], every=self.rounds),
+        )
+        return 100 * float(run.history["accuracy"][-1])
+
+
+def descent_on_mnist(records: int, rounds: int) -> Descent:
+    """Return the descent on MNIST, with the best of `ORDERS` orders of meetings."""
     train, test = (dm.data.unit_norm(dm.data.mnist(part)) for part in ("train", "test"))
     order = np.random.default_rng(0).permutation(train.records)[: NODES * records]
     problem = dm.LinearProblem(
         train, order.reshape(NODES, records), "softmax", classes=10, test=test, feature_norm=1.0
     )
-    key = dm.Key.seeded(0)
-    orders = [dm.topology.meetings(NODES, key=key, order=number) for number in range(ORDERS)]
-    schedule = dm.topology.best_schedule(orders, rounds=rounds).schedule
-    constants = problem.constants()
-    clipping_norm = 1.001 * constants.loss_lipschitz
+    orders = [dm.topology.meetings(NODES, key=KEY, order=number) for number in range(ORDERS)]
+    meetings = dm.topology.best_schedule(orders, rounds=rounds).schedule
+    return Descent(problem=problem, meetings=meetings, records=records, rounds=rounds)
 
-    def algorithm(noise: float | None, step: float = 1.0) -> dm.GradientDescent:
-        return dm.GradientDescent(
-            records=records, noise_multiplier=2 * noise, step_size=step, clipping_norm=clipping_norm
-        )
 
-    def accuracy(noise: float | None) -> float:
-        noise_of_round = (noise or NO_NOISE) * 2 * clipping_norm / records
-        noise_of_score = sqrt(rounds / NODES) * noise_of_round  # in the mean of all nodes
-        step = min(step_size(noise_of_score, rounds=rounds), 2 / constants.smoothness)
-        run = dm.simulate(
-            algorithm(noise, step),
-            problem,
-            schedule,
-            rounds=rounds,
-            key=key,
-            metrics=dm.Metrics(["accuracy"], every=rounds),
-        )
-        return 100 * float(run.history["accuracy"][-1])
-
+def main(records: int = 400, rounds: int = 32) -> None:
+    """Measure, print and write noise and accuracy of both guarantees at each epsilon."""
+    descent = descent_on_mnist(records, rounds)
+    views = {"any one node": OneNode(topology=descent.meetings), "everybody": None}
     rows = []
-    for epsilon, view in product(EPSILONS, (OneNode(topology=schedule), None)):
+    for epsilon, (adversary, view) in product(EPSILONS, views.items()):
         budget = dm.privacy.Budget(epsilon, delta=DELTA, view=view)
-        noise = budget.calibrate(algorithm, rounds, problem)
-        against = "everybody"
-        if view is not None:
-            against = "any one node"
-        row = {"epsilon": epsilon, "against": against, "noise": noise, "accuracy": accuracy(noise)}
+        noise = budget.calibrate(descent.algorithm, rounds, descent.problem)
+        row = {
+            "epsilon": epsilon,
+            "against": adversary,
+            "noise": noise,
+            "accuracy": descent.accuracy(noise),
+        }
         rows.append(row)
         print(row, flush=True)
-    non_private = {"epsilon": inf, "against": "nobody", "noise": 0.0, "accuracy": accuracy(None)}
+    non_private = {
+        "epsilon": inf,
+        "against": "nobody",
+        "noise": 0.0,
+        "accuracy": descent.accuracy(None),
+    }
     write_rows("views", [*rows, non_private], as_text(rows))
 
 

@@ -260,4 +260,6 @@ def repeats() -> Any:
     """Run three repetitions of online learning side by side."""
     dealt = Repeats.deal(make_problem(), 3, key=dm.Key.seeded(1))
     key = dm.Key.seeded(3)
-    return dealt.simulate(online(), ring(), at=[6, 12], key=key, network=dm.Network(max_delay=2))
+    return dealt.simulate(
+        online(), ring(), checkpoints=[6, 12], key=key, network=dm.Network(max_delay=2)
+    )
