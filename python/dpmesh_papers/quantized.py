@@ -1,4 +1,8 @@
-"""Figures 2, 3 and 5 of the quantized paper (Chen, Wang, Zhang)."""
+"""Figures 2, 3 and 5 of the quantized paper (Chen, Wang, Zhang).
+
+Symbols: K + 1 rounds, step sizes alpha_K and beta_K, samples of gamma_K records and noise sigma_k
+are power laws with the exponents alpha, beta, gamma and zeta (`bounds.quantized.Powers`).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ import numpy as np
 import dpmesh.accounting as accounting
 import dpmesh.topology as topology
 from dpmesh._epsilons import rounded_up
+from dpmesh.accounting.papers import NotProved
 from dpmesh.accounting.papers.quantized import Mode, sensitivities
 from dpmesh.algorithms import QuantizedGossip
 from dpmesh.algorithms.base import AnyAlgorithm
@@ -48,6 +53,7 @@ POWERS = Powers(
 
 QUANTIZER_STEPS = (0.01, 0.2, 0.5)
 NOISE_EXPONENTS = (0.05, 0.14, 0.23)
+"""zeta."""
 
 
 def figure2(
@@ -56,11 +62,13 @@ def figure2(
     """Train a network on MNIST with several quantizer steps and noise exponents.
 
     ``rounds`` is K + 1. The paper's 2,000 take hours on a laptop, as samples grow with the horizon.
-    A row is a round in which a run was measured, its accuracy the mean over nodes and seeds; the
-    last of a run also has what the table shows. Gradients are taken at the state, as in the paper
-    (``"safe"``), or at the node's own message, with larger samples and tighter clipping.
-    `unproved_epsilon` is what the recursion of Lemma 2, which does not hold for a network, would
-    give under exact Gaussian accounting.
+    Gradients are taken at the state, as in the paper (``"safe"``), or at the node's own message,
+    with larger samples and tighter clipping (``"public_point"``).
+
+    A row is a round in which a run was measured, its accuracy the mean over nodes and seeds. The
+    last row of a run also has the accuracy of training records and of released messages, the `bits`
+    of a message for each parameter, the proved `epsilon`, and `unproved_epsilon`, that of the
+    recursion of Lemma 2, which does not hold for a network, under exact Gaussian accounting.
     """
     problem = mnist_network()
     assert problem.test is not None
@@ -76,13 +84,13 @@ def figure2(
 
         measured_rounds = runs[0].history.rounds("accuracy").tolist()
         accuracies = np.transpose([run.history["accuracy"] for run in runs])
-        proved = replace(algorithm, mode="public_point")
+        by_lemma_2 = replace(algorithm, mode="public_point")  # whose recursion is the lemma's
         end = {
             "training_accuracy": np.mean([on_training.accuracy(run.parameters) for run in runs]),
             "released_accuracy": last("released_accuracy"),
             "bits": last("bits_per_node") / problem.dim,
             "epsilon": runs[0].privacy.epsilon,
-            "unproved_epsilon": proved.plan(rounds).cost(DELTA).epsilon,
+            "unproved_epsilon": by_lemma_2.plan(rounds).cost(DELTA).epsilon,
         }
         points = [
             {"round": t, **repeated(values)}
@@ -90,14 +98,15 @@ def figure2(
         ]
         return [*points[:-1], points[-1] | end]
 
-    grid = [
+    cells = [
         {"step": step, "zeta": zeta, "mode": "safe"}
         for step, zeta in product(QUANTIZER_STEPS, NOISE_EXPONENTS)
     ]
-    proved = {"step": QUANTIZER_STEPS[0], "zeta": POWERS.noise, "mode": "public_point"}
+    cells.append({"step": QUANTIZER_STEPS[0], "zeta": POWERS.noise, "mode": "public_point"})
     experiment = Experiment(folder, "quantized-figure2", progress)
-    experiment.measure([*grid, proved], measured, _in_words)
-    return experiment.write(partial(_figure2_text, rounds=rounds, seeds=seeds), _draw)
+    experiment.measure(cells, measured, _in_words)
+    text = partial(text_of_figure2, rounds=rounds, seeds=seeds)
+    return experiment.write(text, _draw_accuracies)
 
 
 def seeded_runs(
@@ -125,7 +134,11 @@ def seeded_runs(
 
 
 def _algorithm(cell: Row, rounds: int) -> QuantizedGossip:
-    """Return one of the paper's grid, or the one whose budget is proved to gain by sampling."""
+    """Return the algorithm of a cell.
+
+    It is one of the paper's grid, or in the mode ``"public_point"`` the one whose epsilon is proved
+    to fall with the sample size.
+    """
     compressor = Quantizer(cell["step"])
     if cell["mode"] == "safe":
         schedules = replace(POWERS, noise=cell["zeta"]).schedules(rounds)
@@ -162,20 +175,23 @@ def _in_words(row: Row) -> str:
     )
 
 
-def _figure2_text(rows: list[Row], *, rounds: int, seeds: int) -> str:
+def text_of_figure2(rows: list[Row], *, rounds: int, seeds: int) -> str:
+    """Return the ends of all runs, averages over the grid, and epsilons."""
     ends = [row for row in rows if row.get("bits") is not None]
     paper = pick(ends, mode="safe")
-    proved = pick(ends, mode="public_point")
-    by_step, by_zeta = (
-        {
-            value: np.mean([row["accuracy"] for row in pick(paper, **{name: value})])
-            for value in kinds(paper, name)
-        }
-        for name in ("step", "zeta")
-    )
+    at_messages = pick(ends, mode="public_point")
+    step_means = {
+        step: np.mean([row["accuracy"] for row in pick(paper, step=step)])
+        for step in kinds(paper, "step")
+    }
+    zeta_means = {
+        zeta: np.mean([row["accuracy"] for row in pick(paper, zeta=zeta)])
+        for zeta in kinds(paper, "zeta")
+    }
     schedules = POWERS.schedules(rounds)
-    first, unproved = (rounded_up(ends[0][name], 4) for name in ("epsilon", "unproved_epsilon"))
-    last = ", ".join(rounded_up(row["epsilon"], 4) for row in proved)
+    first = rounded_up(ends[0]["epsilon"], 4)
+    unproved = rounded_up(ends[0]["unproved_epsilon"], 4)
+    last = ", ".join(rounded_up(row["epsilon"], 4) for row in at_messages)
     lines = [
         "Figures 2 and 3: test and training accuracy of a network on MNIST for several quantizer",
         "steps and noise exponents.",
@@ -192,8 +208,8 @@ def _figure2_text(rows: list[Row], *, rounds: int, seeds: int) -> str:
         "",
         "The paper: the smaller step and noise exponent, the better the accuracy. Averages of test",
         "accuracy here:",
-        "step      " + ", ".join(f"{step:g}: {mean:.3f}" for step, mean in by_step.items()),
-        "exponent  " + ", ".join(f"{zeta:g}: {mean:.3f}" for zeta, mean in by_zeta.items()),
+        "step      " + ", ".join(f"{step:g}: {mean:.3f}" for step, mean in step_means.items()),
+        "exponent  " + ", ".join(f"{zeta:g}: {mean:.3f}" for zeta, mean in zeta_means.items()),
         "",
         "Privacy: a network has no known smoothness, so that what is proved for gradients taken at",
         "the state does not gain by sampling: in the first row it is epsilon =",
@@ -205,7 +221,7 @@ def _figure2_text(rows: list[Row], *, rounds: int, seeds: int) -> str:
     return "\n".join(lines)
 
 
-def _draw(rows: list[Row]) -> Figure:
+def _draw_accuracies(rows: list[Row]) -> Figure:
     """Draw accuracy over rounds; needs the extra ``plots``."""
     names = {"public_point": "gradients at messages"}
     named = [
@@ -230,23 +246,24 @@ def figure5(folder: Path, *, iterations: int = 2000, progress: Progress = print)
       theorem proves nothing.
     - ``exact``: epsilon for the paper's sensitivities by exact Gaussian accounting.
     - ``safe``: the same for losses that need not be convex, of smoothness 1.
-    - ``finite_in_paper`` and ``finite``: whether the budget stays bounded as K grows, by the
-      paper's sensitivities and by tight ones.
+    - ``finite_in_paper`` and ``finite``: True if the budget stays bounded as K grows, by Theorem 1
+      and by exact accounting.
     """
     experiment = Experiment(folder, "quantized-figure5", progress)
     points = product(np.linspace(-0.2, 0.3, 11).tolist(), np.linspace(0.3, 1.0, 15).tolist())
     cells = ({"zeta": zeta, "gamma": gamma} for zeta, gamma in points)
     experiment.measure(cells, partial(_budget, iterations=iterations))
-    return experiment.write(partial(_figure5_text, iterations=iterations), _surfaces)
+    return experiment.write(partial(text_of_figure5, iterations=iterations), _draw_budgets)
 
 
 def _budget(cell: Row, *, iterations: int) -> Row:
     powers = Powers(0.9, 0.7, cell["gamma"], cell["zeta"])
     paper, exact = budgets(powers, iterations, "paper")
+    _, safe = budgets(powers, iterations, "safe")
     return {
         "paper": paper,
         "exact": exact,
-        "safe": budgets(powers, iterations, "safe")[1],
+        "safe": safe,
         "finite_in_paper": powers.stays_finite("paper"),
         "finite": powers.stays_finite("tight"),
     }
@@ -255,8 +272,9 @@ def _budget(cell: Row, *, iterations: int) -> Row:
 def budgets(powers: Powers, iterations: int, mode: Mode) -> tuple[float, float]:
     """Return the epsilon of a run by Theorem 1, and by exact accounting of its sensitivities.
 
-    Gradients are bounded by 1, and losses have smoothness 1. Theorem 1 proves nothing, which is
-    infinity here, where an iteration's epsilon is 1 or more.
+    Both are for replacing one record, at delta = 1e-5, with C = 1 and losses of smoothness 1.
+    Theorem 1 proves nothing, which is infinity here, where an iteration's epsilon is 1 or more.
+    `iterations` is K, `mode` the recursion of the sensitivities as of `QuantizedGossip`.
     """
     step, consensus, sample, noise = powers.schedules(iterations + 1)
     deltas = sensitivities(
@@ -271,13 +289,16 @@ def budgets(powers: Powers, iterations: int, mode: Mode) -> tuple[float, float]:
     stds = np.array([noise(k + 1) for k in range(1, iterations + 1)])
     try:
         paper = theorem_1(target_delta=DELTA, sensitivities=deltas, noise_stds=stds)
-    except ValueError:  # not proved
+    except NotProved:
         paper = inf
-    return paper, accounting.gdp_epsilon(delta=DELTA, mu=accounting.gdp_mu(stds / deltas))
+    exact = accounting.gdp_epsilon(delta=DELTA, mu=accounting.gdp_mu(stds / deltas))
+    return paper, exact
 
 
-def _figure5_text(rows: list[Row], *, iterations: int) -> str:
-    def falls(name: str) -> str:
+def text_of_figure5(rows: list[Row], *, iterations: int) -> str:
+    """Return how the budgets change with both exponents, and all of them."""
+
+    def trend(name: str) -> str:
         table = [[row[name] for row in pick(rows, zeta=zeta)] for zeta in kinds(rows, "zeta")]
         finite = np.where(np.isfinite(table), table, 1e300)
         steps = np.concatenate([np.diff(finite, axis=axis).ravel() for axis in (0, 1)])
@@ -295,9 +316,9 @@ def _figure5_text(rows: list[Row], *, iterations: int) -> str:
         "in proportion to (k + 1)^-2 and normalised; as they are the paper's sum to 0.645.",
         "",
         "The paper: the budget falls as either exponent grows. Here it",
-        f"  {falls('paper')} by Theorem 1,",
-        f"  {falls('exact')} by exact accounting of the same sensitivities,",
-        f"  {falls('safe')} by exact accounting of sensitivities that hold for nonconvex losses.",
+        f"  {trend('paper')} by Theorem 1,",
+        f"  {trend('exact')} by exact accounting of the same sensitivities,",
+        f"  {trend('safe')} by exact accounting of sensitivities that hold for nonconvex losses.",
         "",
         f"Theorem 1 says {min(ratios):.3g} to {max(ratios):.3g} times the exact epsilon. Where an",
         "iteration has an epsilon of 1 or more it proves nothing: at "
@@ -316,11 +337,11 @@ def _figure5_text(rows: list[Row], *, iterations: int) -> str:
     return "\n".join(lines)
 
 
-def _surfaces(rows: list[Row]) -> Figure:
+def _draw_budgets(rows: list[Row]) -> Figure:
     """Draw the budget over the sample-size exponent; needs the extra ``plots``."""
     titles = {"paper": "Theorem 1", "exact": "exact", "safe": "exact, nonconvex losses"}
-    shown = kinds(rows, "zeta")[::2]
-    shown_rows = [row for row in rows if row["zeta"] in shown]
+    shown_exponents = kinds(rows, "zeta")[::2]
+    shown_rows = [row for row in rows if row["zeta"] in shown_exponents]
     panels = []
     for name, title in titles.items():
         lines = lines_of(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
-from math import inf, isnan, sqrt
+from math import inf, isnan, nan, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._epsilons import rounded_up
+from dpmesh.accounting.papers import NotProved
 from dpmesh.accounting.papers.quantized import Mode
 from dpmesh.algorithms import OnlineLearning, QuantizedGossip
 from dpmesh.algorithms.base import AnyAlgorithm
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from dpmesh.problems.jax_model import JaxProblem
 
 RECORDS = 12_000
+"""Records of a node."""
 STEP = 0.05
 """Step of the finer quantizer."""
 
@@ -57,7 +60,8 @@ RIVAL = "noise on gradients"
 TESTED = 2_000
 """Number of test images of the network, out of 10,000."""
 
-Learned = Literal["regression", "network"]
+ModelName = Literal["regression", "network"]
+AnyProblem: TypeAlias = "LinearProblem | JaxProblem"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +71,11 @@ class Task:
     Parameters
     ----------
     problem
-        Returns the problem.
+        Function that returns the problem.
     powers
         Schedules of the quantized algorithm; noise on gradients takes its steps and samples.
     clipping_norm, mode, smoothness
-        As `QuantizedGossip` has them.
+        As of `QuantizedGossip`.
     epsilons
         Epsilons at which the algorithms are compared.
     coarse
@@ -85,7 +89,7 @@ class Task:
         Our choices where the paper describes none, in words.
     """
 
-    problem: Callable[[], Any]
+    problem: Callable[[], AnyProblem]
     powers: Powers
     clipping_norm: float
     mode: Mode
@@ -111,7 +115,7 @@ def mnist_small_network() -> JaxProblem:
     return replace(problem, test=problem.test.take(np.arange(TESTED)))
 
 
-TASKS: dict[Learned, Task] = {
+TASKS: dict[ModelName, Task] = {
     "regression": Task(
         problem=mnist_regression,
         powers=Powers(
@@ -157,7 +161,7 @@ TASKS: dict[Learned, Task] = {
 }
 
 
-NAMES: dict[Learned, str] = {
+NAMES: dict[ModelName, str] = {
     "regression": "quantized-figure4",
     "network": "quantized-figure4-network",
 }
@@ -166,17 +170,18 @@ NAMES: dict[Learned, str] = {
 def figure4(
     folder: Path,
     *,
-    of: Learned = "regression",
+    of: ModelName = "regression",
     seeds: int = 1,
     rounds: int = 200,
     progress: Progress = print,
 ) -> list[Path]:
-    """Compare accuracy against epsilon, bits and samples, on a task on MNIST.
+    """Compare accuracy over epsilon, bits and samples, on a task on MNIST.
 
-    A row is a round in which a run was measured, the last of most; its numbers, so far: accuracy of
-    what may be published on the test set, mean over nodes and seeds; bits that a node sends to one
-    neighbour; gradients of records that it computes. `paper_epsilon` is Theorem 1's of the whole
-    run; NaN for other algorithms, or where it proves nothing.
+    `of` names the model that learns. A row is a round in which a run was measured: the last one,
+    and at epsilon 1 about 20 of them. `accuracy` is that of what may be published on the test set,
+    mean over nodes and seeds; `bits` and `samples`, up to that round, are what a node sends to one
+    neighbour, and the gradients of records that it computes. `paper_epsilon` is Theorem 1's of the
+    whole run; NaN for other algorithms, or where it proves nothing.
     """
     task = TASKS[of]
     problem = task.problem()
@@ -184,107 +189,151 @@ def figure4(
     experiment = Experiment(folder, NAMES[of], progress)
 
     def measured(cell: Row) -> list[Row]:
-        make, samples = rivals[cell["algorithm"]]
-        algorithm = make(cell["epsilon"])
+        contender = rivals[cell["algorithm"]]
+        algorithm = contender.at_epsilon(cell["epsilon"])
         metrics = ["released_accuracy"]
         runs = seeded_runs(algorithm, problem, rounds, seeds, metrics=metrics, times=20)
-        bits = runs[0].traffic.bits / runs[0].traffic.messages
-        claim = _claim(algorithm, rounds)
-        measured_rounds = runs[0].history.rounds("released_accuracy")
-        last = len(measured_rounds) - 1
-        chosen = [last]
-        if cell["epsilon"] == SHOWN_EPSILON:
-            chosen = [*range(last + 1)]
-        return [
+        message_bits = runs[0].traffic.bits / runs[0].traffic.messages
+        measured_rounds = runs[0].history.rounds("released_accuracy").tolist()
+        accuracies = np.transpose([run.history["released_accuracy"] for run in runs])
+        paper_epsilon = _paper_epsilon(algorithm, rounds)
+        points = [
             {
-                "round": int(measured_rounds[k]),
-                **repeated([float(run.history["released_accuracy"][k]) for run in runs]),
-                "bits": bits * int(measured_rounds[k]),
-                "samples": samples * int(measured_rounds[k]),
-                "paper_epsilon": claim,
+                "round": t,
+                **repeated(values.tolist()),
+                "bits": message_bits * t,
+                "samples": contender.samples * t,
+                "paper_epsilon": paper_epsilon,
             }
-            for k in chosen
+            for t, values in zip(measured_rounds, accuracies, strict=True)
         ]
+        if cell["epsilon"] == SHOWN_EPSILON:
+            return points
+        return points[-1:]
 
-    cells = product(rivals, task.epsilons)
-    settings = ({"algorithm": name, "epsilon": epsilon} for name, epsilon in cells)
-    experiment.measure(settings, measured, _in_words)
-    return experiment.write(lambda rows: as_text(rows, of), draw)
+    cells = [
+        {"algorithm": name, "epsilon": epsilon} for name, epsilon in product(rivals, task.epsilons)
+    ]
+    experiment.measure(cells, measured, _in_words)
+    return experiment.write(partial(as_text, of=of), draw)
 
 
 def _of_norm_1(images: Dataset) -> Dataset:
+    """Return images scaled to norm 1."""
     norms = kernels.row_norms(images.features)[:, np.newaxis]
     return replace(images, features=images.features / norms)
 
 
-def contenders(rounds: int, task: Task) -> dict[str, tuple[Callable[[float], AnyAlgorithm], int]]:
-    """Return each algorithm as a function of epsilon, and its samples per node and round."""
-    small = replace(task.powers, sample_size=0.0, sample_size_scale=60.0)
-    large = task.powers.schedules(rounds).sample_size(1)
-    alpha = task.powers.schedules(rounds).step_size(1)
+@dataclass(frozen=True)
+class Contender:
+    """A compared algorithm.
 
-    def quantized(powers: Powers, step: float | None) -> Callable[[float], QuantizedGossip]:
-        schedules = powers.schedules(rounds)
-        gossip = QuantizedGossip(
-            **schedules._asdict(),
-            compressor=None if step is None else Quantizer(step),
-            clipping_norm=task.clipping_norm,
-            mode=task.mode,
-            smoothness=task.smoothness,
-        )
+    Parameters
+    ----------
+    at_epsilon
+        Returns the algorithm whose whole run has an epsilon; without noise at infinity.
+    samples
+        Gradients of records that a node computes in a round.
+    """
 
-        def with_noise(scale: float) -> QuantizedGossip:
-            return replace(gossip, noise_std=PowerLaw(scale=scale, exponent=powers.noise))
+    at_epsilon: Callable[[float], AnyAlgorithm]
+    samples: int
 
-        def make(epsilon: float) -> QuantizedGossip:
-            if epsilon == inf:
-                return replace(gossip, noise_std=None)
-            return with_noise(Budget(epsilon, delta=DELTA).calibrate(with_noise, rounds))
 
-        return make
+def contenders(rounds: int, task: Task) -> dict[str, Contender]:
+    """Return the compared algorithms by name, for runs of so many rounds."""
+    constant_samples = replace(task.powers, sample_size=0.0, sample_size_scale=60.0)
+    sample_size = task.powers.schedules(rounds).sample_size(1)
 
-    def gradients(epsilon: float) -> GradientPerturbation:
-        plain = GradientPerturbation(
-            step_size=alpha,
-            sample_size=large,
-            records=RECORDS,
-            noise_to_sensitivity=None,
-            clipping_norm=task.clipping_norm,
-        )
-        if epsilon == inf:
-            return plain
-        budget = Budget(epsilon, delta=DELTA)
-        noise = budget.calibrate(lambda z: replace(plain, noise_to_sensitivity=z), rounds)
-        return replace(plain, noise_to_sensitivity=noise)
-
-    def online(epsilon: float) -> OnlineLearning:
-        return OnlineLearning(
-            epsilon=None if epsilon == inf else epsilon,
-            delta=DELTA,
-            step_size=InverseSqrt(2.0),
-            radius=30.0,
-            clipping_norm=task.clipping_norm,
-            batch_size=RECORDS // rounds,
-        )
+    def quantized(powers: Powers, quantizer_step: float | None) -> Contender:
+        plain = _noiseless_gossip(task, powers, quantizer_step, rounds)
+        at_epsilon = partial(_gossip_at_epsilon, plain=plain, powers=powers, rounds=rounds)
+        return Contender(at_epsilon, powers.schedules(rounds).sample_size(1))
 
     return {
-        "quantized": (quantized(task.powers, STEP), large),
-        "coarse": (quantized(task.powers, task.coarse), large),
-        "not quantized": (quantized(task.powers, None), large),
-        "constant sample": (quantized(small, STEP), 60),
-        "noise on gradients": (gradients, large),
-        "online learning": (online, RECORDS // rounds),
+        "quantized": quantized(task.powers, STEP),
+        "coarse": quantized(task.powers, task.coarse),
+        "not quantized": quantized(task.powers, None),
+        "constant sample": quantized(constant_samples, STEP),
+        RIVAL: Contender(partial(_noisy_gradients, task=task, rounds=rounds), sample_size),
+        "online learning": Contender(
+            partial(_online_learning, task=task, rounds=rounds), RECORDS // rounds
+        ),
     }
 
 
-def _claim(algorithm: AnyAlgorithm, rounds: int) -> float:
-    """Return the epsilon of Theorem 1; NaN where it proves nothing."""
+def _noiseless_gossip(
+    task: Task, powers: Powers, quantizer_step: float | None, rounds: int
+) -> QuantizedGossip:
+    """Return the paper's algorithm without noise; a step of None is without quantization."""
+    schedules = powers.schedules(rounds)
+    compressor = None
+    if quantizer_step is not None:
+        compressor = Quantizer(quantizer_step)
+    return QuantizedGossip(
+        step_size=schedules.step_size,
+        consensus_step_size=schedules.consensus_step_size,
+        sample_size=schedules.sample_size,
+        noise_std=None,
+        compressor=compressor,
+        clipping_norm=task.clipping_norm,
+        mode=task.mode,
+        smoothness=task.smoothness,
+    )
+
+
+def _gossip_at_epsilon(
+    epsilon: float, *, plain: QuantizedGossip, powers: Powers, rounds: int
+) -> QuantizedGossip:
+    """Return the algorithm with the least noise s (k + 1)^zeta that keeps an epsilon."""
+    if epsilon == inf:
+        return plain
+
+    def with_noise(scale: float) -> QuantizedGossip:
+        return replace(plain, noise_std=PowerLaw(scale=scale, exponent=powers.noise))
+
+    return with_noise(Budget(epsilon, delta=DELTA).calibrate(with_noise, rounds))
+
+
+def _noisy_gradients(epsilon: float, *, task: Task, rounds: int) -> GradientPerturbation:
+    """Return noise on gradients, with the step and the sample size of the paper's algorithm."""
+    schedules = task.powers.schedules(rounds)
+    plain = GradientPerturbation(
+        step_size=schedules.step_size(1),
+        sample_size=schedules.sample_size(1),
+        records=RECORDS,
+        noise_to_sensitivity=None,
+        clipping_norm=task.clipping_norm,
+    )
+    if epsilon == inf:
+        return plain
+
+    def with_noise(z: float) -> GradientPerturbation:
+        return replace(plain, noise_to_sensitivity=z)
+
+    return with_noise(Budget(epsilon, delta=DELTA).calibrate(with_noise, rounds))
+
+
+def _online_learning(epsilon: float, *, task: Task, rounds: int) -> OnlineLearning:
+    """Return the online paper's algorithm, which uses each record once, with Gaussian noise."""
+    return OnlineLearning(
+        epsilon=None if epsilon == inf else epsilon,
+        delta=DELTA,
+        step_size=InverseSqrt(2.0),
+        radius=30.0,
+        clipping_norm=task.clipping_norm,
+        batch_size=RECORDS // rounds,
+    )
+
+
+def _paper_epsilon(algorithm: AnyAlgorithm, rounds: int) -> float:
+    """Return the epsilon of Theorem 1; NaN for other algorithms, or where it proves nothing."""
     if not isinstance(algorithm, QuantizedGossip) or algorithm.noise_std is None:
-        return float("nan")
+        return nan
     try:
         return paper_budget(algorithm, rounds, DELTA)
-    except ValueError:
-        return float("nan")
+    except NotProved:
+        return nan
 
 
 def _in_words(row: Row) -> str:
@@ -302,7 +351,7 @@ def _accuracy(row: Row) -> str:
     return with_spread(row["accuracy"], row["interval"], 3)
 
 
-def as_text(rows: list[Row], of: Learned = "regression") -> str:
+def as_text(rows: list[Row], of: ModelName = "regression") -> str:
     """Return the comparison with what the paper says."""
     task = TASKS[of]
     rounds = max(row["round"] for row in rows)
@@ -385,14 +434,12 @@ def draw(rows: list[Row]) -> Figure:
     ends = pick(private, round=max(row["round"] for row in rows))
     shown = [row | {"MB": row["bits"] / 8e6} for row in pick(private, epsilon=SHOWN_EPSILON)]
     title = f"epsilon = {SHOWN_EPSILON:g}"
-    panels = [Panel(title="", x="epsilon", y=Y, log="x", lines=_curves(ends, "epsilon"))]
+    y = "test accuracy of what is released"
+    panels = [Panel(title="", x="epsilon", y=y, log="x", lines=_curves(ends, "epsilon"))]
     for x, name in (("MB", "MB from a node to a neighbour"), ("samples", "samples of a node")):
         lines = _curves(shown, x)
-        panels.append(Panel(title=title, x=name, y=Y, log="x", lines=lines, kind="bands"))
+        panels.append(Panel(title=title, x=name, y=y, log="x", lines=lines, kind="bands"))
     return drawn(panels)
-
-
-Y = "test accuracy of what is released"
 
 
 def _curves(rows: list[Row], x: str) -> list[Line]:

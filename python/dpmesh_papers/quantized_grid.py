@@ -1,16 +1,20 @@
-"""Beyond the quantized paper: uncredited privacy of quantization, and noise on coarse grids."""
+"""Beyond the quantized paper: uncredited privacy of quantization, and noise on coarse grids.
+
+All lengths are in standard deviations of the noise.
+"""
 
 from __future__ import annotations
 
 from math import exp, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
 import dpmesh.accounting as accounting
+from dpmesh._privacy_types import Floats
 from dpmesh.keys import Key, Purpose
 from dpmesh.noise import Gaussian, Quantizer, Sensitivity
 from dpmesh.privacy import Sensitive
@@ -20,8 +24,6 @@ from dpmesh_papers._scaffold import Experiment, Progress, Row
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Floats = npt.NDArray[Any]
-
 STEPS = tuple(2.0**power for power in range(-6, 5))
 """Quantizer steps, in standard deviations of the noise; powers of 2, as grids are."""
 
@@ -29,7 +31,9 @@ SHIFT = 1.0
 """Distance of the neighbours, in standard deviations of the noise."""
 
 EPSILON = 1.0
+"""At which delta is compared."""
 DIM = 100
+"""Numbers in a row whose errors are measured."""
 FINE_GRID = 2.0**-20
 
 
@@ -41,13 +45,13 @@ def grid(folder: Path, *, progress: Progress = print) -> list[Path]:
 
 
 def measured(step: float) -> Row:
-    """Return the numbers of one quantizer step, in units of the noise's standard deviation.
+    """Return privacy and errors at one quantizer step.
 
     `total_variation` and `delta` are of two quantized releases that are `SHIFT` apart in one
     coordinate, over those without quantization: at epsilon 0 and at `EPSILON`. Below 1 is privacy
     that the accounting does not credit. `error` is the mean squared error of a coordinate after
-    Gaussian noise and quantization; the others are with discrete noise, which the accounting then
-    covers, on the quantizer's own grid or on a fine one before quantization.
+    Gaussian noise and quantization. `error_own_grid` and `error_fine_grid` are with discrete noise,
+    which the accounting then covers, on the quantizer's grid or on a fine one before quantization.
     """
     total_variation = accounting.gdp_delta(epsilon=1e-12, mu=SHIFT)  # at epsilon 0, to rounding
     at_epsilon = accounting.gdp_delta(epsilon=EPSILON, mu=SHIFT)
@@ -67,37 +71,35 @@ def quantized_delta(epsilon: float, shift: float, step: float) -> float:
     quantizer's levels. Exact up to tails of 10 standard deviations.
     """
     codes = np.arange(-int(10 / step) - 2, int((10 + shift) / step) + 3)
-    largest = 0.0
+    deltas = []
     for phase in np.linspace(0, step, 41):
-        first, second = (
-            quantized_law(phase + displacement, step, codes) for displacement in (0.0, shift)
-        )
-        largest = max(
-            largest,
-            float(np.maximum(first - exp(epsilon) * second, 0).sum()),
-            float(np.maximum(second - exp(epsilon) * first, 0).sum()),
-        )
-    return largest
+        first = quantized_law(phase, step, codes)
+        second = quantized_law(phase + shift, step, codes)
+        deltas.append(float(np.maximum(first - exp(epsilon) * second, 0).sum()))
+        deltas.append(float(np.maximum(second - exp(epsilon) * first, 0).sum()))
+    return max(deltas)
 
 
 def quantized_law(x: float, step: float, codes: npt.NDArray[np.int64]) -> Floats:
-    """Return the probabilities of codes of x after standard Gaussian noise.
+    """Return the probabilities of the values ``code * step`` of x after noise and quantization.
 
-    With ``h(u) = u Phi(u / t) + t phi(u / t)``, ``t = 1 / step`` and ``a = x / step - code`` it is
-    ``h(a + 1) - 2 h(a) + h(a - 1)``.
+    The noise is standard Gaussian, the quantizer (3) rounds up or down at random without bias. With
+    ``h(u) = u Phi(u / t) + t phi(u / t)``, ``t = 1 / step`` and ``a = x / step - code`` it is
+    ``h(a + 1) - 2 h(a) + h(a - 1)``; shape of `codes`.
     """
 
     def h(u: Floats) -> Floats:
-        smooth: Floats = u * special.ndtr(u * step) + stats.norm.pdf(u * step) / step
-        return smooth
+        return np.asarray(u * special.ndtr(u * step) + stats.norm.pdf(u * step) / step)
 
     a = x / step - codes
-    law: Floats = np.maximum(h(a + 1) - 2 * h(a) + h(a - 1), 0)
-    return law
+    return np.maximum(h(a + 1) - 2 * h(a) + h(a - 1), 0)
 
 
 def squared_error(step: float, noise_grid: float | None) -> float:
-    """Return the measured error of a coordinate of rows of `DIM`, on average over 400,000."""
+    """Return the measured mean squared error of 400,000 coordinates, in rows of `DIM`.
+
+    `noise_grid` is the grid of discrete Gaussian noise; None for real noise.
+    """
     key = Key.seeded(0)
     values = np.random.default_rng(0).normal(scale=10 * step, size=(4000, DIM))
     sensitivity = Sensitivity(SHIFT, "l2", "neighbours one standard deviation apart")

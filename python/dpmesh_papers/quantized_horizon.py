@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,16 +21,24 @@ if TYPE_CHECKING:
 HORIZONS = (30, 100, 300, 1000, 3000, 10_000, 30_000)
 """K: rounds in which messages carry noise."""
 
-GROWING = Powers(0.9, 0.7, 0.85, 0.05)
-CONSTANT = Powers(0.9, 0.7, 0.0, 0.05, sample_size_scale=50.0)
-STEADY = Powers(0.0, 0.0, 0.0, 0.05, 0.02, 0.05, 50.0)
+GROWING = Powers(step_size=0.9, consensus_step_size=0.7, sample_size=0.85, noise=0.05)
+CONSTANT_SAMPLES = replace(GROWING, sample_size=0.0, sample_size_scale=50.0)
+CONSTANT = replace(
+    CONSTANT_SAMPLES,
+    step_size=0.0,
+    consensus_step_size=0.0,
+    step_size_scale=0.02,
+    consensus_step_size_scale=0.05,
+)
+"""With constant samples and steps."""
 
 RUNS: dict[str, tuple[Powers, Mode]] = {
     "growing samples": (GROWING, "paper"),
     "growing samples, nonconvex": (GROWING, "safe"),
-    "constant samples": (CONSTANT, "paper"),
-    "constant samples and steps": (STEADY, "paper"),
+    "constant samples": (CONSTANT_SAMPLES, "paper"),
+    "constant samples and steps": (CONSTANT, "paper"),
 }
+"""Schedules, and the recursion of the sensitivities."""
 
 
 def figure4c(folder: Path, *, progress: Progress = print) -> list[Path]:
@@ -42,7 +51,7 @@ def figure4c(folder: Path, *, progress: Progress = print) -> list[Path]:
 
 
 def budget(cell: Row) -> Row:
-    """Return a run's last sample size and its budgets."""
+    """Return a run's sample size gamma_K, and its epsilons by Theorem 1 and by exact accounting."""
     powers, mode = RUNS[cell["run"]]
     horizon = cell["horizon"]
     paper, exact = budgets(powers, horizon, mode)
@@ -71,9 +80,10 @@ def as_text(rows: list[Row]) -> str:
         "",
         f"Chosen: alpha = {GROWING.step_size:g}, beta = {GROWING.consensus_step_size:g}, "
         f"gamma = {GROWING.sample_size:g}, zeta = {GROWING.noise:g}, C = 1, smoothness 1,",
-        f"scales 1, delta = {DELTA:g}; or constant samples of {CONSTANT.sample_size_scale:g}; "
-        f"or with them constant steps, alpha = {STEADY.step_size_scale:g}",
-        f"and beta = {STEADY.consensus_step_size_scale:g}. The noise is the same in all of them. "
+        f"scales 1, delta = {DELTA:g}; or constant samples of "
+        f"{CONSTANT_SAMPLES.sample_size_scale:g}; "
+        f"or with them constant steps, alpha = {CONSTANT.step_size_scale:g}",
+        f"and beta = {CONSTANT.consensus_step_size_scale:g}. The noise is the same in all of them. "
         "Steps and samples follow from the",
         "length K + 1 of the run that they are made for: each column is a run of its own, not the",
         "beginning of the next. In the table a run's first line is Theorem 1, the second exact.",
@@ -92,6 +102,7 @@ def as_text(rows: list[Row]) -> str:
 
 
 def _change(first: float, last: float) -> str:
+    """Return the change from one epsilon to another in words."""
     if last == inf:
         return "is not proved"
     ratio = last / first

@@ -21,7 +21,7 @@ from dpmesh.run.carriers import Gossip
 from dpmesh_papers import quantized, quantized_comparison, quantized_grid, quantized_horizon
 from dpmesh_papers.bounds.quantized import Powers
 from dpmesh_papers.claims.quantized import theorem_1
-from dpmesh_papers.quantized_comparison import TASKS, GradientPerturbation, Learned, contenders
+from dpmesh_papers.quantized_comparison import TASKS, GradientPerturbation, ModelName, contenders
 
 pytest.importorskip("matplotlib", reason="needs the extra plots")
 
@@ -106,14 +106,14 @@ def five_nodes(records: int = 60) -> LinearProblem:
 
 
 @pytest.mark.parametrize(("of", "rounds"), [("regression", 200), ("network", 40)])
-def test_every_contender_keeps_its_epsilon(of: Learned, rounds: int) -> None:
-    for name, (make, samples) in contenders(rounds, TASKS[of]).items():
+def test_every_contender_keeps_its_epsilon(of: ModelName, rounds: int) -> None:
+    for name, contender in contenders(rounds, TASKS[of]).items():
         for epsilon in (0.3, 3.0):
-            cost = make(epsilon).plan(rounds).cost(quantized.DELTA)
+            cost = contender.at_epsilon(epsilon).plan(rounds).cost(quantized.DELTA)
             assert cost.epsilon == pytest.approx(epsilon, rel=1e-4), name
             assert cost.epsilon <= epsilon * (1 + 1e-9)
-        assert make(inf).plan(rounds).cost(quantized.DELTA).epsilon == inf
-        assert samples > 0
+        assert contender.at_epsilon(inf).plan(rounds).cost(quantized.DELTA).epsilon == inf
+        assert contender.samples > 0
 
 
 def test_noise_on_gradients_keeps_its_contract() -> None:
@@ -162,7 +162,7 @@ def five_networks() -> Any:
 
 @pytest.mark.parametrize(("of", "rounds"), [("regression", 12), ("network", 5)])
 def test_figure_4_writes_all_points(
-    of: Learned, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of: ModelName, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if of == "network":
         pytest.importorskip("jax", reason="needs the extra jax")

@@ -180,9 +180,10 @@ def _quantized(setting: Setting, *, name: str) -> Trial:
     if setting.fewest_records != quantized_comparison.RECORDS:
         raise CannotRun(f"its schedules are for {quantized_comparison.RECORDS:,} records a node")
     task = quantized_comparison.TASKS["regression"]
-    make, _ = quantized_comparison.contenders(QUANTIZED_ROUNDS, task)[name]
+    contender = quantized_comparison.contenders(QUANTIZED_ROUNDS, task)[name]
+    algorithm = contender.at_epsilon(setting.epsilon)
     links = topology.ring(setting.problem.nodes)
-    return Trial(make(setting.epsilon), setting.problem, links, QUANTIZED_ROUNDS)
+    return Trial(algorithm, setting.problem, links, QUANTIZED_ROUNDS)
 
 
 def _clients(key: Key, most_records: int | None) -> LinearProblem:
