@@ -10,6 +10,7 @@ import pytest
 from view_systems import ORACLES
 
 import dpmesh as dm
+from dpmesh.kernels.views import Mixing, solve_pair, view_system
 from dpmesh.privacy import views
 from dpmesh.privacy.cost import Cost
 from dpmesh.topology import MixingMatrix, Static, cycle, ring
@@ -106,6 +107,51 @@ def test_coalitions_are_enumerated_or_bounded_from_pairs(monkeypatch: pytest.Mon
     assert "bound from pairs" in bounded.accountant
     assert one.epsilon < exact.epsilon <= bounded.epsilon * (1 + 1e-6)
     assert bounded.epsilon <= bounded.everybody
+
+
+@pytest.mark.parametrize("most_coalitions", [100_000, 1])  # enumerated, bounded from pairs
+@pytest.mark.parametrize("last", [0.8, 1.5])
+def test_a_coalition_computes_an_unseen_message_from_the_published_mean(
+    monkeypatch: pytest.MonkeyPatch, most_coalitions: int, last: float
+) -> None:
+    """Nodes 2 and 5 see all messages but the last one of node 0, and know it from the mean."""
+    rounds, nodes = 3, 7
+    round_links = [[(0, 2)], [(0, 5)], [(i, (i + 1) % nodes) for i in range(nodes)]]
+    mixings = []
+    for t, links in enumerate(round_links):
+        weights = np.zeros((nodes, nodes))
+        for i, j in links:
+            weights[i, j] = weights[j, i] = 1 / 3
+        np.fill_diagonal(weights, 1 - weights.sum(axis=1))
+        mixings.append(Mixing(t, t, weights, 0.05))
+    fresh = np.zeros((rounds, nodes))
+    fresh[:, 0] = [1.0, 1.0, last]
+    system = view_system(
+        mixings, noise=np.ones(rounds), fresh=fresh, nodes=nodes, mean_of_last=True
+    )
+    together = solve_pair(system, (2, 5), 0).mu
+    assert together == pytest.approx(system.everybody(0), rel=1e-6)
+    monkeypatch.setattr(views.coalitions, "MOST_COALITIONS", most_coalitions)
+    found, _ = views.coalitions.any_coalition(
+        system, nodes, 2, rounds * nodes, mean_is_published=True
+    )
+    assert found.mu >= together * (1 - 1e-9)
+
+
+def test_a_view_of_coalitions_counts_the_published_mean() -> None:
+    """With a mean over a few unseen nodes, any two nodes see no less than the worst two."""
+    topology = dm.topology.meetings(6, key=dm.Key.seeded(3))
+    also = (views.PublishedMean(),)
+    pair = views.AnyCoalition(size=2, topology=topology, also=also)
+    exact = views.view_cost(1e-5, _descent(8), pair, gap=1e-5)
+    members = [
+        views.view_cost(
+            1e-5, _descent(8), views.Coalition(nodes=(a, b), topology=topology, also=also), gap=1e-5
+        )
+        for a in range(6)
+        for b in range(a)
+    ]
+    assert exact.mu == pytest.approx(max(cost.mu or 0.0 for cost in members), rel=1e-4)
 
 
 def test_online_learning_pays_for_the_worst_round() -> None:

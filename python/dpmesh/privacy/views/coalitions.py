@@ -1,14 +1,29 @@
-"""Epsilon against every coalition of a number of nodes, by enumeration or by a bound from pairs.
+"""Epsilon against every coalition of a number of nodes, by enumeration or by sums over members.
 
-`view_cost` calls `any_coalition` for the view `AnyCoalition`. All bounds are on mu: the view of a
-coalition is mu-Gaussian-DP with respect to one record of the *target*, a node outside of it.
+`view_cost` calls `any_coalition` for the view `AnyCoalition`. All bounds are on mu: what a
+coalition sees is mu-Gaussian-DP with respect to one record of the *target*, a node outside of it.
 
-- A *pair* is an observer (nodes that pool their views) and a target: a row of an array of shape
-  (pairs, 2), with the number of the observer and the index of the target.
-- ``single_squares[node, target]`` is the square of an upper bound on mu against that node alone.
-- For one target, the sum of these squares over a coalition's members is the square of a bound
-  against the coalition: the smallest of the members' shifts are shifts of the coalition's proof
-  (docs/privacy/network_dp_proof.md).
+**The theorem.** The proof of a view (docs/privacy/network_dp_proof.md) chooses a *shift* ``r`` for
+each message that the observer does not see: the difference between two coupled runs that the
+message's noise leaves. Let ``mu_v`` be the bound against member v alone, by shifts ``r_v``. For a
+coalition V take for each message the least shift of its members. It is 0 wherever a member sees the
+message, and state differences do not grow when shifts shrink. So
+
+    mu_V^2 <= sum of mu_v^2 over the members v of V                                       (1)
+
+**With a published mean** of the last messages (`PublishedMean`), ``mu_v^2`` has a term for the mean
+of the ``k_v`` last messages that v does not see: the square of their summed differences, over
+``k_v`` and the variance of their noise. The coalition misses fewer messages, ``k_V``, whose mean
+has more variance; its term is at most ``k_v / k_V`` times that of each member v, and so at most
+``k_v / (c k_V)`` times, on average over the c members. Hence
+
+    mu_V^2 <= sum of f_v mu_v^2,    f_v = max(1, k_v / (c k_V)),    if k_V > 0            (2)
+
+and (1) if ``k_V = 0``: then members see all last messages, and the mean tells nothing more.
+
+**Names.** A *pair* is an observer (nodes that pool what they see) and a target: a row of an array
+of shape (pairs, 2), with the index of the observer and the target's node.
+``squares[node, target]`` is the square of an upper bound on mu against that node alone.
 """
 
 from __future__ import annotations
@@ -23,7 +38,7 @@ from dpmesh._ragged import Flags, Indices, Numbers
 from dpmesh.kernels.views import Certificate, all_pairs, cheap_bounds, solve_pairs, worst_pair
 
 MOST_COALITIONS = 100_000
-"""Number of coalitions beyond which mu is bounded from pairs of single nodes."""
+"""Number of coalitions beyond which mu is bounded by sums over single nodes."""
 
 _SOLVED_AT_ONCE = 64
 """Most pairs to solve before the sums are compared again."""
@@ -33,9 +48,15 @@ _SINGLE_GAP = 1e-2
 
 
 def any_coalition(
-    system: ViewSystem, nodes: int, size: int, entries: int, *, gap: float = 1e-3
+    system: ViewSystem,
+    nodes: int,
+    size: int,
+    entries: int,
+    *,
+    gap: float = 1e-3,
+    mean_is_published: bool = False,
 ) -> tuple[Certificate, str]:
-    """Bound mu against every coalition of `size` nodes that pool their views.
+    """Bound mu against every coalition of `size` nodes that pool what they see.
 
     Parameters
     ----------
@@ -47,6 +68,8 @@ def any_coalition(
         Number of rounds times number of nodes.
     gap
         Largest relative gap between the upper and the lower bound on mu.
+    mean_is_published
+        True if `system` has a published mean of the last round's messages.
 
     Returns
     -------
@@ -54,23 +77,36 @@ def any_coalition(
     where there are more than `MOST_COALITIONS`, or one member.
     """
     if size == 1 or comb(nodes, size) > MOST_COALITIONS:
-        bound = bound_from_pairs(system, nodes, size, entries, gap=gap)
+        bound = bound_from_pairs(
+            system, nodes, size, entries, gap=gap, mean_is_published=mean_is_published
+        )
         return bound, f"bound from pairs on all coalitions of {size}"
     coalitions = list(combinations(range(nodes), size))
     pairs = all_pairs(coalitions, nodes)
-    single_squares = _single_squares(system, nodes)
-    members = np.array(coalitions)[pairs[:, 0]]  # shape (pairs, size)
+    squares = _squares_of_single_nodes(system, nodes)
+    members = np.array(coalitions)  # shape (coalitions, size)
+    factors = np.ones(members.shape)
+    if mean_is_published:
+        factors = _mean_factors(_sees_last(system, nodes), members)
+    observers = pairs[:, 0]
     targets = pairs[:, 1][:, None]
-    bounds = np.sqrt(single_squares[members, targets].sum(axis=1))
+    member_squares = squares[members[observers], targets]  # shape (pairs, size)
+    bounds = np.sqrt((factors[observers] * member_squares).sum(axis=1))
     worst = worst_pair(system, coalitions, pairs, entries, gap=gap, bounds=bounds)
     method = f"the worst of all {len(coalitions)} coalitions of {size}"
     return worst or Certificate(0.0, 0.0, (), 0), method
 
 
 def bound_from_pairs(
-    system: ViewSystem, nodes: int, size: int, entries: int, *, gap: float = 1e-3
+    system: ViewSystem,
+    nodes: int,
+    size: int,
+    entries: int,
+    *,
+    gap: float = 1e-3,
+    mean_is_published: bool = False,
 ) -> Certificate:
-    """Bound mu against every coalition by sums over single nodes.
+    """Bound mu against every coalition by sums over single nodes, (1) or (2) of the module.
 
     For each target, the bound adds up the `size` largest squared bounds against single nodes. It
     starts from cheap bounds, and solves pairs until those in the largest sum are all solved.
@@ -83,22 +119,28 @@ def bound_from_pairs(
     """
     observers = [(node,) for node in range(nodes)]
     pairs = all_pairs(observers, nodes)
-    single_squares = np.zeros((nodes, nodes))
-    single_squares[pairs[:, 0], pairs[:, 1]] = cheap_bounds(system, observers, pairs, entries) ** 2
+    factors = np.ones(nodes)
+    if mean_is_published:
+        factors = _largest_mean_factors(_sees_last(system, nodes), size)
+    squares = np.zeros((nodes, nodes))
+    squares[pairs[:, 0], pairs[:, 1]] = cheap_bounds(system, observers, pairs, entries) ** 2
+    squares *= factors[:, None]
     is_solved = np.eye(nodes, dtype=bool)  # a node learns nothing about itself
     while True:
         # the `size` nodes with the largest squares for each target, shape (size, targets)
-        largest = np.argsort(-single_squares, axis=0, kind="stable")[:size]
-        sums = np.take_along_axis(single_squares, largest, axis=0).sum(axis=0)
+        largest = np.argsort(-squares, axis=0, kind="stable")[:size]
+        sums = np.take_along_axis(squares, largest, axis=0).sum(axis=0)
         targets = np.argsort(-sums, kind="stable")
         worst = int(targets[0])
         if is_solved[largest[:, worst], worst].all():
             observer = tuple(int(node) for node in largest[:, worst])
             return Certificate(sqrt(sums[worst]), 0.0, observer, worst)
         unsolved = _unsolved_pairs(largest, targets, is_solved)
+        solved_nodes = unsolved[:, 0]
+        solved_targets = unsolved[:, 1]
         uppers, _ = solve_pairs(system, observers, unsolved, gap=gap)
-        single_squares[unsolved[:, 0], unsolved[:, 1]] = uppers**2
-        is_solved[unsolved[:, 0], unsolved[:, 1]] = True
+        squares[solved_nodes, solved_targets] = factors[solved_nodes] * uppers**2
+        is_solved[solved_nodes, solved_targets] = True
 
 
 def _unsolved_pairs(largest: Indices, targets: Indices, is_solved: Flags) -> Indices:
@@ -120,14 +162,60 @@ def _unsolved_pairs(largest: Indices, targets: Indices, is_solved: Flags) -> Ind
     return np.array(unsolved[:_SOLVED_AT_ONCE], dtype=np.int64)
 
 
-def _single_squares(system: ViewSystem, nodes: int) -> Numbers:
+def _squares_of_single_nodes(system: ViewSystem, nodes: int) -> Numbers:
     """Return squared bounds on mu against single nodes, shape (nodes, targets).
 
     The diagonal is 0.
     """
     observers = [(node,) for node in range(nodes)]
     pairs = all_pairs(observers, nodes)
-    single_squares = np.zeros((nodes, nodes))
+    squares = np.zeros((nodes, nodes))
     uppers, _ = solve_pairs(system, observers, pairs, gap=_SINGLE_GAP)
-    single_squares[pairs[:, 0], pairs[:, 1]] = uppers**2
-    return single_squares
+    squares[pairs[:, 0], pairs[:, 1]] = uppers**2
+    return squares
+
+
+def _sees_last(system: ViewSystem, nodes: int) -> Flags:
+    """Return True where a node sees another one's last message, shape (nodes, senders)."""
+    return np.stack([system.seen([node])[-nodes:] for node in range(nodes)])
+
+
+def _mean_factors(sees_last: Flags, members: Indices) -> Numbers:
+    """Return the factors ``f_v`` of (2) for each coalition's members, shape (coalitions, size).
+
+    Parameters
+    ----------
+    sees_last
+        As `_sees_last` returns it.
+    members
+        Members of each coalition, shape (coalitions, size).
+    """
+    nodes = len(sees_last)
+    size = members.shape[1]
+    unseen_by_node = nodes - sees_last.sum(axis=1)
+    coalition_sees = sees_last[members[:, 0]]  # shape (coalitions, senders)
+    for column in range(1, size):
+        coalition_sees |= sees_last[members[:, column]]
+    unseen = nodes - coalition_sees.sum(axis=1, keepdims=True)
+    factors = unseen_by_node[members] / (size * np.maximum(unseen, 1))
+    return np.where(unseen > 0, np.maximum(factors, 1.0), 1.0)
+
+
+def _largest_mean_factors(sees_last: Flags, size: int) -> Numbers:
+    """Return the largest ``f_v`` of (2) over all coalitions of a size, an upper bound.
+
+    A coalition that misses some last message misses at least as many as there are nodes, less the
+    `size` largest numbers of messages that single nodes see.
+
+    Returns
+    -------
+    Shape (nodes,); all 1 for a single node, which sees the mean that its own bound counts.
+    """
+    nodes = len(sees_last)
+    if size == 1:
+        return np.ones(nodes)
+    seen_by_node = sees_last.sum(axis=1)
+    most_seen = int(np.sort(seen_by_node)[-size:].sum())
+    least_unseen = max(1, nodes - most_seen)
+    factors: Numbers = np.maximum(1.0, (nodes - seen_by_node) / (size * least_unseen))
+    return factors

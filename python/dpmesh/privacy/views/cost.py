@@ -35,6 +35,7 @@ from dpmesh.privacy.views.observers import (
     OnNetwork,
     View,
     in_words,
+    mean_is_published,
     observers_of,
 )
 from dpmesh.privacy.views.reaction import Distribution, NotProved, Reaction
@@ -349,7 +350,9 @@ def _worst(
             larger = worst_pair(system, observers, pairs, entries, gap=gap, at_least=largest_mu)
             worst = larger or worst
             continue
-        candidate, method = any_coalition(system, nodes, view.size, entries, gap=gap)
+        candidate, method = any_coalition(
+            system, nodes, view.size, entries, gap=gap, mean_is_published=mean_is_published(view)
+        )
         if candidate.mu > system_mu:  # no coalition learns more than all messages reveal
             mu_at_least = min(candidate.mu_at_least, system_mu)
             candidate = candidate._replace(mu=system_mu, mu_at_least=mu_at_least)
