@@ -1,14 +1,25 @@
 """Dominating pairs of Poisson sampling under replace-one, and with published sizes of samples.
 
-`_pairs.Poisson` is the usual pair, for a unit that is added or removed and a secret sample.
+`_pairs.Poisson` is the usual pair, for a unit that is added or removed and a secret sample. Three
+others are:
 
-Write ``N(x)`` for the normal distribution of mean x and deviation s (the noise ratio), `Phi` for
-the distribution function of ``N(0)`` with s = 1, q for the sampling rate, and ``H_e(P || Q)`` for
-the hockey-stick divergence ``sup over S of P(S) - exp(e) Q(S)`` at a loss e.
+- `PublishedSample`: replace-one, any noise; the members of the sample count as published.
+- `ReplacedGaussian`: replace-one, Gaussian noise, vectors of norm at most half the sensitivity.
+- `PublishedSizeGaussian`: add-remove, Gaussian noise; the size of each sample is published.
 
-One unit differs between neighbours. Given the sample of the other units, the two noisy sums differ
-by one shift, in the direction of the unit's contribution. `H_e` is jointly convex: a bound that
-holds given every sample of the other units also holds on average over these samples.
+**Symbols.**
+
+    s             the noise ratio: standard deviation of the noise over the sensitivity
+    N(x)          normal distribution of mean x and standard deviation s
+    Phi           distribution function of the standard normal distribution
+    q             sampling rate: each unit is in the sample with this probability, independently
+    e             a privacy loss, at least 0
+    H_e(P || Q)   hockey-stick divergence: ``sup over S of P(S) - exp(e) Q(S)``
+
+**One idea for all.** One unit differs between neighbours. Given the sample of the other units, the
+two noisy sums differ by one shift, in the direction of the unit's contribution. `H_e` is jointly
+convex: a bound that holds given every sample of the other units also holds on average over these
+samples.
 """
 
 from __future__ import annotations
@@ -99,7 +110,11 @@ class ReplacedGaussian(DominatingPair):
         return largest
 
     def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
-        """Return about the standard deviation of the loss, as if its two parts were independent."""
+        """Return about the standard deviation of the loss.
+
+        The loss is the difference of the losses of P and of Q relative to N(0), here taken as
+        independent.
+        """
         share: Floats = np.minimum(1.0, np.sqrt(2) * rate)
         return share * super().spread(rate, noise_ratio)
 
@@ -121,9 +136,10 @@ def _replaced_profile(losses: Floats, rate: float, noise_ratio: float) -> Profil
     log_tail_q = scipy.special.log_ndtr((-0.5 - t) / noise_ratio)
 
     tail_p = np.exp(log_tail_p)
-    with np.errstate(over="ignore", invalid="ignore"):
+    scaled_tail_q = np.exp(losses + log_tail_q)  # exp(e) T(-1/2)
+    unsampled = np.zeros_like(losses)
+    if rate < 1:  # at a rate of 1, a product of 0 and of what may overflow
         unsampled = np.exp(losses + log_tail_0) * -np.expm1(-losses) * (1 - rate)
-        scaled_tail_q = np.exp(losses + log_tail_q)  # exp(e) T(-1/2)
     values = np.maximum(0, rate * (tail_p - scaled_tail_q) - unsampled)
 
     # exp(x) is off by about as many units as the terms of x are large
@@ -137,7 +153,7 @@ def _replaced_profile(losses: Floats, rate: float, noise_ratio: float) -> Profil
 def _log_threshold(losses: Floats, rate: float, noise_ratio: float) -> Floats:
     """Return ``log u = t / (2 s^2)``, with t where the pair's likelihood ratio is exp(e).
 
-    At t the ratio is ``(1-q + k u) / (1-q + k / u)`` with ``k = q exp(-1/(8 s^2))``. It is exp(e)
+    With ``k = q exp(-1/(8 s^2))`` the ratio at t is ``(1-q + k u) / (1-q + k / u)``. It is exp(e)
     at the positive root of ``k u^2 - (1-q) (exp(e) - 1) u - k exp(e) = 0``,
 
         u = c exp(e) + sqrt(c^2 exp(2 e) + exp(e)),    c = (1-q) (1 - exp(-e)) / (2 k)
@@ -173,17 +189,26 @@ class _Sizes(NamedTuple):
 class PublishedSizeGaussian(DominatingPair):
     """Gaussian sums of Poisson samples under add-remove, where the sample's size is published.
 
-    The noise ratio is relative to the clipping norm. Let n be the `population`, with the unit that
-    differs. Given a size k, this unit is in the sample with probability ``k / n``, and then stands
-    for another one, so that it moves the sum by up to twice the clipping norm. In units of that
-    movement the noise has deviation ``s = noise_ratio / 2``.
+    The noise ratio of methods is relative to the clipping norm. Let n be the `population`, with the
+    unit that differs. Given a size k, this unit is in the sample with probability ``k / n``, and
+    then stands for another one, so that it moves the sum by up to twice the clipping norm. In units
+    of that movement the noise has standard deviation ``s = noise_ratio / 2``.
 
-    The size has a binomial distribution of n units or of n - 1, whose probabilities have the ratio
-    ``(1-q) n / (n-k)``. With Q = N(0) and P = N(1), a size k therefore compares
+    The size has a binomial distribution of n units, or of n - 1 units without the one that differs.
+    The ratio of its two probabilities is ``(1-q) n / (n-k)``. With Q = N(0) and P = N(1), a size k
+    therefore compares
 
         (1-q) n / (n-k) ((1 - k/n) Q + k/n P) = (1-q) Q + (1-q) k / (n-k) P
 
-    with Q, and counts with its probability without the unit.
+    with Q, and counts with its probability without the unit. A sample of all n units is impossible
+    without the unit: its loss is infinite.
+
+    Parameters
+    ----------
+    law
+        As in `DominatingPair`; unused, as the noise is Gaussian.
+    population
+        Number of units with the one that differs, n, at least 1.
     """
 
     population: int = 1
@@ -197,18 +222,23 @@ class PublishedSizeGaussian(DominatingPair):
         Each is the mean of the profiles of all likely sizes; other sizes count as infinite loss.
         """
         likely = self._likely_sizes(rate, negligible)
+        removed = self._mean_profile(losses, rate, noise_ratio, likely, sign=1)
+        added = self._mean_profile(losses, rate, noise_ratio, likely, sign=-1)
+        return removed, added
+
+    def _mean_profile(
+        self, losses: Floats, rate: float, noise_ratio: float, likely: _Sizes, *, sign: int
+    ) -> Profile:
+        """Return the mean profile over the likely sizes; `sign` as in `_size_profile`."""
         weights_of_p = (1 - rate) * likely.sizes / (self.population - likely.sizes)
-        directions = []
-        for sign in (1, -1):
-            values = np.full(losses.size, likely.outside)
-            errors = np.zeros(losses.size)
-            sizes = zip(weights_of_p.tolist(), likely.probabilities.tolist(), strict=True)
-            for weight_of_p, probability in sizes:
-                size_profile = _size_profile(losses, rate, weight_of_p, noise_ratio / 2, sign)
-                values += probability * size_profile.values
-                errors += probability * size_profile.errors
-            directions.append(Profile(values, errors))
-        return tuple(directions)
+        values = np.full(losses.size, likely.outside)
+        errors = np.zeros(losses.size)
+        sizes = zip(weights_of_p.tolist(), likely.probabilities.tolist(), strict=True)
+        for weight_of_p, probability in sizes:
+            size_profile = _size_profile(losses, rate, weight_of_p, noise_ratio / 2, sign)
+            values += probability * size_profile.values
+            errors += probability * size_profile.errors
+        return Profile(values, errors)
 
     def _likely_sizes(self, rate: float, negligible: float) -> _Sizes:
         """Return all sizes but tails of probability about `negligible`.
@@ -243,14 +273,15 @@ class PublishedSizeGaussian(DominatingPair):
         largest_size = np.minimum(largest_size, self.population - 1.0)
         s = noise_ratio / 2
         log_ratio = (0.5 + deviations * s) / s**2
-        log_odds = np.log(largest_size / (self.population - largest_size))
+        with np.errstate(divide="ignore"):  # of the size 0
+            log_odds = np.log(largest_size / (self.population - largest_size))
         removed = np.log1p(-rate) + np.logaddexp(0, log_odds + log_ratio)
         added = -np.log1p(-rate)
         largest: Floats = np.maximum(removed, added)
         return largest
 
     def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
-        """Return about the deviation of a loss: the rate times its deviation with all data."""
+        """Return about the loss's standard deviation: the rate times that of a full release."""
         return super().spread(rate, noise_ratio / 2) * np.minimum(1.0, rate) + 1e-12
 
 
@@ -260,43 +291,60 @@ def _size_profile(
     """Return ``H_e(a Q + b P || Q)`` for the sign 1, and ``H_e(Q || a Q + b P)`` for -1.
 
     P and Q are N(1) and N(0), a is ``1 - rate`` and b `weight_of_p`: see `PublishedSizeGaussian`.
-    The ratio of the normals at x is ``exp((x - 1/2) / s^2)``. Let x be the point where b times it
-    is `threshold`, and write ``P+`` and ``Q+`` for the normals' masses above x, ``P-`` and ``Q-``
-    for those below.
+    The best test is a half-line from the point x on where ``b P`` has `threshold` times the density
+    of Q. Write ``P+`` and ``Q+`` for the normals' masses above x, ``P-`` and ``Q-`` for those
+    below.
 
         sign  1:  H_e = b P+ - threshold Q+,             threshold = exp(e) - a
         sign -1:  H_e = exp(e) (threshold Q- - b P-),    threshold = exp(-e) - a
 
-    Where the threshold is not positive, x is minus infinity.
-
     Rounding: the threshold is ``expm1(e) + rate``, or ``expm1(-e) + rate``. Its error is at most a
     few `UNIT` times the sum of both terms' magnitudes. For the sign -1 the terms may nearly cancel,
     so that the error is large relative to the threshold. The error of H_e is the threshold's error
-    times the largest mass of Q (``Q+`` or ``Q-``) over the thresholds within this error.
+    times the largest mass of Q (``Q+`` or ``Q-``) over the thresholds within this error. Where all
+    of these are negative, H_e is exactly 0: no test exceeds the loss.
+
+    Parameters
+    ----------
+    losses
+        Losses e of at least 0, shape (losses,).
+    rate
+        Sampling rate, in (0, 1).
+    weight_of_p
+        ``(1-q) k / (n-k)`` for a size k.
+    noise_ratio
+        Standard deviation of P and Q.
+    sign
+        1 if the unit is removed, -1 if it is added.
     """
     exponents = np.minimum(losses, _LARGEST_EXPONENT)
+    excess = np.expm1(sign * exponents)
+    threshold = excess + rate
+    magnitudes = np.abs(excess) + rate
+    x = _crossing(threshold, weight_of_p, noise_ratio)
+    mass_p = weight_of_p * scipy.special.ndtr(-sign * (x - 1) / noise_ratio)
+    mass_q = scipy.special.ndtr(-sign * x / noise_ratio)
     scale: Floats | float = 1.0
     if sign < 0:
         scale = np.exp(exponents)
-    excess = np.expm1(sign * exponents)
-    threshold = excess + rate
-    terms = np.abs(excess) + rate
-    log_weight = log(weight_of_p) if weight_of_p else -np.inf
+    values = np.maximum(0, sign * scale * (mass_p - threshold * mass_q))
 
-    def point(threshold: Floats) -> Floats:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio_point = 0.5 + noise_ratio**2 * (np.log(threshold) - log_weight)
-            return np.where(threshold > 0, ratio_point, -np.inf)
-
-    def mass_of_q(x: Floats) -> Floats:
-        mass: Floats = scipy.special.ndtr(-sign * x / noise_ratio)
-        return mass
-
-    x = point(threshold)
-    mass_p = weight_of_p * scipy.special.ndtr(-sign * (x - 1) / noise_ratio)
-    values = np.maximum(0, sign * scale * (mass_p - threshold * mass_of_q(x)))
     deviations = 1 + np.abs(np.nan_to_num(x, posinf=0, neginf=0)) / noise_ratio
     tail_units = deviations**2 + _OTHER_UNITS
-    largest_mass_of_q = mass_of_q(point(threshold - sign * 4 * UNIT * terms))
-    errors = 8 * UNIT * tail_units * scale * (mass_p + terms * largest_mass_of_q + UNIT)
-    return Profile(values, errors)
+    farthest_threshold = threshold - sign * 4 * UNIT * magnitudes
+    farthest = _crossing(farthest_threshold, weight_of_p, noise_ratio)
+    largest_mass_q = scipy.special.ndtr(-sign * farthest / noise_ratio)
+    errors = 8 * UNIT * tail_units * scale * (mass_p + magnitudes * largest_mass_q + UNIT)
+    return Profile(values, np.where(farthest_threshold > 0, errors, 0.0))
+
+
+def _crossing(threshold: Floats, weight_of_p: float, noise_ratio: float) -> Floats:
+    """Return the x where `weight_of_p` times N(1) has `threshold` times the density of N(0).
+
+    The ratio of the normal densities at x is ``exp((x - 1/2) / s^2)``. The result is infinite if
+    the weight is 0, and minus infinity where the threshold is not positive.
+    """
+    log_weight = log(weight_of_p) if weight_of_p else -np.inf
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x = 0.5 + noise_ratio**2 * (np.log(threshold) - log_weight)
+        return np.where(threshold > 0, x, -np.inf)

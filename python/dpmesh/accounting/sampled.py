@@ -22,7 +22,6 @@ from dpmesh.accounting._compose import composed_epsilon
 from dpmesh.accounting._merge import RoundKinds
 from dpmesh.accounting._pairs import GAUSSIAN, DominatingPair, FixedSize, Poisson
 from dpmesh.accounting._poisson_pairs import PublishedSizeGaussian, ReplacedGaussian
-from dpmesh.accounting.gaussian import gdp_epsilon, gdp_mu
 from dpmesh.accounting.renyi import (
     RdpGuarantee,
     best_order,
@@ -136,8 +135,9 @@ def published_size_gaussian_epsilon(
 
     The size is published, for example, if the noisy sum is divided by it, or if it is logged. Given
     the size, a unit in the sample takes the place of another unit. So the unit changes the sum by
-    up to twice the clipping norm. The relation is add-remove, and the adversary knows all other
-    units. Some datasets attain the result.
+    up to twice the clipping norm. The size itself reveals a unit, too: without the unit, a sample
+    of the whole population is impossible. The relation is add-remove, and the adversary knows all
+    other units. Some datasets attain the result.
 
     Parameters
     ----------
@@ -149,6 +149,11 @@ def published_size_gaussian_epsilon(
     population
         Number of units in the larger of two neighbouring datasets, at least 1.
 
+    Returns
+    -------
+    An upper bound; infinite if samples hold the whole population with a probability above `delta`,
+    as at a rate of 1.
+
     Raises
     ------
     ValueError
@@ -157,12 +162,9 @@ def published_size_gaussian_epsilon(
     rate, noise, counts = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
     delta = open_probability("delta", delta)
     pair = PublishedSizeGaussian(population=integer("population", population, at_least=1))
-    # an upper bound: if the sample itself is published, a round is at most a release of all data,
-    # where a unit takes another's place
-    unsampled = gdp_epsilon(delta=delta, mu=gdp_mu(noise / 2, count=counts))
-    if np.any(rate == 1):  # every unit is in the sample: its published size is that of the data
-        return unsampled
-    return min(unsampled, composed_epsilon(delta, RoundKinds(pair, rate, noise, counts)))
+    if np.any((rate == 1) & (counts > 0)):  # the size is that of the data, with or without the unit
+        return inf
+    return composed_epsilon(delta, RoundKinds(pair, rate, noise, counts))
 
 
 def sampled_pair(sampling: str, relation: NeighboringRelation) -> tuple[DominatingPair, Curve]:
