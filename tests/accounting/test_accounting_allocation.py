@@ -22,7 +22,7 @@ from dpmesh.accounting import (
     random_allocation_epsilon,
     random_allocation_noise_to_sensitivity,
 )
-from dpmesh.accounting._allocated import GaussianPart, log_profile
+from dpmesh.accounting._allocated import GaussianStep, log_profile
 from dpmesh.algorithms.allocation import dominating
 from dpmesh.noise import Gaussian, Laplace, Sensitivity
 from dpmesh.privacy import Budget, Plan, RandomAllocation, Release, total_cost
@@ -47,7 +47,7 @@ def grouped(kind: str, epsilon: float, steps: list[tuple[float, float, int]]) ->
         "remove": (1.0, 0.0, -factor),
         "add": (0.0, factor, 1.0),
     }[kind]
-    parts = [(GaussianPart(p, a, u, v), n) for p, a, n in steps]
+    parts = [(GaussianStep(p, a, u, v), n) for p, a, n in steps]
     return exp(log_profile(parts, offset))
 
 

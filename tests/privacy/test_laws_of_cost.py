@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dpmesh.accounting import random_allocation_epsilon
-from dpmesh.accounting._allocated import EitherPart, GaussianPart, PurePart, log_profile
+from dpmesh.accounting._allocated import GaussianStep, PureStep, WorseStep, log_profile
 from dpmesh.noise import Gaussian, Laplace, Mechanism, Sensitivity
 from dpmesh.privacy import (
     FixedSizeSampling,
@@ -177,8 +177,8 @@ def test_a_profile_of_either_kind_is_above_the_exact_one_of_both(epsilon: float)
     """One Gaussian step and one of pure privacy, by quadrature over the first."""
     factor = exp(epsilon)
     for u, v, offset in ((1.0, factor, 0.0), (1.0, 0.0, -factor), (0.0, factor, 1.0)):
-        gaussian, pure = GaussianPart(0.5, 0.7, u, v), PurePart(0.5, 0.9, u, v)
-        either = EitherPart(gaussian, pure)
+        gaussian, pure = GaussianStep(0.5, 0.7, u, v), PureStep(0.5, 0.9, u, v)
+        either = WorseStep(gaussian, pure)
         values, weights = pure.points()
         exact = 0.0
         for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
@@ -186,7 +186,7 @@ def test_a_profile_of_either_kind_is_above_the_exact_one_of_both(epsilon: float)
             exact += weight * quad(positive_part, -9, 9, args=rest, limit=400)[0]
         proved = exp(log_profile([(either, 2)], offset))
         assert exact <= proved * (1 + 1e-9)
-        same = exp(log_profile([(EitherPart(gaussian, gaussian), 2)], offset))
+        same = exp(log_profile([(WorseStep(gaussian, gaussian), 2)], offset))
         assert same == pytest.approx(exp(log_profile([(gaussian, 2)], offset)), rel=1e-12)
 
 

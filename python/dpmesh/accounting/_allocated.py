@@ -1,26 +1,50 @@
-"""The profile of random allocation: the mean of the positive part of a sum.
+"""The profile of random allocation: delta as the mean of the positive part of a sum.
 
-`allocation` calls `log_profile` for one direction between neighbours and one epsilon.
+`allocation` calls `log_profile` once for each epsilon and each direction between neighbours.
 
-Each record takes part in one *step* (release) of a pass, drawn in secret. Step j has the record
-with probability ``p_j``, and the record then moves the noise by up to ``a_j`` standard deviations.
-The profile at ``b = exp(epsilon)`` is ``E[(S + offset)_+]``,
-where S is the sum of independent ``D_j = p_j (u X_j - v X'_j)`` with ``X_j = exp(a_j Z_j - a_j**2 /
-2)``, ``X'_j = exp(-a_j Z_j - a_j**2 / 2)`` and standard normal ``Z_j``; (u, v) is (1, b) where a
-record is replaced, (1, 0) where it is removed and (0, b) where it is added.
+**Theorem** (docs/privacy/random_allocation.md). In a pass, each record takes part in one of
+several releases (*steps*), drawn in secret. Delta at epsilon, the *profile*, is at most
 
-Each error is upwards:
+    E[(S + offset)_+],    S = sum over steps j of D_j,    D_j = p_j (u X_j - v X'_j)
 
-- D is replaced by a variable on a lattice that is larger in convex order: ``E[(D - k)_+]`` is right
-  at lattice points and too large between, the mean is kept. This adds at most a quarter of the
-  squared interval to the variance.
-- D is cut at a top, and ``E[(D - top)_+]`` is charged; below the bottom it is moved up.
-- The positive part of a sum is at most the sum of positive parts: no result exceeds the profile
-  against an adversary who knows which step each record takes part in.
-- Masses are tilted by ``exp(theta D)`` before they are convolved by Fourier transforms, with theta
-  such that the sum is about 0 on average. What lies above the window is bounded by Chernoff's
-  inequality; what the transform wraps around is added to masses within.
-- A bound of the rounding of masses and transforms is added to every mass.
+where ``(x)_+ = max(x, 0)``, and for independent standard normal ``Z_j``
+
+    p_j     probability that the record takes part in step j
+    a_j     largest movement of the noise of step j by the record, in standard deviations
+    X_j     ``exp(a_j Z_j - a_j^2 / 2)``, the density of step j with the record over that without
+    X'_j    ``exp(-a_j Z_j - a_j^2 / 2)``, the same for the neighbour's record, at worst opposite
+
+With ``b = exp(epsilon)``, the direction between neighbours determines the other three numbers:
+
+    the record is      u    v    offset
+    replaced           1    b    0
+    removed            1    0    -b
+    added              0    b    1
+
+A record that takes part in no step with probability p_0 adds ``p_0 (u - v)`` to the offset.
+
+**Convex order.** D is *smaller in convex order* than Y if both have the same mean and
+``E[(D - k)_+] <= E[(Y - k)_+]`` for all k. Then ``E[f(D)] <= E[f(Y)]`` for every convex f, and a
+sum in which Y replaces D is larger in convex order, too. Such a Y is said to dominate D.
+
+**The computation.** Every error is upwards:
+
+1. `_lattice_step` replaces D by a dominating variable on a lattice: ``E[(D - k)_+]`` is exact at
+   lattice points k and too large between. This adds at most a quarter of the squared interval to
+   the variance. D is cut at a top, and ``E[(D - top)_+]`` is charged; below a bottom it is moved
+   up.
+2. Probabilities are *tilted*: multiplied by ``exp(theta D)`` and normalised (Esscher transform).
+   The tilt theta is such that the sum is about 0 on average. Then the probabilities that decide the
+   profile are not small beside the rounding of the transforms.
+3. The sum of all steps is computed by Fourier transforms over a *window* of values. Probability
+   above the window is bounded by Chernoff's inequality. What the transform wraps around is added to
+   probabilities within. A bound of the rounding of probabilities and transforms is added to each.
+4. The result is at most the profile of a *public allocation*, against an adversary who knows which
+   step each record takes part in (`_log_public_allocation`).
+
+`_ApproximateSum` chooses lattice, window and tilt. No bound rests on its choices.
+
+Not counted is the rounding of the last few operations on logarithms, about 1e-13 of the profile.
 """
 
 from __future__ import annotations
@@ -39,10 +63,10 @@ from dpmesh.accounting._loss import UNIT, LossDistribution
 from dpmesh.accounting._merge import Mixtures
 
 _PROFILE_EXCESS = 1e-4
-"""Largest excess of the logarithm of the profile that the lattice may cause."""
+"""Aim for the excess of the logarithm of the profile that the lattice causes."""
 
 _VARIANCE_EXCESS = 5e-5
-"""Largest share of the variance of the sum that the lattice may add."""
+"""Aim for the share of the variance of the sum that the lattice adds."""
 
 _WINDOW_DEVIATIONS = 10.0
 """Reach of the window beyond the mean, in standard deviations of the sum."""
@@ -64,27 +88,40 @@ _MAX_TAIL_SHARE = 1e-4
 """Largest share of the profile that may lie above the window."""
 
 _LOG_WRAPPED = 15.0
-"""Tilted mass of about ``exp(-15)`` may lie outside the window and be wrapped around into it."""
+"""Tilted probability of about ``exp(-15)`` may lie outside of the window and be wrapped around."""
+
+_SMALLER_ORDERS = (-1.0, 0.0, 0.4, 0.7)
+"""Orders of Chernoff's bound below the window, over the tilt."""
+
+_LARGER_ORDERS = (1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""Orders of Chernoff's bound above the window, over the tilt, for the choice of the window."""
+
+_BEYOND_ORDERS = (1.0, 1.3, 1.7, 2.2, 3.0, 4.0, 6.0)
+"""Orders of Chernoff's bound above the window, over the tilt, for the bound that is charged."""
 
 _LOG_NEGLIGIBLE = -300.0
 """A profile below ``exp(-300)`` is only bounded, not computed."""
 
 _MAX_JUMPS = 1e-2
-"""Largest mean number of rare large steps in a tilted sum: steps above half of the largest value.
+"""Largest mean number of *jumps* in a tilted sum: steps above half of the largest value.
 
-A larger tilt would make the balance of the sum rest on few such steps."""
+Where jumps are rare, a larger tilt would make the balance of the sum rest on few of them.
+"""
 
-# points of a standard normal variable and their weights, for the choice of the lattice alone
+# values of a standard normal variable and their weights, for `StepDistribution.points`
 _NORMAL_POINTS = np.linspace(-12.0, 12.0, 769)
 _NORMAL_WEIGHTS = np.exp(-(_NORMAL_POINTS**2) / 2) / np.sum(np.exp(-(_NORMAL_POINTS**2) / 2))
 
 
 class StepDistribution(Protocol):
-    """Distribution of the variable D of one step, as the module's docstring defines it."""
+    """Distribution of the variable D of one step, as the module's docstring defines it.
+
+    `calls` and `puts` determine the distribution and are bounds; `points` is an approximation.
+    """
 
     @property
     def p(self) -> float:
-        """Probability that this step releases the record."""
+        """Probability that the record takes part in this step."""
 
     def calls(self, k: Floats) -> tuple[Floats, Floats]:
         """Return the mean excess ``E[(D - k)_+]`` at each k, and a bound of its rounding.
@@ -99,20 +136,20 @@ class StepDistribution(Protocol):
     def points(self) -> tuple[Floats, Floats]:
         """Return some values of D and their weights, which sum to 1.
 
-        The approximation serves the choice of lattice, window and tilt, and no bound.
+        They serve the choice of lattice, window and tilt, and no bound.
         """
 
 
 @dataclass(frozen=True)
-class GaussianPart:
+class GaussianStep:
     """Distribution of D for Gaussian noise.
 
-    ``D = p exp(-a^2/2) (u exp(a z) - v exp(-a z))``, which rises with the standard normal z.
+    ``D = p exp(-a^2 / 2) (u exp(a z) - v exp(-a z))`` rises with the standard normal variable z.
 
     Parameters
     ----------
     p
-        Probability that this step releases the record.
+        Probability that the record takes part in this step.
     a
         Largest movement of the noise by the record, in standard deviations.
     u, v
@@ -125,48 +162,73 @@ class GaussianPart:
     v: float
 
     def points(self) -> tuple[Floats, Floats]:
-        up = self.u * np.exp(self.a * _NORMAL_POINTS)
-        down = self.v * np.exp(-self.a * _NORMAL_POINTS)
-        return self.p * exp(-(self.a**2) / 2) * (up - down), _NORMAL_WEIGHTS
+        rise = self.u * np.exp(self.a * _NORMAL_POINTS)
+        fall = self.v * np.exp(-self.a * _NORMAL_POINTS)
+        return self.p * exp(-(self.a**2) / 2) * (rise - fall), _NORMAL_WEIGHTS
 
     def calls(self, k: Floats) -> tuple[Floats, Floats]:
-        z = self._root(k)
-        up = scipy.special.ndtr(self.a - z)
-        down = scipy.special.ndtr(-self.a - z)
-        return self._excess(k, z, up, down, scipy.special.ndtr(-z), sign=1.0)
+        """See `StepDistribution`.
+
+        D exceeds k where z exceeds a root ``z_k``. There ``E[X] = Phi(a - z_k)`` and ``E[X'] =
+        Phi(-a - z_k)``, with the normal distribution function Phi.
+        """
+        root = self._root(k)
+        mean_x = scipy.special.ndtr(self.a - root)
+        mean_x_opposite = scipy.special.ndtr(-self.a - root)
+        probability = scipy.special.ndtr(-root)
+        return self._excess(k, root, mean_x, mean_x_opposite, probability, sign=1.0)
 
     def puts(self, k: Floats) -> tuple[Floats, Floats]:
-        z = self._root(k)
-        up = scipy.special.ndtr(z - self.a)
-        down = scipy.special.ndtr(z + self.a)
-        return self._excess(k, z, up, down, scipy.special.ndtr(z), sign=-1.0)
+        """See `StepDistribution`; the means are over z below the root of `calls`."""
+        root = self._root(k)
+        mean_x = scipy.special.ndtr(root - self.a)
+        mean_x_opposite = scipy.special.ndtr(root + self.a)
+        probability = scipy.special.ndtr(root)
+        return self._excess(k, root, mean_x, mean_x_opposite, probability, sign=-1.0)
 
     def _excess(
-        self, k: Floats, z: Floats, up: Floats, down: Floats, chance: Floats, *, sign: float
+        self,
+        k: Floats,
+        root: Floats,
+        mean_x: Floats,
+        mean_x_opposite: Floats,
+        probability: Floats,
+        *,
+        sign: float,
     ) -> tuple[Floats, Floats]:
-        """Return the mean of D beyond k, on one side, and a bound of its rounding.
+        """Return the mean of ``D - k`` (sign 1) or ``k - D`` (sign -1) on one side of the root.
+
+        A tail of a normal variable z is off by about ``z^2`` units. An error of the root does not
+        matter: there D equals k.
 
         Parameters
         ----------
         k
             Values of D, shape (points,), as all arrays here.
-        z
-            The normal variable's value where D is k.
-        up, down, chance
-            ``E[X]``, ``E[X']`` and the probability, on one side of z.
+        root
+            The z at which D is k.
+        mean_x, mean_x_opposite, probability
+            ``E[X]``, ``E[X']`` and the probability, on that side of the root.
         sign
-            1 for D above k, -1 for D below k.
+            1 for the side above the root, -1 for that below.
+
+        Returns
+        -------
+        The mean, and a bound of its rounding.
         """
-        rise = self.p * self.u * up
-        fall = self.p * self.v * down
-        strike = k * chance
-        # an error of z does not matter: there D = k
+        rise = self.p * self.u * mean_x
+        fall = self.p * self.v * mean_x_opposite
+        strike = k * probability
         magnitude = rise + fall + np.abs(strike)
-        error = 4 * UNIT * (4 + np.minimum(z * z, 1e3)) * magnitude
+        error = 4 * UNIT * (4 + np.minimum(root * root, 1e3)) * magnitude
         return np.maximum(sign * (rise - fall - strike), 0), error
 
     def _root(self, k: Floats) -> Floats:
-        """Return the z at which D is k; infinite where D is always above or below it."""
+        """Return the z at which D is k; infinite where D is always above or below it.
+
+        ``y = exp(a z)`` solves ``u y - v / y = x`` with ``x = k exp(a^2 / 2) / p``. Of two forms of
+        the positive root, each is used where it does not cancel.
+        """
         x = k * (exp(self.a**2 / 2) / self.p)
         with np.errstate(divide="ignore", invalid="ignore"):
             if self.v == 0:
@@ -174,19 +236,26 @@ class GaussianPart:
             if self.u == 0:
                 return -np.log(np.maximum(-x, 0) / self.v) / self.a
             discriminant = np.sqrt(x * x + 4 * self.u * self.v)
-            upper_root = (x + discriminant) / (2 * self.u)
-            lower_root = 2 * self.v / (discriminant - x)
-            exponential = np.where(x > 0, upper_root, lower_root)
-            return np.log(exponential) / self.a
+            root_of_positive = (x + discriminant) / (2 * self.u)
+            root_of_negative = 2 * self.v / (discriminant - x)
+            return np.log(np.where(x > 0, root_of_positive, root_of_negative)) / self.a
 
 
 @dataclass(frozen=True)
-class PurePart:
+class PureStep:
     """A distribution that dominates D if the record changes densities by at most ``exp(a)``.
 
-    X and X' then lie between ``exp(-a)`` and ``exp(a)``. The largest distribution in convex order
-    takes only these two values for each, ``exp(a)`` with probability ``1 / (1 + exp(a))``, and
-    never ``exp(a)`` for both.
+    X and X' then lie between ``exp(-a)`` and ``exp(a)`` and have mean 1. The largest D in convex
+    order is that of X and X' with only these two values, each of them ``exp(a)`` with probability
+    ``1 / (1 + exp(a))``, and never both at once (docs/privacy/random_allocation.md, "Laplace
+    noise").
+
+    Parameters
+    ----------
+    p, u, v
+        As for `GaussianStep`.
+    a
+        Largest logarithm of the ratio of densities with and without the record.
     """
 
     p: float
@@ -195,16 +264,17 @@ class PurePart:
     v: float
 
     def points(self) -> tuple[Floats, Floats]:
+        """Return the values of D and their probabilities, which are exact here."""
         high = exp(self.a)
         low = exp(-self.a)
-        chance = 1 / (1 + high)
+        probability = 1 / (1 + high)
         values = [
             self.u * high - self.v * low,
             self.u * low - self.v * high,
             (self.u - self.v) * low,
         ]
-        weights = [chance, chance, 1 - 2 * chance]
-        return self.p * np.array(values), np.array(weights)
+        probabilities = [probability, probability, 1 - 2 * probability]
+        return self.p * np.array(values), np.array(probabilities)
 
     def calls(self, k: Floats) -> tuple[Floats, Floats]:
         return self._mean(lambda value: value - k, k)
@@ -215,18 +285,23 @@ class PurePart:
     def _mean(self, excess: Callable[[float], Floats], k: Floats) -> tuple[Floats, Floats]:
         """Return the mean of the positive part of `excess`, and a bound of its rounding."""
         mean = np.zeros_like(k)
-        for value, weight in zip(*self.points(), strict=True):
-            mean += weight * np.maximum(excess(float(value)), 0)
+        for value, probability in zip(*self.points(), strict=True):
+            mean += probability * np.maximum(excess(float(value)), 0)
         return mean, 8 * UNIT * mean
 
 
 @dataclass(frozen=True)
-class EitherPart:
+class WorseStep:
     """A distribution that dominates D if a step has one of two unknown kinds of noise.
 
-    At each point, `calls` and `puts` return the larger value of both parts. Both parts have the
-    same mean, so these values belong to a distribution, which is larger in convex order than
-    either part.
+    At each point, `calls` and `puts` return the larger value of both kinds. Both kinds have the
+    same mean, and the maximum of convex functions is convex. So these values belong to a
+    distribution, which is larger in convex order than either kind.
+
+    Parameters
+    ----------
+    first, second
+        The step with each kind of noise. Their p, u and v must be the same.
     """
 
     first: StepDistribution
@@ -234,6 +309,7 @@ class EitherPart:
 
     @property
     def p(self) -> float:
+        """As `StepDistribution.p`."""
         return self.first.p
 
     def calls(self, k: Floats) -> tuple[Floats, Floats]:
@@ -243,7 +319,7 @@ class EitherPart:
         return _larger(self.first.puts(k), self.second.puts(k))
 
     def points(self) -> tuple[Floats, Floats]:
-        """Return the points of the part with the larger variance, which suffice for the window."""
+        """Return the points of the kind with the larger variance, which suffice for the window."""
         return max(self.first.points(), self.second.points(), key=_variance)
 
 
@@ -259,56 +335,63 @@ def _variance(points: tuple[Floats, Floats]) -> float:
     return float(np.sum(weights * (values - mean) ** 2))
 
 
-Parts = Sequence[tuple[StepDistribution, int]]
-"""The distributions of steps, and the number of steps with each."""
+CountedSteps = Sequence[tuple[StepDistribution, int]]
+"""Distributions of steps, and the number of steps with each: the terms of S."""
 
 
 class _ApproximateSum:
-    """Approximation of the sum, by some points of each step, to choose lattice, window and tilt.
+    """Approximation of ``S + offset`` by some points of each step, to choose lattice and tilt.
 
     No bound rests on it.
 
     Parameters
     ----------
-    parts
-        Distributions of steps, and the number of steps with each.
+    steps
+        Distributions of the steps of S, and the number of steps with each.
     offset
-        Constant that is added to the sum.
+        Constant that is added to S.
 
     Attributes
     ----------
     counts
-        Number of steps with each distribution, shape (parts,).
+        Number of steps with each distribution, shape (distributions,).
     deviation
-        Standard deviation of the sum.
+        Standard deviation of S.
     gap
-        Distance of the mean of sum and offset below 0; 0 if it is above.
+        Distance of the mean of ``S + offset`` below 0; 0 if it is above.
     top
-        Largest value of a step on the lattice.
+        Largest value of a step on the lattice, at least 0.
     bottom
-        Smallest value of a step on the lattice, negated.
+        Smallest value of a step on the lattice, negated; at least 0.
     theta
         The tilt, at least 0.
     """
 
-    def __init__(self, parts: Parts, offset: float) -> None:
+    def __init__(self, steps: CountedSteps, offset: float) -> None:
         self.offset = offset
-        self.counts = np.array([float(count) for _, count in parts])
-        self._points = [part.points() for part, _ in parts]
+        self.counts = np.array([float(count) for _, count in steps])
+        self._points = [step.points() for step, _ in steps]
         step_variances = zip(self.counts, self._variances(), strict=True)
         variance = sum(count * step_variance for count, step_variance in step_variances)
         self.deviation = sqrt(variance)
         self.gap = max(0.0, -self.slope(0.0))
-        reach = self.gap + _WINDOW_DEVIATIONS * self.deviation
-        largest = max(0.0, *(float(np.max(values)) for values, _ in self._points))
-        self.top = min(reach, largest)
-        highest_sum = max(float(np.sum(self.counts)) * self.top + offset, 0.0)
-        least = max(0.0, *(-float(np.min(values)) for values, _ in self._points))
-        self.bottom = min(reach, highest_sum, least)  # with a lower step the sum is negative
+        self.top, self.bottom = self._range()
         self._points = [
             (np.clip(values, -self.bottom, self.top), weights) for values, weights in self._points
         ]
         self.theta = self._tilt()
+
+    def _range(self) -> tuple[float, float]:
+        """Return `top` and `bottom`.
+
+        A step below ``-bottom`` would make the sum negative even with all other steps at the top.
+        """
+        reach = self.gap + _WINDOW_DEVIATIONS * self.deviation
+        largest = max(0.0, *(float(np.max(values)) for values, _ in self._points))
+        top = min(reach, largest)
+        highest_sum = max(float(np.sum(self.counts)) * top + self.offset, 0.0)
+        least = max(0.0, *(-float(np.min(values)) for values, _ in self._points))
+        return top, min(reach, highest_sum, least)
 
     @property
     def has_no_steps(self) -> bool:
@@ -319,7 +402,7 @@ class _ApproximateSum:
         return self.top == 0 and self.bottom == 0
 
     def cumulant(self, theta: float) -> float:
-        """Return ``log E exp(theta (S + offset))``."""
+        """Return ``K(theta) = log E[exp(theta (S + offset))]``."""
         logs = [
             scipy.special.logsumexp(theta * values, b=weights) for values, weights in self._points
         ]
@@ -337,6 +420,7 @@ class _ApproximateSum:
         return [_variance(points) for points in self._points]
 
     def _tilted(self, values: Floats, weights: Floats, theta: float) -> Floats:
+        """Return weights times ``exp(theta values)``, normalised."""
         tilted: Floats = weights * np.exp(theta * (values - np.max(values)))
         return tilted / np.sum(tilted)
 
@@ -357,7 +441,8 @@ class _ApproximateSum:
             return 0.0
         theta = self._balancing_tilt()
         has_one_step = np.sum(self.counts) == 1
-        if has_one_step or self._jumps(0.0) > _MAX_JUMPS / 2:  # no step is rare
+        jumps_are_common = self._jumps(0.0) > _MAX_JUMPS / 2
+        if has_one_step or jumps_are_common:
             return theta
         while self._jumps(theta) > _MAX_JUMPS:
             theta *= 0.9
@@ -401,72 +486,106 @@ class _ApproximateSum:
         return interval
 
     def window(self) -> tuple[float, float]:
-        """Return distances above and below 0 that the tilted sum exceeds with little mass.
+        """Return distances above and below 0 beyond which the tilted sum has little probability.
 
         The window reaches some `_WINDOW_DEVIATIONS` from the mean. If that takes many points,
-        Chernoff's bounds at multiples of the tilt give a narrower window.
+        Chernoff's bounds at multiples of the tilt give a narrower window. Let K be the cumulant,
+        and P the probability of the tilted sum T. Then
+
+            P(T < -y) <= exp(K(s theta) - K(theta) - (1 - s) theta y)    for s < 1
+            P(T > y)  <= exp(K(f theta) - K(theta) - (f - 1) theta y)    for f > 1
+
+        The reach below 0 makes the first at most ``exp(-_LOG_WRAPPED)`` for some s. The whole
+        window is so long that what the second bounds is not wrapped around into it.
         """
         reach = self.gap + _WINDOW_DEVIATIONS * self.deviation
-        theta = self.theta
         above = 1.5 * reach
         below = reach
-        if not theta or (above + below) / self.interval() < _MIN_POINTS:
+        if not self.theta or (above + below) / self.interval() < _MIN_POINTS:
             return above, below
-        log_mean = self.cumulant(theta)
-        for share in (-1.0, 0.0, 0.4, 0.7):
-            fall = _LOG_WRAPPED + self.cumulant(share * theta) - log_mean
-            below = min(below, fall / (theta * (1 - share)))
-        largest = inf
-        for factor in (1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0):
-            rise = self.cumulant(factor * theta) - log_mean
-            log_bound = rise + log(theta) + _LOG_WRAPPED
+        log_mean = self.cumulant(self.theta)
+        for order in _SMALLER_ORDERS:
+            fall = _LOG_WRAPPED + self.cumulant(order * self.theta) - log_mean
+            below = min(below, fall / (self.theta * (1 - order)))
+        rises = {order: self.cumulant(order * self.theta) - log_mean for order in _LARGER_ORDERS}
+        above = self._least_reach_above(rises, above)
+        tilted_reach = min(
+            (rise + _LOG_WRAPPED) / (self.theta * (order - 1))
+            for order, rise in rises.items()
+            if order > 1
+        )
+        return above, max(below, tilted_reach - above)
+
+    def _least_reach_above(self, rises: dict[float, float], above: float) -> float:
+        """Return a reach above 0 beyond which the profile is negligible, at most `above`.
+
+        At an order f the part of the profile beyond y is at most ``y exp(K(f theta) - f theta y)``
+        (see `_log_beyond`). The profile itself is about ``exp(K(theta)) / theta``. Their ratio is
+        ``exp(-_LOG_WRAPPED)`` where
+
+            log(y) - f theta y + K(f theta) - K(theta) + log(theta) + _LOG_WRAPPED = 0
+
+        `rises` has ``K(f theta) - K(theta)`` for each f.
+        """
+        for order, rise in rises.items():
+            log_bound = rise + log(self.theta) + _LOG_WRAPPED
             end = above
-            for _ in range(5):  # log(end) - factor * theta * end + log_bound = 0
-                end = max(1 / theta, (log(end) + log_bound) / (factor * theta))
+            for _ in range(5):  # fixed-point iteration
+                end = max(1 / self.theta, (log(end) + log_bound) / (order * self.theta))
             above = min(above, end)
-            if factor > 1:  # what exceeds the window must not be wrapped around into it
-                largest = min(largest, (rise + _LOG_WRAPPED) / (theta * (factor - 1)))
-        return above, max(below, largest - above)
+        return above
 
 
-def log_profile(parts: Parts, offset: float) -> float:
+def log_profile(steps: CountedSteps, offset: float) -> float:
     """Return an upper bound of ``log E[(S + offset)_+]``, the logarithm of the profile.
 
     Parameters
     ----------
-    parts
+    steps
         Distributions of the steps that add up to S, and the number of steps with each.
     offset
         Constant that is added to S.
     """
-    guess = _ApproximateSum(parts, offset)
-    log_known = _log_public_allocation(parts, offset)
-    if guess.has_no_steps:
-        if log_known > -inf:
-            return log_known
+    approximation = _ApproximateSum(steps, offset)
+    log_public = _log_public_allocation(steps, offset)
+    if approximation.has_no_steps:
+        if log_public > -inf:
+            return log_public
         return _LOG_NEGLIGIBLE
-    if guess.cumulant(guess.theta) < 2 * _LOG_NEGLIGIBLE:
-        return min(log_known, _log_chernoff(parts, guess))
-    above, below = guess.window()
-    wished = min(guess.interval() or inf, (above + below) / _MIN_POINTS)
-    wished = max(wished, guess.top / _MAX_STEP_POINTS)  # where only the largest steps decide
+    if approximation.cumulant(approximation.theta) < 2 * _LOG_NEGLIGIBLE:
+        return min(log_public, _log_chernoff(steps, approximation))
+    return min(log_public, _log_by_transforms(steps, approximation))
+
+
+def _log_by_transforms(steps: CountedSteps, approximation: _ApproximateSum) -> float:
+    """Return a bound of the logarithm of the profile by Fourier transforms.
+
+    The window grows until the bound of what lies above it is a small share of the profile. The
+    interval of the lattice grows with the window where the transform would be too long.
+
+    Returns
+    -------
+    The bound; infinity if the last window still leaves out too much.
+    """
+    above, below = approximation.window()
+    least_interval = min(approximation.interval() or inf, (above + below) / _MIN_POINTS)
+    # where only the largest steps decide
+    least_interval = max(least_interval, approximation.top / _MAX_STEP_POINTS)
     interval = 0.0
     for _ in range(_MAX_WINDOWS):
-        coarser = max(wished, (above + below) / _MAX_POINTS)
-        if coarser > interval:
-            interval = coarser
-            steps, tail = _lattice_steps(
-                parts, interval, min(guess.bottom, above + below), guess.top
-            )
-        log_within, log_beyond = _log_mean_of_sum(steps, guess, interval, above, below)
-        allowed_share = max(_MAX_TAIL_SHARE, _PROFILE_EXCESS * (interval / wished) ** 2)
+        window_interval = max(least_interval, (above + below) / _MAX_POINTS)
+        if window_interval > interval:
+            interval = window_interval
+            bottom = min(approximation.bottom, above + below)
+            lattice_steps, cut = _lattice_steps(steps, interval, bottom, approximation.top)
+        log_within, log_beyond = _log_mean_of_sum(
+            lattice_steps, approximation, interval, above, below
+        )
+        allowed_share = max(_MAX_TAIL_SHARE, _PROFILE_EXCESS * (interval / least_interval) ** 2)
         if log_beyond <= log_within + log(allowed_share):
-            break
+            return float(scipy.special.logsumexp([log_within, log_beyond, _log(cut)]))
         above *= 1.5
-    else:
-        return log_known
-    log_sum = scipy.special.logsumexp([log_within, log_beyond, _log(tail)])
-    return min(log_known, float(log_sum))
+    return inf
 
 
 def _log(value: float) -> float:
@@ -476,67 +595,80 @@ def _log(value: float) -> float:
     return -inf
 
 
-def _log_public_allocation(parts: Parts, offset: float) -> float:
+def _log_public_allocation(steps: CountedSteps, offset: float) -> float:
     """Return a bound of the logarithm of the profile by an adversary who knows the allocation.
 
     The positive part of a sum is at most the sum of the positive parts of the steps, each with its
     share of the offset.
     """
-    total = sum(count * part.p for part, count in parts)
+    total = sum(count * step.p for step, count in steps)
     mean = 0.0
-    for part, count in parts:
-        call, error = part.calls(np.array([-offset * part.p / total]))
+    for step, count in steps:
+        call, error = step.calls(np.array([-offset * step.p / total]))
         mean += count * float(call[0] + error[0])
     return _log(mean)
 
 
-def _log_chernoff(parts: Parts, guess: _ApproximateSum) -> float:
+def _log_chernoff(steps: CountedSteps, approximation: _ApproximateSum) -> float:
     """Return a bound of the logarithm of the profile by moments of the sum.
 
     The positive part of x is at most ``exp(theta x - 1) / theta`` for every theta above 0.
     """
-    interval = (guess.top + guess.bottom) / _MIN_POINTS
-    steps, tail = _lattice_steps(parts, interval, guess.bottom, guess.top)
+    interval = (approximation.top + approximation.bottom) / _MIN_POINTS
+    lattice_steps, cut = _lattice_steps(steps, interval, approximation.bottom, approximation.top)
     with np.errstate(divide="ignore"):
-        log_masses = [np.log(step.masses) for step in steps]
-    points = [interval * np.arange(step.first, step.last + 1.0) for step in steps]
+        log_masses = [np.log(step.masses) for step in lattice_steps]
+    points = [interval * np.arange(step.first, step.last + 1.0) for step in lattice_steps]
     least = inf
-    for theta in (guess.theta / 2.0 ** np.arange(40)).tolist():
-        log_moments = [
+    for theta in (approximation.theta / 2.0 ** np.arange(40)).tolist():
+        step_log_moments = [
             scipy.special.logsumexp(theta * x + log_mass)
             for x, log_mass in zip(points, log_masses, strict=True)
         ]
-        log_moment = theta * guess.offset + float(np.sum(guess.counts * np.array(log_moments)))
+        log_moment = theta * approximation.offset
+        log_moment += float(np.sum(approximation.counts * np.array(step_log_moments)))
         least = min(least, max(_LOG_NEGLIGIBLE, log_moment - log(theta) - 1))
         if least == _LOG_NEGLIGIBLE:
             break
-    return float(np.logaddexp(least, _log(tail)))
+    return float(np.logaddexp(least, _log(cut)))
 
 
 def _lattice_steps(
-    parts: Parts, interval: float, bottom: float, top: float
+    steps: CountedSteps, interval: float, bottom: float, top: float
 ) -> tuple[list[LossDistribution], float]:
-    """Return the steps' distributions on the lattice, and the mean that was cut off above."""
-    steps = []
-    tail = 0.0
-    for part, count in parts:
-        step, cut = _lattice_step(part, interval, ceil(bottom / interval), ceil(top / interval))
-        steps.append(step)
-        tail += count * cut
-    return steps, tail
-
-
-def _lattice_step(
-    part: StepDistribution, interval: float, bottom: int, top: int
-) -> tuple[LossDistribution, float]:
-    """Return a distribution on the lattice whose `calls` equal those of D at lattice points.
-
-    The mass at a point is the difference of the slopes of calls on both sides. Below the mean it is
-    computed from puts, so that no mass is a difference of large numbers.
+    """Return the steps' distributions on the lattice, and the mean that was cut off above.
 
     Parameters
     ----------
-    part
+    steps
+        Distributions of the steps, and the number of steps with each.
+    interval
+        Interval of the lattice.
+    bottom, top
+        The lattice reaches from ``-bottom`` or a little below to `top` or a little above.
+    """
+    lattice_steps = []
+    cut = 0.0
+    for step, count in steps:
+        lattice_step, step_cut = _lattice_step(
+            step, interval, ceil(bottom / interval), ceil(top / interval)
+        )
+        lattice_steps.append(lattice_step)
+        cut += count * step_cut
+    return lattice_steps, cut
+
+
+def _lattice_step(
+    step: StepDistribution, interval: float, bottom: int, top: int
+) -> tuple[LossDistribution, float]:
+    """Return a distribution on the lattice whose `calls` equal those of D at lattice points.
+
+    The probability of a point is the difference of the slopes of calls on both sides. Below the
+    mean it is computed from puts, so that it is no difference of large numbers.
+
+    Parameters
+    ----------
+    step
         Distribution of D.
     interval
         Interval of the lattice.
@@ -545,34 +677,41 @@ def _lattice_step(
 
     Returns
     -------
-    The distribution, and the mean excess of D above the top, which it does not hold.
+    The distribution, and the mean excess of D above the top, which it does not hold. Probabilities
+    are raised by a bound of their rounding. The `infinite` one is 0.
     """
     k = interval * np.arange(-bottom, top + 1.0)
-    values, weights = part.points()
+    values, weights = step.points()
     mean_index = round(float(np.sum(values * weights)) / interval)
     middle = int(np.clip(mean_index, -bottom, top)) + bottom
-    puts, put_errors = part.puts(k[: middle + 1])
-    calls, call_errors = part.calls(k[middle:])
-    rising = np.diff(puts) / interval
-    falling = -np.diff(calls) / interval
-    at_middle = 1 - np.sum(rising[-1:]) - np.sum(falling[:1])
-    lower_masses = np.diff(rising, prepend=0.0)
-    upper_masses = -np.diff(falling, append=0.0)
+    puts, put_errors = step.puts(k[: middle + 1])
+    calls, call_errors = step.calls(k[middle:])
+    # slopes between neighbouring points: the probability below, and that above
+    below = np.diff(puts) / interval
+    above = -np.diff(calls) / interval
+    at_middle = 1 - np.sum(below[-1:]) - np.sum(above[:1])
+    lower_masses = np.diff(below, prepend=0.0)
+    upper_masses = -np.diff(above, append=0.0)
     masses = np.concatenate([lower_masses, [at_middle], upper_masses])
     middle_error = max(put_errors[-1], call_errors[0])
     errors = np.concatenate([put_errors[:-1], [middle_error], call_errors[1:]])
-    neighbour_errors = 2 * errors
-    neighbour_errors[1:] += errors[:-1]
-    neighbour_errors[:-1] += errors[1:]
-    rounding = neighbour_errors / interval
+    rounding = _second_difference_errors(errors) / interval
     rounding[middle] += 8 * UNIT
-    step = LossDistribution(-bottom, np.maximum(masses, 0) + rounding, 0.0)
-    return step, float(calls[-1] + call_errors[-1])
+    lattice_step = LossDistribution(-bottom, np.maximum(masses, 0) + rounding, 0.0)
+    return lattice_step, float(calls[-1] + call_errors[-1])
+
+
+def _second_difference_errors(errors: Floats) -> Floats:
+    """Return bounds of the errors of ``f(k - 1) - 2 f(k) + f(k + 1)``, from those of f."""
+    sums = 2 * errors
+    sums[1:] += errors[:-1]
+    sums[:-1] += errors[1:]
+    return sums
 
 
 def _log_mean_of_sum(
-    steps: Sequence[LossDistribution],
-    guess: _ApproximateSum,
+    lattice_steps: Sequence[LossDistribution],
+    approximation: _ApproximateSum,
     interval: float,
     above: float,
     below: float,
@@ -581,61 +720,101 @@ def _log_mean_of_sum(
 
     Parameters
     ----------
-    steps
+    lattice_steps
         Distributions of the steps on the lattice.
-    guess
+    approximation
         The tilt, the offset and the number of steps with each distribution.
     interval
         Interval of the lattice.
     above, below
         Distances of the window's ends from 0.
     """
-    theta = guess.theta
+    theta = approximation.theta
+    counts = approximation.counts
+    offset = approximation.offset
     size = scipy.fft.next_fast_len(ceil((above + below) / interval) + 2, real=True)
-    log_moments = _log_moments(steps, theta * interval)
-    tilted = [
-        tilt_and_fold(step, theta * interval, float(log_moment), size)
-        for step, log_moment in zip(steps, log_moments, strict=True)
-    ]
-    nodes = np.arange(len(steps))[:, None]
-    mixtures = Mixtures(nodes=nodes, weights=np.ones(nodes.shape), times=guess.counts)
-    masses, rounding = convolved(tilted, mixtures, size)
-    last = sum(int(count) * step.last for count, step in zip(guess.counts, steps, strict=True))
-    top = min(last, floor((above - guess.offset) / interval))
+    log_moments = _log_moments(lattice_steps, theta * interval)
+    folded_masses, rounding = _tilted_sum(
+        lattice_steps, counts, log_moments, theta * interval, size
+    )
+    last = sum(int(count) * step.last for count, step in zip(counts, lattice_steps, strict=True))
+    top = min(last, floor((above - offset) / interval))
     lowest = top - size + 1
-    values = interval * np.arange(lowest + 0.0, top + 1.0) + guess.offset
-    masses = np.roll(np.maximum(masses, 0), -(lowest % size)) + rounding
+    values = interval * np.arange(lowest + 0.0, top + 1.0) + offset
+    masses = np.roll(np.maximum(folded_masses, 0), -(lowest % size)) + rounding
+    # undo the tilt, but for the moments and the offset
     untilted = masses * values * np.exp(-theta * np.maximum(values, 0))
     mean = np.sum(untilted[values > 0])
-    log_within = float(np.sum(guess.counts * log_moments)) + theta * guess.offset + _log(mean)
+    log_within = float(np.sum(counts * log_moments)) + theta * offset + _log(mean)
     if top == last:
         return log_within, -inf
-    return log_within, _log_beyond(steps, guess, interval, float(values[-1]))
+    return log_within, _log_beyond(lattice_steps, approximation, interval, float(values[-1]))
+
+
+def _tilted_sum(
+    lattice_steps: Sequence[LossDistribution],
+    counts: Floats,
+    log_moments: Floats,
+    theta: float,
+    size: int,
+) -> tuple[Floats, float]:
+    """Return the probabilities of the tilted S modulo `size`, and a bound of their rounding.
+
+    Parameters
+    ----------
+    lattice_steps
+        Distributions of the steps on the lattice.
+    counts, log_moments
+        Number of steps with each distribution, and ``log E[exp(theta x)]``; shape (distributions,).
+    theta
+        Tilt for each interval of the lattice.
+    size
+        Length of the transform.
+    """
+    tilted = [
+        tilt_and_fold(step, theta, float(log_moment), size)
+        for step, log_moment in zip(lattice_steps, log_moments, strict=True)
+    ]
+    nodes = np.arange(len(lattice_steps))[:, None]
+    mixtures = Mixtures(nodes=nodes, weights=np.ones(nodes.shape), times=counts)
+    return convolved(tilted, mixtures, size)
 
 
 def _log_beyond(
-    steps: Sequence[LossDistribution], guess: _ApproximateSum, interval: float, end: float
+    lattice_steps: Sequence[LossDistribution],
+    approximation: _ApproximateSum,
+    interval: float,
+    end: float,
 ) -> float:
-    """Return a bound of the logarithm of the positive part's mean above the window's end."""
+    """Return a bound of the logarithm of the positive part's mean above the window's end.
+
+    Above `end`, ``x exp(-order x)`` falls if the order is at least ``1 / end``. So the mean of x
+    there is at most ``end exp(-order end)`` times the moment of that order.
+    """
     if end <= 0:
         return inf
     least = inf
-    for factor in (1.0, 1.3, 1.7, 2.2, 3.0, 4.0, 6.0):
-        order = max(factor * guess.theta, 1 / end)  # from there on x exp(-order x) falls
-        log_moments = _log_moments(steps, order * interval)
-        log_moment = float(np.sum(guess.counts * log_moments)) + order * guess.offset
+    for factor in _BEYOND_ORDERS:
+        order = max(factor * approximation.theta, 1 / end)
+        log_moments = _log_moments(lattice_steps, order * interval)
+        log_moment = float(np.sum(approximation.counts * log_moments))
+        log_moment += order * approximation.offset
         least = min(least, log(end) - order * end + log_moment)
     return least
 
 
-def _log_moments(steps: Sequence[LossDistribution], order: float) -> Floats:
-    """Return ``log E exp(order x)`` of each step."""
-    return np.array([_log_moment(step, order) for step in steps])
+def _log_moments(lattice_steps: Sequence[LossDistribution], order: float) -> Floats:
+    """Return ``log E[exp(order x)]`` of each step, with x in intervals of the lattice."""
+    return np.array([_log_moment(step, order) for step in lattice_steps])
 
 
-def _log_moment(step: LossDistribution, order: float) -> float:
-    """Return ``log E exp(order x)``, raised by its rounding."""
-    indices = np.arange(step.first - step.last, 1.0)
+def _log_moment(lattice_step: LossDistribution, order: float) -> float:
+    """Return ``log E[exp(order x)]`` of one step, with x in intervals of the lattice.
+
+    The largest exponential is factored out. The bounds of rounding in the step's probabilities
+    raise the moment; the rounding of this sum itself is not added.
+    """
+    indices = np.arange(lattice_step.first - lattice_step.last, 1.0)
     with np.errstate(under="ignore"):
-        mean = np.sum(step.masses * np.exp(order * indices))
-    return float(np.log(mean)) + order * step.last
+        mean = np.sum(lattice_step.masses * np.exp(order * indices))
+    return float(np.log(mean)) + order * lattice_step.last

@@ -1,17 +1,31 @@
 """Many kinds of rounds, replaced by mixtures of a few kinds that dominate them.
 
-- A *kind* of round is a sampling rate and a noise ratio. A *node* is a kind with a loss
-  distribution of its own. A *mesh* is a grid of rates and noise ratios, whose points are nodes.
-- The profile of a pair at each loss is convex in the rate: hockey-stick divergences are jointly
-  convex, and both distributions of a pair are linear in the rate. It is convex in the law's
-  coordinate of the noise ratio, from the noise ratio `Law.merged_from` on.
-- A convex function lies below its chords. So a round between two nodes is dominated by a public
-  coin that decides between the nodes, with the weights of linear interpolation. In both arguments
-  the coin decides between the four corners of a cell of the mesh, by bilinear interpolation. The
-  excess grows with the square of the distance of the nodes.
+The composer (`_compose`) needs a Fourier transform for each distinct kind of round. `merge` keeps
+their number small. docs/privacy/accounting.md ("Merging") has the argument in short.
 
-`_compose` calls `merge`. Up to 96 kinds of rounds are not merged. Nor are kinds whose noise ratio
-is below `Law.merged_from`: their profile may lie above its chords, or the weights be inexact.
+**Words.** A *kind* of round is a sampling rate q and a noise ratio s. A *node* is a kind with a
+loss distribution of its own. A *mesh* is a grid of rates and noise ratios, whose points are nodes;
+a *cell* is a rectangle of the mesh. The *profile* at a loss e is the hockey-stick divergence H_e of
+a round's dominating pair.
+
+**Why a mixture dominates.**
+
+1. H_e is jointly convex, and both distributions of a pair are linear in q. So the profile is convex
+   in q at each loss.
+2. It is convex in a function of s, the *coordinate* (`Law.coordinate`; s^2 for Gaussian noise),
+   from the noise ratio `Law.merged_from` on.
+3. A convex function lies below its chords. So a round between two nodes is dominated by a public
+   coin that decides between them, with the weights of linear interpolation: the profile of the coin
+   and the round that it chooses is the weighted mean of the nodes' profiles.
+4. For a round inside a cell, apply 3 in q and then in the coordinate: the coin decides between the
+   four corners, by bilinear interpolation.
+
+The excess of the mixture's variance grows with the square of the cell's sides, which `_mesh_rates`
+and `_mesh_noise_ratios` choose accordingly.
+
+**Not merged** are up to 96 kinds of rounds; pairs whose profiles are not known to be convex
+(`DominatingPair.has_convex_profiles`); noise ratios below `Law.merged_from`; and kinds with a large
+share of the variance of all rounds.
 """
 
 from __future__ import annotations
@@ -29,13 +43,13 @@ from dpmesh.accounting._loss import LossDistribution
 from dpmesh.accounting._pairs import DominatingPair
 
 _MOST_UNMERGED = 96
-"""So many kinds of rounds are not merged: each has a loss distribution of its own."""
+"""Up to this number, kinds of rounds are not merged: each has a loss distribution of its own."""
 
 _EXCESSES = (0.01, 0.03)
-"""Shares by which merging may raise the variance of a round's loss, tried in turn."""
+"""Shares by which each side of a cell may raise the variance of a round's loss, tried in turn."""
 
 _LARGE_SHARE = 0.01
-"""Rounds with a larger share of the variance of all rounds are not merged."""
+"""Kinds with a larger share of the variance of all rounds are not merged."""
 
 _MOST_NODES = 0.3
 """Merging is used where it leaves at most this share of the kinds as nodes."""
@@ -61,8 +75,8 @@ class RoundKinds(NamedTuple):
 class Mixtures:
     """Kinds of rounds, each a mixture of a few nodes.
 
-    A node is a rate and a noise ratio that has a loss distribution. Nodes are numbered from 0; each
-    kind has the same number of corners, some of which may be unused.
+    Nodes are numbered from 0, and each number up to the largest is used. All kinds have the same
+    number of corners, some of which may be unused.
 
     Parameters
     ----------
@@ -186,8 +200,8 @@ def _merged(rounds: RoundKinds) -> Merged:
 def _merged_by_mesh(rounds: RoundKinds, excess: float) -> Merged:
     """Return mixtures of the corners of a mesh of rates and noise ratios.
 
-    The cells are so small that a mixture has at most about 1 + `excess` times a round's variance.
-    Rounds with a large share of the variance are not merged, nor are those with noise ratios below
+    Each side of a cell raises a round's variance by a share of at most about `excess`. Kinds with a
+    large share of the variance are not merged, nor are those with noise ratios below
     `Law.merged_from`: each has a node of its own.
     """
     pair, rate, noise_ratio, times = rounds
@@ -201,29 +215,54 @@ def _merged_by_mesh(rounds: RoundKinds, excess: float) -> Merged:
     mesh_noise = _mesh_noise_ratios(pair, typical_rate, noise_ratio[is_merged], excess)
     rate_cell, low_rate_weight = _cells(mesh_rates, rate)
     noise_cell, low_noise_weight = _cells(pair.coordinate(mesh_noise), pair.coordinate(noise_ratio))
+    corners = _corners_of_cells(mesh_rates, rate_cell, mesh_noise, noise_cell)
+    weights = _bilinear_weights(low_rate_weight, low_noise_weight)
 
-    # the corners of a round's cell: both low, high noise, high rate, both high; shape (kinds, 4)
-    rate_numbers = np.stack([rate_cell, rate_cell, rate_cell + 1, rate_cell + 1], axis=1)
-    noise_numbers = np.stack([noise_cell, noise_cell + 1, noise_cell, noise_cell + 1], axis=1)
-    weights = np.stack(
-        [
-            low_rate_weight * low_noise_weight,
-            low_rate_weight * (1 - low_noise_weight),
-            (1 - low_rate_weight) * low_noise_weight,
-            (1 - low_rate_weight) * (1 - low_noise_weight),
-        ],
-        axis=1,
-    )
-    # a mesh of one point has no next one: what is appended has weight 0
-    corner_rates = np.append(mesh_rates, mesh_rates[-1])[rate_numbers]
-    corner_noise = np.append(mesh_noise, 0)[noise_numbers]
-    corners = np.stack([corner_rates, corner_noise], axis=2)  # (kinds, 4, 2)
-
-    # a round that is not merged has itself as its only corner
+    # a kind that is not merged has itself as its only corner
     itself = np.stack([rate, noise_ratio], axis=1)[:, None]  # (kinds, 1, 2)
     weights = np.where(is_merged[:, None], weights, [1.0, 0.0, 0.0, 0.0])
     corners = np.where(is_merged[:, None, None], corners, itself)
     return _with_distinct_nodes(pair, corners, weights, times)
+
+
+def _corners_of_cells(
+    mesh_rates: Floats, rate_cell: Indices, mesh_noise: Floats, noise_cell: Indices
+) -> Floats:
+    """Return the rate and the noise ratio of the four corners of cells, shape (kinds, 4, 2).
+
+    Their order is: both low, low rate and high noise, high rate and low noise, both high.
+
+    Parameters
+    ----------
+    mesh_rates, mesh_noise
+        Points of the mesh, ascending.
+    rate_cell, noise_cell
+        Index of the cell's low end in each, shape (kinds,).
+    """
+    rate_numbers = np.stack([rate_cell, rate_cell, rate_cell + 1, rate_cell + 1], axis=1)
+    noise_numbers = np.stack([noise_cell, noise_cell + 1, noise_cell, noise_cell + 1], axis=1)
+    # a mesh of one point has no next one: what is appended has weight 0
+    corner_rates = np.append(mesh_rates, mesh_rates[-1])[rate_numbers]
+    corner_noise = np.append(mesh_noise, 0)[noise_numbers]
+    return np.stack([corner_rates, corner_noise], axis=2)
+
+
+def _bilinear_weights(low_rate: Floats, low_noise: Floats) -> Floats:
+    """Return the weights of the corners of `_corners_of_cells`, shape (kinds, 4).
+
+    `low_rate` and `low_noise` are the weights of the cell's low ends, shape (kinds,).
+    """
+    high_rate = 1 - low_rate
+    high_noise = 1 - low_noise
+    return np.stack(
+        [
+            low_rate * low_noise,
+            low_rate * high_noise,
+            high_rate * low_noise,
+            high_rate * high_noise,
+        ],
+        axis=1,
+    )
 
 
 def _with_distinct_nodes(

@@ -7,7 +7,7 @@
 
 For Gaussian noise some data attain the profile: gradients of full length in opposite directions, or
 one gradient that is there or not. For steps of pure DP the profile is an upper bound. `_allocated`
-computes the profile. Proof: the page "Random allocation".
+states the theorem and computes the profile. Proof: docs/privacy/random_allocation.md.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import scipy  # its submodules are imported on first use
 from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._validate import fail, integer, non_negative, one_of, positive, probability
 from dpmesh.accounting._allocated import (
-    EitherPart,
-    GaussianPart,
-    PurePart,
+    GaussianStep,
+    PureStep,
     StepDistribution,
+    WorseStep,
     log_profile,
 )
 from dpmesh.accounting._arguments import (
@@ -194,8 +194,8 @@ class Allocation(DominatingPair):
     def log_profile(self, direction: str, epsilon: float, noise_ratio: float) -> float:
         """Return an upper bound of the logarithm of delta in one direction.
 
-        The sum of `_allocated` has the factors u and v and the offset of the direction. A unit that
-        may take part in no release adds ``u - v`` with this probability.
+        `_allocated` has the table of the factors u and v and of the offset for each direction. A
+        unit that takes part in no release with probability p_0 adds ``p_0 (u - v)`` to the offset.
         """
         if self._counts_as_public(epsilon, noise_ratio):
             return self._log_public_profile(epsilon, noise_ratio)
@@ -212,13 +212,13 @@ class Allocation(DominatingPair):
             u = 0.0
             v = factor
             offset = 1.0
-        parts = [
+        steps = [
             (self._step(share, relative_noise * noise_ratio, u, v), count)
             for share, relative_noise, count in self.shares
         ]
         total_share = sum(share * count for share, _, count in self.shares)
         never_released = max(0.0, 1 - total_share)
-        return log_profile(parts, offset + never_released * (u - v))
+        return log_profile(steps, offset + never_released * (u - v))
 
     def _step(self, share: float, noise_ratio: float, u: float, v: float) -> StepDistribution:
         """Return a distribution that dominates a step with this share and noise ratio.
@@ -227,11 +227,11 @@ class Allocation(DominatingPair):
         """
         shift = self._shift / noise_ratio
         if self.law.has_atom:
-            return PurePart(share, shift, u, v)
-        gaussian = GaussianPart(share, shift, u, v)
+            return PureStep(share, shift, u, v)
+        gaussian = GaussianStep(share, shift, u, v)
         if self.pure is None:
             return gaussian
-        return EitherPart(gaussian, PurePart(share, shift / self.pure, u, v))
+        return WorseStep(gaussian, PureStep(share, shift / self.pure, u, v))
 
     def _counts_as_public(self, epsilon: float, noise_ratio: float) -> bool:
         """Return True if a record moves the noise so far that allocation hardly hides its step."""
@@ -329,8 +329,10 @@ def random_allocation_delta(
         Under ``"replace_one"`` a unit's own part must have a norm of at most half the sensitivity.
     noise
         ``"gaussian"``, with the L2 sensitivity: the result is exact but for rounding upwards, by
-        less than 1% of delta. ``"laplace"``, with the L1 sensitivity: a bound that holds for every
-        release of pure differential privacy, of ``1 / noise_to_sensitivity``.
+        less than 1% of delta. ``"laplace"``, with the L1 sensitivity: a bound for all releases
+        whose densities with and without the unit differ by a factor of at most ``exp(a)``, where
+        ``a = 1 / noise_to_sensitivity`` under ``"add_remove"`` and half of that under
+        ``"replace_one"``.
 
     Returns
     -------
