@@ -1,13 +1,19 @@
 """The matrix C that correlates the noise of a run's rounds, and the sensitivity of a record.
 
-The noise of a run is ``S C^-1 Z`` (matrix mechanism, as in DP-FTRL). Row t of Z is the independent
-normal noise that round t draws. S is the diagonal matrix of the rounds' sensitivities. C is public
-and lower-triangular, with few diagonals (*bands*) where few earlier rounds are remembered.
+The noise of a run with T rounds is ``S C^-1 Z`` (matrix mechanism, as in DP-FTRL):
 
-Such a run is as private as the release of C applied to the rounds' values over S, plus Z. A record
-that is used in round t moves this release by column t of C, times its change in round t, of norm at
-most 1. So its sensitivity follows from the products ``X = C^T C`` of the columns of the rounds that
-use it.
+    Z    one row of independent normal noise for each round, shape (T, dim)
+    S    diagonal matrix of the sensitivities of the rounds' messages
+    C    the *strategy matrix*, lower triangular with a positive diagonal, shape (T, T)
+
+C is public. With few diagonals (*bands*), the noise of a round follows from Z and few earlier
+rounds.
+
+Let x be the rounds' values before noise. Their messages ``x + S C^-1 Z`` are as private as ``C S^-1
+x + Z``, from which they can be computed. A record that is used in round t moves ``S^-1 x`` in row t
+by at most 1, and so the release by column t of C times that. Its sensitivity follows from the
+products ``X = C^T C`` of the columns of the rounds that use it (Theorem 1 of
+docs/privacy/correlated_noise.md, also for values that depend on earlier messages).
 """
 
 from __future__ import annotations
@@ -112,10 +118,12 @@ class Factorization:
     def shifts(self, uses: Iterable[Sequence[int]]) -> list[float]:
         """Return the sensitivity to records that are used in exactly these rounds, rounded up.
 
+        For uses whose columns overlap it is an upper bound, by the absolute entries of ``C^T C``.
+
         Parameters
         ----------
         uses
-            For each record, the rounds that use it.
+            For each record, the rounds that use it, from 0.
         """
         factor = self._rounding_factor
         squared_shifts = [self._squared_shift(record_rounds) for record_rounds in uses]
@@ -166,7 +174,7 @@ class Factorization:
         )
 
     def normalized(self) -> Factorization:
-        """Return C over its sensitivity: the noise ratio of Z is then the one of the run."""
+        """Return C scaled to sensitivity 1, never above: then mu is 1 over the deviation of Z."""
         bands = self.bands / (self.sensitivity * (1 + 2 * _ROUNDING))
         return Factorization(bands=bands, kind=self.kind, participation=self.participation)
 
@@ -225,8 +233,9 @@ def from_matrix(
     Raises
     ------
     ValueError
-        If C is not lower triangular: for inputs that depend on earlier messages the privacy of
-        such a C is not proved (Denisov et al. 2022, Theorem 2.1).
+        If C is not square, or its entries are not finite with a positive diagonal. If C is not
+        lower triangular: for inputs that depend on earlier messages the privacy of such a C is not
+        proved (Denisov et al. 2022, Theorem 2.1).
     """
     entries = np.asarray(matrix, dtype=np.float64)
     if entries.ndim != 2 or entries.shape[0] != entries.shape[1]:

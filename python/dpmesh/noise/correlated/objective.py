@@ -1,17 +1,22 @@
 """Objective of correlated noise: the variance that remains in the mixed points of a run.
 
-Noise of covariance ``K`` between the nodes enters the messages of a round, and gossip mixes it in
-this and in all later rounds. Gradients are taken, and models are read, at the mixed points, so the
-objective is ``tr(G X^-1)``, the variance of their noise, averaged over nodes and summed over
-rounds, where ``X = C^T C`` and ``G`` depends on the public network and on the sensitivities alone.
-Privacy never depends on ``G``.
+The noise of the messages is ``S C^-1 Z`` (see `factorization`). Rows of Z are independent over
+rounds and have covariance K between the nodes. Gossip mixes the messages of a round in this and in
+all later rounds: with the mixing matrix W (to the power of the mixings of a round), the *mixed
+points* follow ``mixed_t = W (mixed_(t-1) + message_t)``. Gradients are taken, and models are read,
+at the mixed points. The variance of their noise, averaged over n nodes and summed over rounds, is
+
+    tr(G X^-1),    X = C^T C,
+    G[j, k] = s_j s_k / n  sum over rounds r >= max(j, k) of tr(W^(r-j+1) K (W^(r-k+1))^T)
+
+with the sensitivity ``s_j`` of round j. G depends on public numbers alone. It serves the choice of
+C; privacy never depends on G.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +35,15 @@ _DIGITS = 12
 class Objective:
     """The variance of the mixed points of a static network, by the eigenvalues of its weights.
 
+    Along an eigenvector of W with eigenvalue l, noise is multiplied by l in each round.
+
     Parameters
     ----------
     eigenvalues
-        Eigenvalues of the mixing matrix, to the power of the number of mixings; shape (values,).
+        Distinct eigenvalues l of W, shape (values,).
     weights
-        Variance of one round's noise along the eigenvectors, over the number of nodes; shape
-        (values,).
+        Variance of one round's noise along the eigenvectors of each eigenvalue, over the number of
+        nodes; shape (values,).
     sensitivities
         L2 sensitivity of the message of each round, all positive; shape (rounds,).
 
@@ -58,11 +65,19 @@ class Objective:
         return len(self.sensitivities)
 
     def matrix(self) -> Array:
-        """Return ``G``, shape (rounds, rounds), symmetric and positive definite."""
+        """Return G, shape (rounds, rounds), symmetric.
+
+        It is positive definite if some eigenvalue that is not 0 has a positive weight, such as the
+        eigenvalue 1 of the network's average, in which local noise remains.
+
+        With the distance d of two rounds and the number m of rounds from the later one on, the sum
+        over rounds is ``l^d (l^2 + l^4 + .. + l^(2 m))`` for each eigenvalue.
+        """
         rounds = np.arange(self.rounds)
         later = np.maximum.outer(rounds, rounds)
         distance = np.abs(np.subtract.outer(rounds, rounds))
         powers = self.eigenvalues ** rounds[:, None]
+        # sums[d, m - 1], over the eigenvalues
         sums = (powers * self.weights) @ _sums_of_squares(self.eigenvalues, self.rounds)[1:].T
         gram: Array = sums[distance, self.rounds - 1 - later]
         gram *= np.outer(self.sensitivities, self.sensitivities)
@@ -110,7 +125,20 @@ def sensitivities_of(value: npt.ArrayLike, rounds: int) -> Array:
 
 
 def server(rounds: int, *, sensitivities: npt.ArrayLike = 1.0) -> Objective:
-    """Return the objective of a server that adds up the messages of all rounds: prefix sums."""
+    """Return the objective of a server that adds up the messages of all rounds: prefix sums.
+
+    Parameters
+    ----------
+    rounds
+        Number of rows of noise, T.
+    sensitivities
+        L2 sensitivity of a message: a positive number, or one for each round.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+    """
     rounds = integer("rounds", rounds, at_least=1)
     ones = np.ones(1)
     return Objective(
@@ -184,7 +212,13 @@ def average_matrix(
 
     Returns
     -------
-    ``G``, shape (rounds, rounds). Its time is of the order of ``rounds**2 * nodes**3`` for a draw.
+    G, shape (rounds, rounds). A draw takes time of the order of ``rounds**2 * nodes**3 + rounds**3
+    * nodes**2``.
+
+    Raises
+    ------
+    ValueError
+        If the sensitivities or the covariance have another shape.
     """
     rounds = len(networks[0])
     scales = sensitivities_of(sensitivities, rounds)
@@ -193,17 +227,19 @@ def average_matrix(
     return average
 
 
-def _changing_matrix(draw: Sequence[MixingMatrix], mixings: int, covariance: Any) -> Array:
-    """Return ``G`` of one draw of the networks at sensitivity 1."""
+def _changing_matrix(
+    draw: Sequence[MixingMatrix], mixings: int, covariance: npt.ArrayLike | None
+) -> Array:
+    """Return G of one draw of the networks at sensitivity 1.
+
+    With the mixing matrices from round j to round r multiplied to M, and a root R of the covariance
+    of round j, the noise of round j is ``M R`` at the mixed points of round r. ``G[j, k]`` is the
+    sum over r of the products of such matrices for j and k, entry by entry, over the nodes.
+    """
     nodes = draw[0].nodes
     rounds = len(draw)
-    covariances = [covariance]
-    if np.ndim(covariance) == 3:
-        covariances = covariance
-    stacked = np.stack([_covariance(round_covariance, nodes) for round_covariance in covariances])
-    eigenvalues, vectors = np.linalg.eigh(stacked)
-    roots = vectors * np.sqrt(np.maximum(eigenvalues, 0))[:, None]
-    mixed = np.empty((0, nodes, nodes))  # noise of each earlier round, as it is mixed by now
+    roots = _covariance_roots(covariance, rounds, nodes)
+    mixed = np.empty((0, nodes, nodes))  # noise of each earlier round at the current mixed points
     gram = np.zeros((rounds, rounds))
     for t, matrix in enumerate(draw):
         weights = np.linalg.matrix_power(matrix.weights.toarray(), mixings)
@@ -211,6 +247,24 @@ def _changing_matrix(draw: Sequence[MixingMatrix], mixings: int, covariance: Any
         flat = mixed.reshape(t + 1, -1)
         gram[: t + 1, : t + 1] += flat @ flat.T / nodes
     return gram
+
+
+def _covariance_roots(covariance: npt.ArrayLike | None, rounds: int, nodes: int) -> Array:
+    """Return R with ``R R^T`` the covariance: of all rounds, or one for each round.
+
+    Returns
+    -------
+    Shape (1, nodes, nodes) or (rounds, nodes, nodes).
+    """
+    if covariance is None or np.ndim(covariance) < 3:
+        stacked = _covariance(covariance, nodes)[None]
+    else:
+        stacked = np.asarray(covariance, dtype=np.float64)
+        if stacked.shape != (rounds, nodes, nodes):
+            fail("covariance", f"shape ({rounds}, {nodes}, {nodes})", f"shape {stacked.shape}")
+    eigenvalues, vectors = np.linalg.eigh(stacked)
+    roots: Array = vectors * np.sqrt(np.maximum(eigenvalues, 0))[:, None]
+    return roots
 
 
 def _symmetric(matrix: MixingMatrix) -> Array:

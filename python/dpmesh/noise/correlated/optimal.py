@@ -1,13 +1,29 @@
 """The best factor C of correlated noise in each shape: dense, of few bands, or Toeplitz.
 
-C is lower triangular with T = rounds rows. Its columns have length 1, which is the sensitivity to a
-record that is used once. With ``X = C^T C``, the variance of the noise in the models is
-``tr(G X^-1)``, where the Gram matrix G tells how noise of each round enters them (see `Objective`).
+**Problem.** C is lower triangular with T = rounds rows. Its columns have length 1, which is the
+sensitivity to a record that is used once. With ``X = C^T C``, the variance of the noise in the
+models is ``tr(G X^-1)``, where the Gram matrix G tells how noise of each round enters them (see
+`Objective`). So the problem, the optimisation of a matrix mechanism, is
 
-- `optimal_matrix`: all entries of C. A convex problem with a unique optimum.
-- `optimal_bands`: few bands need less memory in the run, and their columns can be orthogonal for
-  records that are used repeatedly.
-- `optimal_coefficients`: constant diagonals (Toeplitz) are a few numbers for any number of rounds.
+    minimise tr(G X^-1)    over positive definite X with X[t, t] = 1 for all t               (P)
+
+It is convex. `optimal_matrix` solves it with all entries of C, `optimal_bands` with few bands of C
+(they need less memory in a run, and their columns can be orthogonal for records that are used
+repeatedly), `optimal_coefficients` with constant diagonals (Toeplitz), a few numbers for any T.
+
+**Dual of (P)** (Denisov, McMahan, Rush, Smith and Guha Thakurta 2022, for prefix sums). For
+multipliers ``v > 0`` of the T constraints, let ``H = v^(1/2) G v^(1/2)``, where v stands for its
+diagonal matrix. The Lagrangian ``tr(G X^-1) + sum_t v_t (X[t, t] - 1)`` is least at
+
+    X = v^(-1/2) H^(1/2) v^(-1/2)                                                            (1)
+
+where it is ``2 tr(H^(1/2)) - sum(v)``. Among all multiples of v the largest value is
+
+    dual(v) = tr(H^(1/2))^2 / sum(v)                                                         (2)
+
+a lower bound on the optimum. Its logarithm has the derivatives ``(H^(1/2))[t, t] / tr(H^(1/2)) -
+v_t / sum(v)`` in ``log v_t``. At the optimum they vanish: v is a multiple of the diagonal of
+``H^(1/2)``, and X of (1) has a constant diagonal.
 """
 
 from __future__ import annotations
@@ -38,16 +54,18 @@ _COLUMNS = 40
 def optimal_matrix(gram: Array) -> tuple[Array, float]:
     """Return the lower-triangular C with unit columns that minimises ``tr(G X^-1)``.
 
+    L-BFGS maximises the dual (2) of the module over log v, from a few steps of a fixed-point
+    iteration. X then follows from v by (1), and C from X by a Cholesky factorization.
+
     Parameters
     ----------
     gram
-        ``G``, symmetric and positive definite, shape (rounds, rounds), at most 2,000 rounds.
+        G, symmetric and positive definite, shape (rounds, rounds), at most 2,000 rounds.
 
     Returns
     -------
-    C, and a bound on how far its objective is above the optimum, relative to the optimum: the gap
-    to the dual ``2 tr (v^(1/2) G v^(1/2))^(1/2) - sum v``, which L-BFGS maximises over log v. The
-    guarantee does not depend on the gap.
+    C, shape (rounds, rounds), and a bound on how far its objective is above the optimum, relative
+    to the optimum: the gap to the dual. The guarantee of the noise does not depend on the gap.
 
     Raises
     ------
@@ -57,42 +75,69 @@ def optimal_matrix(gram: Array) -> tuple[Array, float]:
     rounds = len(gram)
     if gram.shape != (rounds, rounds) or rounds > LARGEST:
         fail("gram", f"a square matrix of at most {LARGEST} rounds", f"shape {gram.shape}")
-    point = _fixed_point(gram)
-    start = point.v / point.v.sum()
-    scale = np.sqrt(start)  # preconditions log v: second derivatives are about start = scale^2
-
-    def negative_log_dual(scaled_logs: Array) -> tuple[float, Array]:
-        """Return -log of the dual at ``v = start exp(scaled_logs / scale)``, and its gradient."""
-        nonlocal point
-        point = _Point(gram, start * np.exp(scaled_logs / scale))
-        slope = point.v / point.v.sum() - point.root_diagonal / point.root_diagonal.sum()
-        return -float(np.log(point.dual)), slope / scale
-
-    def stop(_: Array) -> None:
-        if point.gap(gram) < _GAP:
-            raise StopIteration
-
+    search = _DualSearch(gram)
     # `stop` decides, or the number of iterations: these tolerances are below rounding
     options = {"maxcor": 30, "maxiter": _ITERATIONS, "ftol": 1e-30, "gtol": 1e-14}
     minimize(
-        negative_log_dual,
+        search.negative_log_dual,
         np.zeros(rounds),
         jac=True,
         method="L-BFGS-B",
-        callback=stop,
+        callback=search.stop,
         options=options,
     )
-    x = point.normalized()
+    x = search.point.normalized()
     # Cholesky gives L L^T; with rows and columns reversed it gives the lower C with C^T C = X
     reversed_factor = np.linalg.cholesky(x[::-1, ::-1])
     lower: Array = reversed_factor[::-1, ::-1].T
-    return lower, max(0.0, point.gap(gram))
+    return lower, max(0.0, search.point.gap(gram))
 
 
-class _Point:
-    """Dual variables v > 0, and ``H = v^(1/2) G v^(1/2)`` by its eigenvectors.
+class _DualSearch:
+    """The search for the multipliers v that maximise the dual, over scaled logarithms of v.
 
-    `roots` are the eigenvalues of ``H^(1/2)``, `root_diagonal` is its diagonal.
+    At ``start``, the second derivatives of the dual in log v are about ``start = scale^2``. So in
+    ``scale log(v / start)`` the curvature is about the same in all directions.
+
+    Attributes
+    ----------
+    point
+        The dual point of the last evaluation.
+    """
+
+    def __init__(self, gram: Array) -> None:
+        self._gram = gram
+        self.point = _fixed_point(gram)
+        self._start = self.point.v / self.point.v.sum()
+        self._scale = np.sqrt(self._start)
+
+    def negative_log_dual(self, scaled_logs: Array) -> tuple[float, Array]:
+        """Return -log of the dual at ``v = start exp(scaled_logs / scale)``, and its gradient."""
+        self.point = _DualPoint(self._gram, self._start * np.exp(scaled_logs / self._scale))
+        v = self.point.v
+        root_diagonal = self.point.root_diagonal
+        slope = v / v.sum() - root_diagonal / root_diagonal.sum()
+        return -float(np.log(self.point.dual)), slope / self._scale
+
+    def stop(self, _: Array) -> None:
+        """End the search at a small gap."""
+        if self.point.gap(self._gram) < _GAP:
+            raise StopIteration
+
+
+class _DualPoint:
+    """Multipliers v > 0, and ``H = v^(1/2) G v^(1/2)`` by its eigenvectors.
+
+    Attributes
+    ----------
+    v
+        The multipliers, shape (rounds,).
+    vectors
+        Eigenvectors of H as columns, shape (rounds, rounds).
+    roots
+        Eigenvalues of ``H^(1/2)``, shape (rounds,).
+    root_diagonal
+        Diagonal of ``H^(1/2)``, shape (rounds,).
     """
 
     def __init__(self, gram: Array, v: Array) -> None:
@@ -105,11 +150,11 @@ class _Point:
 
     @property
     def dual(self) -> float:
-        """Largest dual value over all multiples of v."""
+        """The largest dual value over all multiples of v: (2) of the module."""
         return float(self.roots.sum()) ** 2 / float(self.v.sum())
 
     def normalized(self) -> Array:
-        """Return ``X = v^(-1/2) H^(1/2) v^(-1/2)``, scaled on both sides to a unit diagonal."""
+        """Return X of (1), scaled on both sides to a unit diagonal, which removes v."""
         scale = 1 / np.sqrt(self.root_diagonal)
         x: Array = (self.vectors * self.roots) @ self.vectors.T * np.outer(scale, scale)
         return x
@@ -122,29 +167,27 @@ class _Point:
         return primal / self.dual - 1
 
 
-def _fixed_point(gram: Array) -> _Point:
-    """Return the start of the search: 3 steps of the iteration ``v <- diag H^(1/2)``.
-
-    At the optimum v is such a diagonal, since the gradient of the dual vanishes there.
-    """
-    point = _Point(gram, np.sqrt(np.diag(gram)))
+def _fixed_point(gram: Array) -> _DualPoint:
+    """Return the start of the search: 3 steps of the iteration ``v <- diagonal of H^(1/2)``."""
+    point = _DualPoint(gram, np.sqrt(np.diag(gram)))
     for _ in range(3):
-        point = _Point(gram, point.root_diagonal)
+        point = _DualPoint(gram, point.root_diagonal)
     return point
 
 
 def optimal_bands(gram: Array, bands: int) -> Array:
     """Return the C with unit columns and this many bands that minimises ``tr(G X^-1)``.
 
-    The problem is convex in X. L-BFGS on the entries of C, columns normalised, finds the optimum;
-    where it stops early, C is a little noisier and as private.
+    C has b bands exactly if X has, so that the problem is convex in X. L-BFGS searches over the
+    entries of C with normalised columns; where it stops early, C is a little noisier and as
+    private.
 
     Parameters
     ----------
     gram
-        ``G``, symmetric and positive definite, shape (rounds, rounds).
+        G, symmetric and positive definite, shape (rounds, rounds).
     bands
-        From 1 to the number of rounds.
+        Number of diagonals of C, from 1 to the number of rounds.
 
     Returns
     -------
@@ -156,10 +199,14 @@ def optimal_bands(gram: Array, bands: int) -> Array:
     start = np.where(inside, square_root_coefficients(bands), 0.0)
     scale = float(np.trace(gram))
 
-    def evaluate(entries: Array) -> tuple[float, Array]:
-        """Return the objective of C with these columns, normalised, and its gradient in them."""
+    def columns_of(entries: Array) -> Array:
         columns = np.zeros((rounds, bands))
         columns[inside] = entries
+        return columns
+
+    def evaluate(entries: Array) -> tuple[float, Array]:
+        """Return the objective of C with these columns, normalised, and its gradient in them."""
+        columns = columns_of(entries)
         lengths = np.linalg.norm(columns, axis=1, keepdims=True)
         unit_columns = columns / lengths
         value, gradient = _objective(gram, unit_columns)
@@ -175,8 +222,7 @@ def optimal_bands(gram: Array, bands: int) -> Array:
         method="L-BFGS-B",
         options={"maxiter": 3000, "maxfun": 5000, "ftol": 1e-16, "gtol": 1e-11, "maxcor": 30},
     )
-    columns = np.zeros((rounds, bands))
-    columns[inside] = solution.x
+    columns = columns_of(solution.x)
     columns /= np.linalg.norm(columns, axis=1, keepdims=True)
     columns *= np.sign(columns[:, :1])
     return _rows(columns)
@@ -192,7 +238,18 @@ def _rows(columns: Array) -> Array:
 
 
 def _objective(gram: Array, columns: Array) -> tuple[float, Array]:
-    """Return ``tr(C^-T G C^-1)`` and its gradient in the bands of C, by three banded solves."""
+    """Return ``tr(G X^-1) = tr(C^-T G C^-1)`` and its gradient in C, by three banded solves.
+
+    The derivative in an entry ``C[i, j]`` is ``-2 (C^-1 C^-T G C^-1)[j, i]``.
+
+    Parameters
+    ----------
+    gram
+        G, shape (rounds, rounds).
+    columns
+        Columns of C from the diagonal downwards, shape (rounds, bands): ``C[j + k, j]`` at
+        ``[j, k]``. The gradient has this shape, too.
+    """
     rounds, bands = columns.shape
     banded = np.asfortranarray(columns.T)
     half_solved = dtbtrs(banded, gram, uplo="L", trans="T")[0]  # C^-T G
@@ -209,13 +266,24 @@ def square_root_coefficients(bands: int) -> Array:
 
     Without an optimiser they give most of the gain (Fichtenberger, Henzinger and Upadhyay 2023;
     Henzinger, Upadhyay and Upadhyay 2023 for the error).
+
+    Returns
+    -------
+    Shape (bands,); not normalised, the first is 1.
     """
     k = np.arange(1, bands)
     return np.concatenate([np.ones(1), np.cumprod((2 * k - 1) / (2 * k))])
 
 
 def toeplitz_bands(coefficients: Array, rounds: int) -> Array:
-    """Return the rows of the Toeplitz C with these coefficients, as `Factorization` takes them."""
+    """Return the Toeplitz C with these coefficients, as rows that `Factorization` takes.
+
+    C has ``coefficients[k]`` on the k-th diagonal below the main one.
+
+    Returns
+    -------
+    Rows from the diagonal backwards, shape (rounds, bands), 0 before the first round.
+    """
     inside = np.arange(rounds)[:, None] >= np.arange(len(coefficients))
     return np.where(inside, coefficients, 0.0)
 
@@ -223,12 +291,11 @@ def toeplitz_bands(coefficients: Array, rounds: int) -> Array:
 def optimal_coefficients(objective: Objective, bands: int) -> Array:
     """Return the coefficients of the banded Toeplitz C with least noise, whose norm is 1.
 
-    C has ``coefficients[k]`` on the k-th diagonal below the main one: its longest column is the
+    C has ``coefficients[k]`` on the k-th diagonal below the main one. Its longest column is the
     first, with all coefficients.
 
-    L-BFGS on ``bands - 1`` numbers. An evaluation filters one series of `rounds` numbers for each
-    eigenvalue of the network; where sensitivities change, one for each eigenvalue and each of about
-    40 rounds. The guarantee does not depend on where the search ends.
+    L-BFGS on ``bands - 1`` numbers. Where sensitivities change, about 40 rounds stand for all in
+    the objective. The guarantee does not depend on where the search ends.
 
     Parameters
     ----------
@@ -236,6 +303,10 @@ def optimal_coefficients(objective: Objective, bands: int) -> Array:
         Objective of a static network or a server.
     bands
         Number of coefficients.
+
+    Returns
+    -------
+    Shape (bands,).
     """
     scale = objective.trace()
 
@@ -258,40 +329,59 @@ def optimal_coefficients(objective: Objective, bands: int) -> Array:
 def _variance(objective: Objective, c: Array) -> tuple[float, Array]:
     """Return ``tr(G X^-1)`` of the Toeplitz C with first coefficient 1, and its gradient in c.
 
-    The inverse of C is Toeplitz, too: its coefficients are those of ``1 / c(x)``. The noise of the
-    round ``first`` enters the models of later rounds through it and the eigenvalues of the network.
-    The gradient comes from the same filters, run backwards (the adjoint).
-    """
-    from scipy.signal import lfilter  # half a second to import, most of it in scipy.stats
+    The inverse of C is Toeplitz, too: its coefficients are those of the power series ``1 / c(x)``.
+    So fresh noise of the round ``first`` is in the messages of later rounds with the sensitivities
+    times these coefficients. Along an eigenvector of the network with eigenvalue l, it enters the
+    mixed points through the filter ``mixed_t = l (mixed_(t-1) + message_t)``. Where sensitivities
+    are equal, the noise of all rounds has the same history by age, and one filter is enough.
+    Otherwise some rounds stand for all (`_sample_of_rounds`).
 
+    The gradient comes from the same filters, run backwards (the adjoint). An evaluation filters two
+    series for each eigenvalue and each of these rounds.
+
+    Parameters
+    ----------
+    objective
+        Eigenvalues of the network, their weights, and the sensitivities.
+    c
+        Coefficients of C, shape (bands,), the first 1.
+    """
     rounds = objective.rounds
     sensitivities = objective.sensitivities
-    inverse = lfilter([1.0], c, np.r_[1.0, np.zeros(rounds - 1)])
+    inverse = _filtered([1.0], c, np.r_[1.0, np.zeros(rounds - 1)])
     is_constant = bool((sensitivities == sensitivities[0]).all())
     if is_constant:
         columns = np.zeros(1, dtype=np.int64)
     else:
         columns = _sample_of_rounds(rounds)
     variance = 0.0
-    adjoint = np.zeros(rounds)
+    adjoint = np.zeros(rounds)  # derivative of the variance in the coefficients of the inverse
     for first, weight in zip(columns, _represented(columns, rounds), strict=True):
         length = rounds - first
-        fresh_noise = sensitivities[first:] * inverse[:length]
+        messages = sensitivities[first:] * inverse[:length]
         multiplicities = np.full(length, weight)
         if is_constant:  # noise that is t rounds old occurs in rounds - t rounds
             multiplicities = np.arange(rounds, 0, -1)
         for eigenvalue, share in zip(objective.eigenvalues, objective.weights, strict=True):
-            mixed_noise = lfilter([eigenvalue], [1.0, -eigenvalue], fresh_noise)
-            variance += share * float(multiplicities @ mixed_noise**2)
-            reversed_noise = (multiplicities * mixed_noise)[::-1]
-            backwards = lfilter([eigenvalue], [1.0, -eigenvalue], reversed_noise)[::-1]
+            network = ([eigenvalue], [1.0, -eigenvalue])
+            mixed = _filtered(*network, messages)
+            variance += share * float(multiplicities @ mixed**2)
+            backwards = _filtered(*network, (multiplicities * mixed)[::-1])[::-1]
             adjoint[:length] += 2 * share * sensitivities[first:] * backwards
-    squared_inverse = lfilter([1.0], c, inverse)  # the derivative of 1 / c is -1 / c^2
+    squared_inverse = _filtered([1.0], c, inverse)  # the derivative of 1 / c is -1 / c^2
     bands = min(len(c), rounds)
     gradient = np.zeros(len(c))
     for k in range(bands):
         gradient[k] = -float(adjoint[k:] @ squared_inverse[: rounds - k])
     return variance, gradient
+
+
+def _filtered(numerator: npt.ArrayLike, denominator: npt.ArrayLike, series: Array) -> Array:
+    """Return a series times the power series ``numerator / denominator``, shape (rounds,)."""
+    from scipy.signal import lfilter  # half a second to import, most of it in scipy.stats
+
+    filtered: Array = lfilter(numerator, denominator, series)
+    return filtered
 
 
 def _sample_of_rounds(rounds: int) -> npt.NDArray[np.int64]:

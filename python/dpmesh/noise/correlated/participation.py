@@ -1,8 +1,16 @@
-"""Participation of records, and their sensitivity in the correlated messages.
+"""Participation of records, and the sensitivity of C to one record.
 
-A record changes the unit vectors ``v_k`` of the rounds ``k`` that use it. The noise of the whole
-run hides a shift of squared length ``sum over rounds t of |sum_k C[t, k] v_k|^2``, whose largest
-value is the squared sensitivity of ``C``: a sum over pairs of uses of ``X = C^T C``.
+The noise of a run is ``C^-1 Z`` in units of the sensitivities, with independent normal rows Z (see
+`factorization`). A record that the rounds of a *pattern* use changes the value of each such round k
+by a vector ``v_k`` of length at most 1. Relative to Z this is a shift of squared length
+
+    sum over rounds t of |sum over k in the pattern of C[t, k] v_k|^2
+        = sum over pairs (j, k) of the pattern of X[j, k] <v_j, v_k>,    X = C^T C
+
+The *squared sensitivity* of C is its largest value over all allowed patterns and all such vectors
+(Theorem 1 of docs/privacy/correlated_noise.md). Where the columns of C for two uses overlap with
+either sign, its exact value is hard to find; then ``abs(X[j, k])`` in place of ``X[j, k] <v_j,
+v_k>`` gives an upper bound.
 """
 
 from __future__ import annotations
@@ -21,7 +29,7 @@ _State: TypeAlias = tuple[tuple[int, ...], int]
 """Recent rounds that use the record, and the number of all its uses so far."""
 
 _Sums: TypeAlias = dict[_State, float]
-"""Largest sum of ``|X|`` that reaches each state."""
+"""Largest sum of ``abs(X)`` over pairs of uses that leads to each state."""
 
 _STATES = 20_000
 """Patterns of recent uses that are tried before the worst one is called too hard to find."""
@@ -41,7 +49,12 @@ class Participation:
     separation
         Two rounds that use it are at least this many apart; 1 allows successive rounds.
     epochs
-        True if they are exactly `separation` apart, as in passes through fixed batches.
+        True if successive uses are exactly `separation` apart, as in passes through fixed batches.
+
+    Raises
+    ------
+    ValueError
+        If `uses` or `separation` is not an integer of at least 1.
 
     Examples
     --------
@@ -86,8 +99,10 @@ def squared_sensitivity(columns: Array, participation: Participation) -> float:
     Returns
     -------
     The exact value for one use, for a C of at most `separation` bands (the columns of one record's
-    uses are then orthogonal), and where no entry of ``X = C^T C`` is negative. Otherwise the sum of
-    absolute entries of X over pairs of uses, an upper bound by the triangle inequality.
+    uses are then orthogonal), and where no entry of ``X = C^T C`` is negative. Otherwise the
+    largest sum of absolute entries of X over pairs of uses, an upper bound by the triangle
+    inequality. For orthogonal columns of so many rounds and uses that the search is too long, the
+    bound is `uses` times the largest squared column.
 
     Raises
     ------
@@ -108,7 +123,8 @@ def squared_sensitivity(columns: Array, participation: Participation) -> float:
 def squared_worst_sum(squares: Array, participation: Participation) -> float:
     """Return the largest sum of squared shifts over the rounds that one record may use.
 
-    It is the squared sensitivity where the shifts of a record's uses are orthogonal.
+    It is the squared sensitivity where the shifts of a record's uses are orthogonal. For many
+    rounds and uses it is an upper bound: see `_worst_orthogonal`.
 
     Parameters
     ----------
@@ -141,12 +157,16 @@ def products(columns: Array) -> Array:
 
 
 def _worst_orthogonal(squares: Array, uses: int, separation: int) -> float:
-    """Return the largest sum of `uses` squares at least `separation` rounds apart."""
+    """Return the largest sum of `uses` squares at least `separation` rounds apart.
+
+    Where the search would take more than `_STEPS` steps, return the bound of `uses` times the
+    largest square.
+    """
     largest = squares.max()
     is_constant = largest - squares.min() <= 1e-13 * largest
     if len(squares) * uses > _STEPS or is_constant:
         return uses * float(largest)
-    # best[t, u]: the largest sum of u uses among the first rounds, up to row t
+    # best[separation + t, u]: the largest sum of at most u uses in rounds 0 to t
     best = np.zeros((len(squares) + separation, uses + 1))
     for t, square in enumerate(squares, start=separation):
         best[t] = best[t - 1]
@@ -155,14 +175,14 @@ def _worst_orthogonal(squares: Array, uses: int, separation: int) -> float:
 
 
 def _worst_of_epochs(columns: Array, uses: int, separation: int) -> float:
-    """Return the largest sum of ``|X|`` over the patterns of fixed epochs."""
+    """Return the largest sum of ``abs(X)`` over the patterns of fixed epochs."""
     absolute = np.abs(products(columns))
     patterns = _epochs(len(columns), uses, separation)
     return max(absolute_sum(absolute, pattern) for pattern in patterns)
 
 
 def _epochs(rounds: int, uses: int, separation: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the patterns of fixed epochs that are not part of a longer one."""
+    """Yield the patterns of fixed epochs that are not part of a longer one: rounds, ascending."""
     for first in range(rounds):
         pattern = np.arange(first, rounds, separation)[:uses]
         if first < separation or len(pattern) == uses:
@@ -170,7 +190,7 @@ def _epochs(rounds: int, uses: int, separation: int) -> Iterator[npt.NDArray[np.
 
 
 def absolute_sum(absolute: Array, pattern: npt.NDArray[np.int64]) -> float:
-    """Return the sum of ``|X[i, j]|`` over all pairs of rounds of a pattern.
+    """Return the sum of ``abs(X[i, j])`` over all ordered pairs of rounds of a pattern.
 
     Parameters
     ----------
@@ -201,8 +221,8 @@ def _decreases(columns: Array) -> bool:
 def _squared_sum(columns: Array, pattern: npt.NDArray[np.int64]) -> float:
     """Return the squared norm of the sum of the columns of a pattern.
 
-    The worst pattern of a C that `_decreases` begins at round 0 (Kalinin and Lampert 2024,
-    Theorem 2).
+    The worst pattern of a C for which `_decreases` returns True begins at round 0, with uses as
+    close as allowed (Kalinin and Lampert 2024, Theorem 2).
     """
     rounds, bands = columns.shape
     total = np.zeros(rounds + bands)
@@ -212,7 +232,23 @@ def _squared_sum(columns: Array, pattern: npt.NDArray[np.int64]) -> float:
 
 
 def _worst_pattern(diagonals: Array, uses: int, separation: int) -> float:
-    """Return the largest sum of |X| over patterns, by a dynamic programme over the recent uses."""
+    """Return the largest sum of ``abs(X)`` over patterns, by a dynamic programme.
+
+    The state after a round has the uses that a later use may overlap or come too close to, and the
+    number of all uses.
+
+    Parameters
+    ----------
+    diagonals
+        As `products` returns them, shape (rounds, bands).
+    uses, separation
+        As in `Participation`.
+
+    Raises
+    ------
+    ValueError
+        If there are more than `_STATES` states.
+    """
     absolute = np.abs(diagonals)
     rounds, bands = diagonals.shape
     if separation == 1 and uses == rounds:

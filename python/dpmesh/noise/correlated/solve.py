@@ -1,4 +1,7 @@
-"""Choice of a factorization for a network and a schedule, with a cache of results."""
+"""Choice of the strategy matrix C for a network and a schedule, with a cache of results.
+
+`factorize` calls the optimisers of `optimal`. Privacy depends on C alone, not on how it was found.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +49,15 @@ def factorize(
         From `gossip` or `server`, or a matrix ``G`` such as `average_matrix` gives.
     bands
         Diagonals of C. None for all of them; ``bands - 1`` earlier rows of noise are kept in a run.
+        ``"diagonal"`` ignores it.
     participation
         Rounds that may use one record.
     method
-        ``"optimal"`` optimises every entry, for up to 2,000 rounds; ``"toeplitz"`` optimises
-        constant diagonals, for any number of rounds; ``"square_root"`` truncates the square root
-        of the prefix-sum matrix to `bands`; ``"diagonal"`` is independent noise with an optimised
-        schedule, which is best for records used in every round (Theorem 2 of the page on correlated
-        noise).
+        ``"optimal"`` optimises every entry, with columns of one length, for up to 2,000 rounds;
+        ``"toeplitz"`` optimises constant diagonals, for any number of rounds; ``"square_root"``
+        truncates the square root of the prefix-sum matrix to `bands`; ``"diagonal"`` is independent
+        noise with an optimised schedule, which is best for records used in every round (Theorem 2
+        of docs/privacy/correlated_noise.md).
 
     Returns
     -------
@@ -62,8 +66,10 @@ def factorize(
     Raises
     ------
     ValueError
-        If an argument is out of its range; or, with ``method="optimal"``, if two rounds that use
-        the same record are less than `bands` apart: their columns of C are not orthogonal.
+        If an argument is out of its range; if ``"toeplitz"`` gets a matrix instead of an
+        `Objective`. With ``method="optimal"``, if there are more than 2,000 rounds, if two rounds
+        that use the same record are less than `bands` apart (their columns of C are not
+        orthogonal), or if G is not positive definite and C has all bands.
     """
     one_of("method", method, get_args(Method))
     rounds = _rounds_of(objective)
@@ -72,8 +78,9 @@ def factorize(
         width = integer("bands", bands, 1, rounds + 1)
     if method == "diagonal":
         width = 1
-    if method == "optimal" and participation.most(rounds) > 1 and width > participation.separation:
-        separation = participation.separation
+    separation = participation.separation
+    columns_overlap = participation.most(rounds) > 1 and width > separation
+    if method == "optimal" and columns_overlap:
         fail(
             "bands",
             f"at most {separation}, the separation of the rounds that use a record (or "
@@ -110,7 +117,10 @@ def _gram(objective: Objective | Array) -> Array:
 def _best(
     objective: Objective | Array, width: int, use: Participation, method: Method
 ) -> Factorization:
-    """Return the factorization that a method finds, before it is scaled to sensitivity 1."""
+    """Return the factorization that a method finds, before it is scaled to sensitivity 1.
+
+    `width` is the number of bands; other parameters are those of `factorize`.
+    """
     rounds = _rounds_of(objective)
     if method == "square_root":
         bands = toeplitz_bands(square_root_coefficients(width), rounds)
