@@ -2,7 +2,7 @@
 
 `allocation` calls `log_profile` once for each epsilon and each direction between neighbours.
 
-**Theorem** (docs/privacy/random_allocation.md). In a pass, each record takes part in one of
+**Theorem** (docs/privacy/random_allocation_proof.md). In a pass, each record takes part in one of
 several releases (*steps*), drawn in secret. Delta at epsilon, the *profile*, is at most
 
     E[(S + offset)_+],    S = sum over steps j of D_j,    D_j = p_j (u X_j - v X'_j)
@@ -247,7 +247,7 @@ class PureStep:
 
     X and X' then lie between ``exp(-a)`` and ``exp(a)`` and have mean 1. The largest D in convex
     order is that of X and X' with only these two values, each of them ``exp(a)`` with probability
-    ``1 / (1 + exp(a))``, and never both at once (docs/privacy/random_allocation.md, "Laplace
+    ``1 / (1 + exp(a))``, and never both at once (docs/privacy/random_allocation_proof.md, "Laplace
     noise").
 
     Parameters

@@ -7,7 +7,7 @@
 
 For Gaussian noise some data attain the profile: gradients of full length in opposite directions, or
 one gradient that is there or not. For steps of pure DP the profile is an upper bound. `_allocated`
-states the theorem and computes the profile. Proof: docs/privacy/random_allocation.md.
+states the theorem and computes the profile. Proof: docs/privacy/random_allocation_proof.md.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Let x be the rounds' values before noise. Their messages ``x + S C^-1 Z`` are as
 x + Z``, from which they can be computed. A record that is used in round t moves ``S^-1 x`` in row t
 by at most 1, and so the release by column t of C times that. Its sensitivity follows from the
 products ``X = C^T C`` of the columns of the rounds that use it (Theorem 1 of
-docs/privacy/correlated_noise.md, also for values that depend on earlier messages).
+docs/privacy/correlated_noise_proofs.md, also for values that depend on earlier messages).
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ by a vector ``v_k`` of length at most 1. Relative to Z this is a shift of square
         = sum over pairs (j, k) of the pattern of X[j, k] <v_j, v_k>,    X = C^T C
 
 The *squared sensitivity* of C is its largest value over all allowed patterns and all such vectors
-(Theorem 1 of docs/privacy/correlated_noise.md). Where the columns of C for two uses overlap with
-either sign, its exact value is hard to find; then ``abs(X[j, k])`` in place of ``X[j, k] <v_j,
-v_k>`` gives an upper bound.
+(Theorem 1 of docs/privacy/correlated_noise_proofs.md). Where the columns of C for two uses overlap
+with either sign, its exact value is hard to find; then ``abs(X[j, k])`` in place of ``X[j, k]
+<v_j, v_k>`` gives an upper bound.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def factorize(
         ``"toeplitz"`` optimises constant diagonals, for any number of rounds; ``"square_root"``
         truncates the square root of the prefix-sum matrix to `bands`; ``"diagonal"`` is independent
         noise with an optimised schedule, which is best for records used in every round (Theorem 2
-        of docs/privacy/correlated_noise.md).
+        of docs/privacy/correlated_noise_proofs.md).
 
     Returns
     -------
