@@ -80,13 +80,13 @@ def test_the_rule_chooses_by_the_number_of_sites(tumours: Any) -> None:
         report = fitted(groups, **options).report_
         assert f"{algorithm}(" in report.algorithm
         assert report.privacy.epsilon <= 4 * (1 + 1e-9)
-        adversary = "whoever reads all noisy messages"
+        adversary = "an adversary who reads all noisy messages"
         if algorithm == "FederatedLearning":
             adversary = "the server"
         assert f"adversary   {adversary}" in str(report)
         assert report.counts_all_sites is (algorithm == "FederatedLearning")
     three = fitted(clinic, algorithm="secure", colluding=3).report_
-    assert "any 3 of the sites help it" in str(three)
+    assert "colludes with up to 3 sites" in str(three)
     with pytest.raises(ValueError, match="'gossip' at 2 sites; 'secure' needs 3"):
         fitted(two, algorithm="secure")
     with pytest.raises(ValueError, match="topology: wanted None with 'secure'"):
@@ -174,7 +174,7 @@ def test_files_keep_the_estimator(tumours: Any, tmp_path: Path) -> None:
     assert clone(loaded).fit(table, diagnosis).n_features_in_ == 30
     assert {"against", "together"} <= model.report_.as_dict().keys()  # as files have them
     old = {name: value for name, value in model.report_.as_dict().items() if name != "against"}
-    assert FitReport.from_dict(old).threat_model.startswith("whoever reads")
+    assert FitReport.from_dict(old).threat_model.startswith("an adversary who reads")
 
 
 @pytest.mark.slow
@@ -231,7 +231,7 @@ def test_an_evaluation_holds_out_a_part_of_each_site() -> None:
     assert "On records like its own no site gains: do not join for these." in found.sentence
     assert found.verdict.own_gain is not None
     assert found.verdict.own_gain.high < 0
-    assert "The epsilon holds against the server" in str(found)
+    assert "The epsilon is against the server" in str(found)
 
 
 def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
@@ -248,7 +248,7 @@ def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
     model.fit(X, y, groups=np.arange(300) % 6)
     assert model.report_.privacy.epsilon == pytest.approx(3.0, rel=1e-3)
     assert model.report_.privacy.unit == "user"
-    assert model.report_.threat_model.startswith("whoever reads")
+    assert model.report_.threat_model.startswith("an adversary who reads")
 
     def masked(noise: float) -> dm.FederatedLearning:
         sums = dm.algorithms.SecureAggregation(dim=130, rounds=3, colluding=2)
@@ -257,7 +257,7 @@ def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
     secret = PrivateClassifier(3.0, ranges=(0, 16), algorithm=masked, rounds=3)
     secret.fit(X, y, groups=np.arange(300) % 6)
     assert secret.report_.privacy.epsilon == pytest.approx(3.0, rel=1e-3)
-    assert "even if any 2 of the sites help it" in secret.report_.threat_model
+    assert "colludes with up to 2 sites" in secret.report_.threat_model
     with pytest.raises(ValueError, match="rounds: wanted a number of rounds"):
         clone(model).set_params(rounds=None).fit(X, y)
 

@@ -55,7 +55,7 @@ def test_the_classifier_prints_the_table_below_it(capsys: pytest.CaptureFixture[
     # what the sentence below the table says in short
     assert "the federation is better than single sites" in printed
     assert "On records like its own no site gains: do not join for these." in printed
-    assert "The epsilon holds against the server" in printed
+    assert "The epsilon is against the server" in printed
 
 
 @pytest.fixture

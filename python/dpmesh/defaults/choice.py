@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dpmesh.noise.correlated import BetweenPartners
 
 
-EVERYBODY = "whoever reads all noisy messages"
+EVERYBODY = "an adversary who reads all noisy messages"
 
 MIXINGS = 5
 """Gossip steps in each round for pairwise-cancelling noise on a graph that is not complete."""
@@ -469,9 +469,10 @@ def threat_model_of(algorithm: object, view: EverybodyButPartners | None = None)
     sums = getattr(algorithm, "secure_sum", None)
     if sums is None:
         return EVERYBODY
-    colluders = "if none of the sites helps it"
-    if sums.colluding == 1:
-        colluders = "even if any 1 of the sites helps it"
-    elif sums.colluding > 1:
-        colluders = f"even if any {sums.colluding} of the sites help it"
-    return f"the server, which learns only noisy sums over all sites, {colluders}"
+    if sums.colluding == 0:
+        colluders = "no site"
+    elif sums.colluding == 1:
+        colluders = "up to 1 site"
+    else:
+        colluders = f"up to {sums.colluding} sites"
+    return f"the server, which learns only noisy sums over all sites and colludes with {colluders}"

@@ -135,7 +135,7 @@ class Evaluation(InNotebooks):
         report = self.estimator.report_
         against = ""
         if report.privacy.is_finite:
-            against = f"\nThe epsilon holds against {report.threat_model}."
+            against = f"\nThe epsilon is against {report.threat_model}."
         compared = [str(self.epsilon_table), ""] if self.by_epsilon else []
         tables = str(self.verdict.table)
         if self.verdict.populations and len(self.verdict.baselines.single_sites) > 1:

@@ -213,8 +213,8 @@ def totals_in_words(calibration: Calibration, target: Number) -> str:
     return (
         f"predictions of {records:,} records added up to {total(calibration.mean_prediction)}, and "
         f"now to {total(calibration.mean_target)}, the noisy total of the targets (95%: "
-        f"+- {noise} by noise alone; slope {calibration.slope:.3g}), which count as "
-        f"{target.low:g} or {target.high:g} beyond; the total counts towards epsilon"
+        f"+- {noise} by noise alone; slope {calibration.slope:.3g}). Targets are clipped to "
+        f"[{target.low:g}, {target.high:g}]. The total counts towards epsilon"
     )
 
 

@@ -419,7 +419,7 @@ class BetweenPartners(CorrelatedStrategy):
         if self.coalition:
             exception = f", except for {self.coalition} of them"
         return (
-            "link partners keep the noise that they share secret from whoever sees messages"
+            "link partners keep the noise that they share secret from the adversary"
             f"{exception} (in a simulation one process draws it for both)",
         )
 

@@ -190,11 +190,11 @@ class NeighborSums:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Assumptions of the guarantee that the proof does not cover, in words."""
-        against = "whoever sees all sums"
+        against = "an adversary who sees all sums"
         if self.colluding:
-            against += f" together with {self.colluding} of the neighbours of each node"
+            against += f" and colludes with {self.colluding} of the neighbours of each node"
         else:
-            against += ", but by no node of the network, which knows its own share of the noise"
+            against += " and is no node of the network, since a node knows its share of the noise"
         return (
             f"the guarantee is against {against}; if more collude it is weaker",
             "masks hide what each node sends; a simulation leaves them out, since they cancel",

@@ -357,13 +357,13 @@ def in_words(view: View) -> str:
         case EverybodyButPartners():
             words = but_partners(view.coalition)
         case Node():
-            words = f"node {view.node}, if no other node helps it"
+            words = f"node {view.node}, if it colludes with no other node"
         case OneNode():
             words = "any one node, if no two nodes pool what they see"
         case Coalition():
-            words = f"nodes {', '.join(map(str, view.nodes))} together, if no other node helps them"
+            words = f"nodes {', '.join(map(str, view.nodes))} together, and no other node"
         case AnyCoalition():
-            words = f"any {view.size} nodes together, if no other node helps them"
+            words = f"any {view.size} nodes together, and no other node"
         case Links():
             words = f"a listener on {len(view.links)} links"
         case LastOnly():
