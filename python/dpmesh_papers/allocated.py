@@ -35,7 +35,6 @@ from dpmesh_papers.without_replacement_setting import (
     BATCH_SIZE,
     DELTA,
     STEP_SIZE,
-    Setting,
     dealt_out,
     in_double_precision,
     mnist_setting,
@@ -285,7 +284,7 @@ def _images(cell: Row, key: Key, *, images: int | None) -> Outcome:
     setting = _mnist(images)
     problem = dealt_out(setting, IMAGE_NODES, "convex", key)
     if cell["sampling"] == REPLACEMENT:
-        return _with_replacement(cell, setting, problem, key)
+        return _with_replacement(cell, problem, key)
     allocated_records = None
     if cell["sampling"] == ALLOCATION:
         allocated_records = problem.fewest_records
@@ -310,10 +309,10 @@ def _images(cell: Row, key: Key, *, images: int | None) -> Outcome:
     return Outcome(accuracy, algorithm.mechanism.noise_to_sensitivity)
 
 
-def _with_replacement(cell: Row, setting: Setting, problem: LinearProblem, key: Key) -> Outcome:
+def _with_replacement(cell: Row, problem: LinearProblem, key: Key) -> Outcome:
     """Run the paper's baseline, SGD with replacement, once."""
     problem = in_double_precision(problem)  # much noise takes its models far out
-    baseline = with_replacement(setting, problem, "proved", EPSILON)
+    baseline = with_replacement(problem, "proved", EPSILON)
     if cell["step"] == RULE:
         baseline = with_replacement_by_rule(baseline, problem)
     finished = run(baseline, problem, key)

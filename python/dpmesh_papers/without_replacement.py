@@ -24,7 +24,7 @@ from dpmesh_papers.without_replacement_cells import (
     NOISELESS,
     NOISY,
     WITH_REPLACEMENT,
-    Situation,
+    Comparison,
     controllers,
     in_words,
     kind_of,
@@ -35,8 +35,8 @@ from dpmesh_papers.without_replacement_setting import (
     BATCH_SIZE,
     CASES,
     Case,
+    ExperimentData,
     Noise,
-    Setting,
     covertype_setting,
     dealt_out,
     everything_for_each,
@@ -50,10 +50,11 @@ NODES = (1, 3, 5, 10, 20)
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 NODES_OF_FIGURES = 10
 
-Data = Literal["Covertype", "MNIST"]
-Paper = dict[tuple[Case, str, Noise], tuple[float | None, ...]]
+DataName = Literal["Covertype", "MNIST"]
+PaperTable = dict[tuple[Case, str, Noise], tuple[float | None, ...]]
+"""Accuracies in percent for each of `NODES`, by case, method and noise; None where it has none."""
 
-PAPER: dict[Data, Paper] = {
+PAPER: dict[DataName, PaperTable] = {
     "Covertype": {
         ("convex", NOISELESS, "none"): (56.24, 61.64, 61.90, 62.83, 64.10),
         ("convex", COLLABORATIVE, "paper"): (54.21, 58.22, 58.63, 59.82, 60.22),
@@ -71,7 +72,7 @@ PAPER: dict[Data, Paper] = {
         ("strongly convex", LEARNED, "paper"): (None, 71.03, 75.39, 80.93, 82.97),
     },
 }
-"""The paper's accuracies in percent, for 1, 3, 5, 10 and 20 nodes."""
+"""Tables I and II."""
 
 NOISES: tuple[Noise, ...] = ("paper", "proved")
 SETTINGS = {"Covertype": covertype_setting, "MNIST": mnist_setting}
@@ -80,7 +81,7 @@ SETTINGS = {"Covertype": covertype_setting, "MNIST": mnist_setting}
 def table(
     folder: Path,
     *,
-    data: Data,
+    data: DataName,
     seeds: int = 3,
     records: int | None = None,
     intercept: bool = True,
@@ -94,24 +95,24 @@ def table(
     50,000 records, 40,000 of them for training, where the paper draws 60,000 of 464,809. Without
     an intercept, of which the paper says nothing, the table has full collaboration alone.
     """
-    setting = SETTINGS[data](records, intercept=intercept)
+    prepared_data = SETTINGS[data](records, intercept=intercept)
     paper = PAPER[data]
     keys = [Key.seeded(seed) for seed in range(seeds)]
 
-    @lru_cache(maxsize=1)  # cells of one situation follow each other
-    def situation(nodes: int, case: Case) -> Situation:
-        problems = [everything_for_each(setting, nodes, case, key) for key in keys]
-        return Situation(setting, case, nodes, nodes, problems, keys)
+    @lru_cache(maxsize=1)  # cells of one comparison follow each other
+    def comparison_of(nodes: int, case: Case) -> Comparison:
+        problems = [everything_for_each(prepared_data, nodes, case, key) for key in keys]
+        return Comparison(prepared_data, case, nodes, nodes, problems, keys)
 
     def run(cell: Row) -> Row:
-        federation = situation(cell["nodes"], cell["case"])
+        comparison = comparison_of(cell["nodes"], cell["case"])
         method = cell["method"]
-        known_controllers = controllers(federation.problems[0].rounds(BATCH_SIZE))
+        known_controllers = controllers(comparison.problems[0].rounds(BATCH_SIZE))
         controller = known_controllers.get(method, AlwaysGlobal())
         if method == NOISELESS:
-            at_one_node = [_at_one_node(problem) for problem in federation.problems]
-            federation = replace(federation, problems=at_one_node)
-        result = measured(federation, controller, cell["noise"], 1.0)
+            at_one_node = [_at_one_node(problem) for problem in comparison.problems]
+            comparison = replace(comparison, problems=at_one_node)
+        result = measured(comparison, controller, cell["noise"], 1.0)
         papers = paper.get((cell["case"], method, cell["noise"]), (None,) * len(NODES))
         return result | {"paper": papers[NODES.index(cell["nodes"])]}
 
@@ -133,6 +134,7 @@ def table(
 
 
 def _at_one_node(problem: LinearProblem) -> LinearProblem:
+    """Return the problem of one node that has the records of all nodes, one node after another."""
     return replace(problem, partition=(np.concatenate(problem.partition),))
 
 
@@ -156,7 +158,7 @@ def figure(
     folder: Path,
     *,
     number: int,
-    data: Data,
+    data: DataName,
     case: Case,
     seeds: int = 5,
     records: int | None = None,
@@ -168,15 +170,15 @@ def figure(
     so few that steps of 0.1 without noise find little more than the largest class, 48.8% of the
     test records.
     """
-    setting = SETTINGS[data](records)
+    prepared_data = SETTINGS[data](records)
     keys = [Key.seeded(seed) for seed in range(seeds)]
-    problems = [dealt_out(setting, NODES_OF_FIGURES, case, key) for key in keys]
-    situation = Situation(setting, case, NODES_OF_FIGURES, 1, problems, keys)
+    problems = [dealt_out(prepared_data, NODES_OF_FIGURES, case, key) for key in keys]
+    comparison = Comparison(prepared_data, case, NODES_OF_FIGURES, 1, problems, keys)
     known_controllers = controllers(problems[0].rounds(BATCH_SIZE))
 
     def run(cell: Row) -> Row:
-        method = cell["method"]
-        return measured(situation, known_controllers.get(method), cell["noise"], cell["epsilon"])
+        controller = known_controllers.get(cell["method"])
+        return measured(comparison, controller, cell["noise"], cell["epsilon"])
 
     private = [method for method in (*known_controllers, WITH_REPLACEMENT) if method != LOCAL]
     methods: list[tuple[str, Noise, float]] = [
@@ -201,7 +203,7 @@ def figure(
     experiment = Experiment(folder, f"without-replacement-figure{number}", progress)
     experiment.measure(cells, run, in_words)
     return experiment.write(
-        partial(figure_as_text, data=data, setting=setting), partial(draw_figure, data=data)
+        partial(figure_as_text, name=data, data=prepared_data), partial(draw_figure, name=data)
     )
 
 
@@ -259,13 +261,13 @@ def _lines_of_a_method(name: str, row: list[Row]) -> Iterator[str]:
         yield _row(f"epsilon of a record, noise {noise}", _costs(row))
 
 
-def figure_as_text(rows: list[Row], data: str, setting: Setting) -> str:
+def figure_as_text(rows: list[Row], name: str, data: ExperimentData) -> str:
     """Return our numbers; the paper shows curves only."""
-    records = setting.train.records
-    labels = setting.test.labels
+    records = data.train.records
+    labels = data.test.labels
     largest_class = np.unique(labels, return_counts=True)[1].max() / len(labels)
     lines = [
-        f"{data}, {rows[0]['case']}: test accuracy (%) of the released model over epsilon, for",
+        f"{name}, {rows[0]['case']}: test accuracy (%) of the released model over epsilon, for",
         f"{NODES_OF_FIGURES} nodes that share {records:,} records; mean of {rows[0]['seeds']} "
         "seeds, and half of the 95 % interval.",
         "noise paper: its formula for each single release. proved: what keeps the budget, but for",
@@ -280,30 +282,31 @@ def figure_as_text(rows: list[Row], data: str, setting: Setting) -> str:
         rows_of_noise = pick(rows, noise=noise)
         for method in kinds(rows_of_noise, "method"):
             row = pick(rows_of_noise, method=method)
-            name = f"{method}, noise {noise}"
+            label = f"{method}, noise {noise}"
             if method == LOCAL:
-                name += ": local"
-            lines.append(_row(name, list(map(shown, row))))
+                label += ": local"
+            lines.append(_row(label, list(map(shown, row))))
             if method in (COLLABORATIVE, WITH_REPLACEMENT) and noise != "none":
                 lines.append(_row("  epsilon of a record", _costs(row)))
-    return "\n".join([*lines, "", *_unlike(rows), *_caveats(rows)])
+    return "\n".join([*lines, "", *_different_epsilons(rows), *_caveats(rows)])
 
 
 def _costs(row: list[Row]) -> list[str]:
+    """Return a record's exact epsilons of some cells."""
     return [rounded_up(cell["epsilon_proved"], 3) for cell in row]
 
 
-def _unlike(rows: list[Row]) -> Iterator[str]:
+def _different_epsilons(rows: list[Row]) -> Iterator[str]:
     """Yield the epsilons of the methods that the paper's noise compares; they differ."""
     compared = {row["method"]: row for row in pick(rows, noise="paper", epsilon=1.0)}
-    if {LEARNED, WITH_REPLACEMENT} <= {*compared}:
-        pair = [compared[WITH_REPLACEMENT], compared[LEARNED]]
-        costs = _costs(pair)
-        accuracies = list(map(shown, pair))
+    if LEARNED in compared and WITH_REPLACEMENT in compared:
+        baseline = compared[WITH_REPLACEMENT]
+        learned = compared[LEARNED]
+        baseline_cost, learned_cost = _costs([baseline, learned])
         yield "At the paper's noise for epsilon 1 methods of different epsilons are compared: with"
         yield (
-            f"replacement a record pays {costs[0]} ({accuracies[0]}), by Algorithm 1 {costs[1]} "
-            f"({accuracies[1]})."
+            f"replacement a record pays {baseline_cost} ({shown(baseline)}), by Algorithm 1 "
+            f"{learned_cost} ({shown(learned)})."
         )
 
 
@@ -332,12 +335,12 @@ def draw_table(rows: list[Row]) -> Figure:
     return drawn(panels, columns=2)
 
 
-def draw_figure(rows: list[Row], data: str) -> Figure:
+def draw_figure(rows: list[Row], name: str) -> Figure:
     """Draw accuracy over epsilon; needs the extra ``plots``."""
     noiseless = pick(rows, noise="none")
     panels = [
         Panel(
-            title=f"{data}, {rows[0]['case']}, noise: {noise}",
+            title=f"{name}, {rows[0]['case']}, noise: {noise}",
             x="epsilon",
             y="accuracy of what is released (%)",
             lines=_lines(pick(rows, noise=noise), "epsilon"),

@@ -21,8 +21,8 @@ from dpmesh_papers._scaffold import Row, interval
 from dpmesh_papers.deep_q import DeepQ
 from dpmesh_papers.without_replacement_setting import (
     Case,
+    ExperimentData,
     Noise,
-    Setting,
     in_double_precision,
     run,
     with_replacement,
@@ -52,12 +52,12 @@ def controllers(rounds: int) -> dict[str, AnyController]:
 
 
 @dataclass(frozen=True, eq=False)
-class Situation:
+class Comparison:
     """The data, losses and keys that all compared methods share.
 
     Parameters
     ----------
-    setting, case
+    data, case
         The data, and the losses.
     nodes
         Number of nodes.
@@ -67,7 +67,7 @@ class Situation:
         A problem and a key for each run.
     """
 
-    setting: Setting
+    data: ExperimentData
     case: Case
     nodes: int
     copies: int
@@ -76,31 +76,35 @@ class Situation:
 
 
 def measured(
-    situation: Situation, controller: AnyController | None, noise: Noise, epsilon: float
+    comparison: Comparison, controller: AnyController | None, noise: Noise, epsilon: float
 ) -> Row:
-    """Run one method with every key; without a controller, the method with replacement.
+    """Run one method with every key: Algorithm 1 with a controller, or without one the baseline.
 
-    `noise` is ``"paper"``, its formula for each single release, ``"proved"``, what keeps a record's
-    budget in all releases that it moves, or ``"none"``. Accuracies are in percent, with half of
-    their 95% intervals over the keys: `released`, of the global model, and `local`, of the nodes'
-    own models, which are not released. `epsilon_proved` is what the run cost a record, `not_proved`
-    what else the report says, and `releases` the models that a node released, on average.
+    The baseline is SGD with replacement. `noise` is ``"paper"``, its formula for each single
+    release, ``"proved"``, what keeps a record's budget in all releases that it moves, or
+    ``"none"``. Accuracies are in percent, with half of their 95% intervals over the keys:
+    `released`, of the global model, and `local`, of the nodes' own models, which are not released.
+    `epsilon_proved` is a record's exact epsilon, `not_proved` the assumptions that the report
+    names, and `releases` the models that a node released, on average.
     """
-    setting = situation.setting
-    case = situation.case
-    copies = situation.copies
     runs = []
-    for single_precision, key in zip(situation.problems, situation.keys, strict=True):
-        problem = single_precision
+    for problem, key in zip(comparison.problems, comparison.keys, strict=True):
         algorithm: AnyAlgorithm
         if controller is None:
-            algorithm = with_replacement(setting, problem, noise, epsilon)
-            problem = in_double_precision(problem)  # much noise takes its models far out
+            algorithm = with_replacement(problem, noise, epsilon)
+            # much noise takes its models too far out for single precision
+            runs.append(run(algorithm, in_double_precision(problem), key))
         else:
             algorithm = without_replacement(
-                setting, problem, case, controller, noise, epsilon, copies=copies
+                comparison.data,
+                problem,
+                comparison.case,
+                controller,
+                noise,
+                epsilon,
+                copies=comparison.copies,
             )
-        runs.append(run(algorithm, problem, key))
+            runs.append(run(algorithm, problem, key))
     result: Row = {
         "epsilon_proved": max(finished.privacy.epsilon for finished in runs),
         "not_proved": "; ".join(algorithm.plan(1).assumptions),
@@ -111,13 +115,13 @@ def measured(
         result[name] = float(np.mean(percent))
         result[f"{name}_interval"] = interval(percent)
     messages = float(np.mean([finished.traffic.messages for finished in runs]))
-    result["releases"] = messages / situation.nodes / setting.classes
+    result["releases"] = messages / comparison.nodes / comparison.data.classes
     result["seeds"] = len(runs)
     return result
 
 
 def shown(row: Row, which: str = "") -> str:
-    """Return an accuracy: by default of the global model, if the method has one."""
+    """Return the accuracy of one column with its interval; by default that of `kind_of`."""
     which = which or kind_of(row)
     half_width = row[f"{which}_interval"]
     accuracy = f"{row[which]:5.2f}"
@@ -127,7 +131,7 @@ def shown(row: Row, which: str = "") -> str:
 
 
 def kind_of(row: Row) -> str:
-    """Return which model of a method counts: the global one, unless it has none."""
+    """Return the column of the model that counts: the global one, unless a method has none."""
     if row["method"] == LOCAL:
         return "local"
     return "released"
@@ -135,7 +139,9 @@ def kind_of(row: Row) -> str:
 
 def in_words(row: Row) -> str:
     """Return one cell as a line."""
-    paper = "" if row["paper"] is None else f", paper {row['paper']:.2f}"
+    paper = ""
+    if row["paper"] is not None:
+        paper = f", paper {row['paper']:.2f}"
     return (
         f"{row['case']:<15} {row['nodes']:>2} nodes  epsilon {row['epsilon']:<4g} "
         f"{row['noise']:<6} noise (proved {rounded_up(row['epsilon_proved'], 3)})  "

@@ -1,4 +1,4 @@
-"""The setting of the without-replacement paper's section V: data, problems, algorithms."""
+"""The experiments of the without-replacement paper's section V: data, problems, algorithms."""
 
 from __future__ import annotations
 
@@ -22,22 +22,28 @@ from dpmesh.schedules import Schedule
 from dpmesh_papers.bounds.without_replacement import theorem_4_steps
 
 Case = Literal["convex", "strongly convex"]
+"""The logistic loss (2) without and with its regularizer."""
 Noise = Literal["none", "paper", "proved"]
+"""None, the paper's formula for each single release, or what keeps a record's budget in all."""
 
 CASES: tuple[Case, ...] = ("convex", "strongly convex")
 BATCH_SIZE = 50
+"""b."""
 STEP_SIZE = 0.1
+"""eta of the convex case."""
 REGULARIZATION = 1e-4
+"""lambda of the strongly convex case; its models stay in a ball of diameter R = 1 / lambda."""
 SMALLEST_CHANCE = 0.05
 """The paper's a, which it only says is at least half the exploration rate, 0.1."""
 VISITS = 5
+"""Times that SGD with replacement uses as many records as a node has."""
 DELTA = 1 / 60_000**2
 PUBLIC_RECORDS = 1_000
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
-    """A data set as in section V.
+class ExperimentData:
+    """A data set as section V prepares it.
 
     Parameters
     ----------
@@ -47,7 +53,7 @@ class Setting:
     public
         Part of the publisher's test records, for a controller that needs some; the rest is `test`.
     classes
-        Number of classes, the paper's K.
+        Number of classes, of which each has a one-vs-all model.
     """
 
     train: Dataset
@@ -58,22 +64,29 @@ class Setting:
 
 def mnist_setting(
     records: int | None = None, *, intercept: bool = True, public_components: bool = False
-) -> Setting:
+) -> ExperimentData:
     """Return MNIST by its 50 principal components, fitted to all of the training images.
 
     Nodes hold the first `records` of them, by default all. No epsilon covers components of private
     images. With `public_components` they are fitted to the first 1,000 of the publisher's test
     images instead, which then count as public and are no longer tested on.
     """
-    train, test = mnist("train"), mnist("test")
+    train = mnist("train")
+    test = mnist("test")
     fitted = train.features
     if public_components:
         fitted = test.features[:PUBLIC_RECORDS]
         test = test.take(np.arange(PUBLIC_RECORDS, test.records))
-    parts = train, test
-    components = principal_components(train.features, test.features, count=50, fitted=fitted)
-    reduced = (replace(part, features=x) for part, x in zip(parts, components, strict=True))
-    return _setting(*reduced, classes=10, records=records, intercept=intercept)
+    train_components, test_components = principal_components(
+        train.features, test.features, count=50, fitted=fitted
+    )
+    return prepared(
+        replace(train, features=train_components),
+        replace(test, features=test_components),
+        classes=10,
+        records=records,
+        intercept=intercept,
+    )
 
 
 def principal_components(
@@ -82,91 +95,109 @@ def principal_components(
     *,
     count: int,
     fitted: npt.NDArray[np.float32] | None = None,
-) -> tuple[npt.NDArray[np.float32], ...]:
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """Return the first components of pixels in [0, 1], with the same bits on any machine.
 
-    They are fitted to the pixels `fitted`, by default those of `train`.
+    They are fitted to the pixels `fitted`, by default those of `train`, all of the shape (images,
+    pixels); what is returned has the shapes (images, count).
 
     Pixels are whole numbers of 255ths, and axes are rounded to whole numbers of 2^-20: all sums are
     of integers below 2^53, which floating point adds without rounding, in any order.
     """
-    grey_levels = [np.rint(255 * part.astype(np.float64)) for part in (train, test)]
-    source = grey_levels[0]
+    source = _grey_levels(train)
     if fitted is not None:
-        source = np.rint(255 * fitted.astype(np.float64))
+        source = _grey_levels(fitted)
     total = source.sum(axis=0)
     records = len(source)
     covariance = source.T @ source - np.outer(total, total) / records
     axes = np.linalg.eigh(covariance)[1][:, : -count - 1 : -1]
-    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(count)])
+    largest_entries = axes[np.abs(axes).argmax(axis=0), np.arange(count)]
+    axes = axes * np.sign(largest_entries)
     axes = np.rint(2.0**20 * axes) / 2.0**20
     centre = (total @ axes) / records
-    return tuple(((part @ axes - centre) / 255).astype(np.float32) for part in grey_levels)
+
+    def components(images: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        projected = (_grey_levels(images) @ axes - centre) / 255
+        return np.asarray(projected, dtype=np.float32)
+
+    return components(train), components(test)
 
 
-def covertype_setting(records: int | None = None, *, intercept: bool = True) -> Setting:
+def _grey_levels(pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return pixels in [0, 1] as whole numbers from 0 to 255."""
+    return np.rint(255 * pixels.astype(np.float64))
+
+
+def covertype_setting(records: int | None = None, *, intercept: bool = True) -> ExperimentData:
     """Return Covertype with its seven classes, each feature divided by its norm in training."""
     train, test = train_test_split(covertype(7), 0.2, generator(Key.seeded(0), Purpose.SPLIT))
     norms = np.linalg.norm(train.features, axis=0)
     norms[norms == 0] = 1
-    parts = (scaled(part, norms) for part in (train, test))
-    return _setting(*parts, classes=7, records=records, intercept=intercept)
+    return prepared(
+        scaled(train, norms), scaled(test, norms), classes=7, records=records, intercept=intercept
+    )
 
 
-def _setting(
+def prepared(
     train: Dataset, test: Dataset, *, classes: int, records: int | None, intercept: bool
-) -> Setting:
+) -> ExperimentData:
+    """Return the first `records` training records and the test records, scaled to norm 1.
+
+    `PUBLIC_RECORDS` of the test records become public instead.
+    """
     train = unit_norm(train.take(np.arange(train.records)[:records]))
     test = unit_norm(test)
     if intercept:
         train = unit_norm(with_constant(train))
         test = unit_norm(with_constant(test))
-    train, test = (
-        replace(part, features=part.features.astype(np.float32)) for part in (train, test)
-    )
+    train = replace(train, features=train.features.astype(np.float32))
+    test = replace(test, features=test.features.astype(np.float32))
     share = PUBLIC_RECORDS / test.records
     test, public = train_test_split(test, share, generator(Key.seeded(1), Purpose.SPLIT))
-    return Setting(train, test, public, classes)
+    return ExperimentData(train, test, public, classes)
 
 
-def everything_for_each(setting: Setting, nodes: int, case: Case, key: Key) -> LinearProblem:
+def everything_for_each(data: ExperimentData, nodes: int, case: Case, key: Key) -> LinearProblem:
     """Give each node a copy of all training records, in an order of its own, as in section V-B."""
     draw = generator(key, Purpose.SPLIT)
-    records = setting.train.records
-    train = setting.train.take(np.concatenate([draw.permutation(records) for _ in range(nodes)]))
+    records = data.train.records
+    train = data.train.take(np.concatenate([draw.permutation(records) for _ in range(nodes)]))
     parts = tuple(np.split(np.arange(train.records), nodes))
-    return _problem(replace(setting, train=train), parts, case)
+    return _problem(replace(data, train=train), parts, case)
 
 
-def dealt_out(setting: Setting, nodes: int, case: Case, key: Key) -> LinearProblem:
+def dealt_out(data: ExperimentData, nodes: int, case: Case, key: Key) -> LinearProblem:
     """Partition the training records among the nodes, as in section V-A."""
     draw = generator(key, Purpose.SPLIT)
-    return _problem(setting, iid(setting.train, nodes, draw, equal_sizes=True), case)
+    return _problem(data, iid(data.train, nodes, draw, equal_sizes=True), case)
 
 
-def _problem(setting: Setting, parts: tuple[np.ndarray, ...], case: Case) -> LinearProblem:
+def _problem(
+    data: ExperimentData, parts: tuple[npt.NDArray[np.integer], ...], case: Case
+) -> LinearProblem:
+    regularization = 0.0
+    if case == "strongly convex":
+        regularization = REGULARIZATION
     return LinearProblem(
-        setting.train,
+        data.train,
         parts,
         "logistic",
-        test=setting.test,
-        classes=setting.classes,
-        regularization=REGULARIZATION if case == "strongly convex" else 0.0,
+        test=data.test,
+        classes=data.classes,
+        regularization=regularization,
         feature_norm=1.0,
     )
 
 
 def in_double_precision(problem: LinearProblem) -> LinearProblem:
-    """Return the problem with features in double precision."""
-    train, test = (
-        replace(part, features=part.features.astype(np.float64))
-        for part in (problem.train, problem.test)
-        if part is not None
-    )
+    """Return the problem, which has test records, with features in double precision."""
+    assert problem.test is not None
+    train = replace(problem.train, features=problem.train.features.astype(np.float64))
+    test = replace(problem.test, features=problem.test.features.astype(np.float64))
     return replace(problem, train=train, test=test)
 
 
-def steps_of(case: Case, problem: LinearProblem) -> float | Schedule:
+def step_sizes(case: Case, problem: LinearProblem) -> float | Schedule:
     """Return the paper's step sizes; strongly convex with mu = 1 + lambda, as the paper has it."""
     if case == "convex":
         return STEP_SIZE
@@ -174,7 +205,7 @@ def steps_of(case: Case, problem: LinearProblem) -> float | Schedule:
 
 
 def without_replacement(
-    setting: Setting,
+    data: ExperimentData,
     problem: LinearProblem,
     case: Case,
     controller: AnyController,
@@ -183,25 +214,32 @@ def without_replacement(
     *,
     copies: int,
 ) -> WithoutReplacement:
-    """Return Algorithm 1, with the paper's noise or the noise that keeps a record's budget."""
+    """Return Algorithm 1, with the paper's noise or the noise that keeps a record's budget.
+
+    `copies` nodes hold the same record.
+    """
+    radius = None
+    if case == "strongly convex":
+        radius = 1 / REGULARIZATION / 2
     return WithoutReplacement(
         epsilon=None if noise == "none" else epsilon,
         delta=DELTA,
-        models=setting.classes,
+        models=data.classes,
         batch_size=BATCH_SIZE,
-        step_size=steps_of(case, problem),
+        step_size=step_sizes(case, problem),
         controller=controller,
         calibration="analytic" if noise == "proved" else "paper",
         copies=copies,
-        radius=1 / REGULARIZATION / 2 if case == "strongly convex" else None,
-        public_data=setting.public,
+        radius=radius,
+        public_data=data.public,
     )
 
 
-def with_replacement(
-    setting: Setting, problem: LinearProblem, noise: Noise, epsilon: float
-) -> WithReplacement:
-    """Return the baseline, with a fifth of the budget for each of five visits, or proved noise."""
+def with_replacement(problem: LinearProblem, noise: Noise, epsilon: float) -> WithReplacement:
+    """Return the baseline, with a fifth of the budget for each of five visits, or proved noise.
+
+    The paper's noise is for each model as if it were alone, the proved noise for all of them.
+    """
     records = int(problem.records[0])
     turns = VISITS * records // BATCH_SIZE
     if noise == "paper":
@@ -209,18 +247,19 @@ def with_replacement(
             target_epsilon=epsilon / VISITS, target_delta=DELTA / VISITS, sensitivity=1.0
         )
     else:
-        z = np.sqrt(setting.classes) * accounting.fixed_size_gaussian_noise_to_sensitivity(
+        one_model = accounting.fixed_size_gaussian_noise_to_sensitivity(
             target_epsilon=epsilon,
             target_delta=DELTA,
             sampling_rate=BATCH_SIZE / records,
             neighboring_relation="replace_one",
             count=turns,
         )
+        z = float(np.sqrt(problem.models) * one_model)
     return WithReplacement(
         nodes=problem.nodes,
         records=records,
-        noise_multiplier=2 * float(z),
-        models=setting.classes,
+        noise_multiplier=2 * z,
+        models=problem.models,
         batch_size=BATCH_SIZE,
         visits=VISITS,
     )

@@ -13,9 +13,9 @@ from dpmesh.data import digits, train_test_split
 from dpmesh.keys import Key
 from dpmesh_papers import without_replacement, without_replacement_setting
 from dpmesh_papers.catalog import REPRODUCTIONS
-from dpmesh_papers.without_replacement_cells import Situation, measured
+from dpmesh_papers.without_replacement_cells import Comparison, measured
 from dpmesh_papers.without_replacement_setting import (
-    Setting,
+    ExperimentData,
     everything_for_each,
     principal_components,
 )
@@ -24,11 +24,11 @@ pytestmark = pytest.mark.slow  # whole tables and figures in small
 
 
 @pytest.fixture
-def small(monkeypatch) -> Setting:
+def small(monkeypatch) -> ExperimentData:
     """The digits that ship with scikit-learn, in place of MNIST and Covertype."""
     monkeypatch.setattr(without_replacement_setting, "PUBLIC_RECORDS", 50)
     parts = train_test_split(digits(), 0.3, np.random.default_rng(0))
-    setting = without_replacement_setting._setting(*parts, classes=10, records=None, intercept=True)
+    setting = without_replacement_setting.prepared(*parts, classes=10, records=None, intercept=True)
     settings = dict.fromkeys(without_replacement.SETTINGS, lambda _, **others: setting)
     monkeypatch.setattr(without_replacement, "SETTINGS", settings)
     return setting
@@ -109,8 +109,8 @@ def test_cells_of_table_2_on_mnist(real_data) -> None:
     for nodes, noise, paper, within in ((1, "none", 77.74, 2.0), (3, "paper", 71.48, 4.0)):
         problem = everything_for_each(setting, nodes, "convex", key)
         controller = without_replacement.AlwaysGlobal()
-        situation = Situation(setting, "convex", nodes, nodes, [problem], [key])
-        cell = measured(situation, controller, noise, 1.0)
+        comparison = Comparison(setting, "convex", nodes, nodes, [problem], [key])
+        cell = measured(comparison, controller, noise, 1.0)
         assert abs(cell["released"] - paper) < within
 
 

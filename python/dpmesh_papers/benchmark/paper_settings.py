@@ -46,12 +46,12 @@ from dpmesh_papers.quantized import NODES as QUANTIZED_NODES
 from dpmesh_papers.without_replacement_setting import (
     BATCH_SIZE,
     PUBLIC_RECORDS,
+    ExperimentData,
     dealt_out,
     mnist_setting,
     with_replacement,
 )
 from dpmesh_papers.without_replacement_setting import DELTA as IMAGES_DELTA
-from dpmesh_papers.without_replacement_setting import Setting as ImagesSetting
 
 IMAGE_NODES = 10
 """Nodes that share the images of the without-replacement paper's Figure 3."""
@@ -71,7 +71,7 @@ SPLITS = 5
 
 
 @cache
-def _images_setting(public_components: bool) -> ImagesSetting:
+def _images_setting(public_components: bool) -> ExperimentData:
     return mnist_setting(public_components=public_components)
 
 
@@ -115,8 +115,7 @@ def _algorithm_1(setting: Setting) -> Trial:
 def _papers_baseline(setting: Setting) -> Trial:
     """Return the paper's SGD with replacement, with exact noise and the rule's step."""
     problem = _one_vs_all(setting.equal_sites)
-    images = ImagesSetting(problem.train, problem.train, problem.train, problem.models)
-    algorithm = with_replacement(images, problem, "proved", setting.epsilon)
+    algorithm = with_replacement(problem, "proved", setting.epsilon)
     algorithm = with_replacement_by_rule(algorithm, problem)
     return Trial(algorithm, problem, None, rounds_with_replacement(algorithm))
 
