@@ -100,9 +100,11 @@ def launch(ranks: int, *arguments: object, program: bool = True) -> subprocess.C
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     }
+    # There are more ranks than cores: one that waits must not keep a core busy.
+    idle = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
     return subprocess.run(
         list(map(str, command)),
-        env={**os.environ, **open_mpi},
+        env={**os.environ, **open_mpi, **idle},
         capture_output=True,
         text=True,
         timeout=600,
@@ -136,38 +138,75 @@ PERSONAL = ["groups", "each", "packed"]
 TOKEN = ["token", "learned", "with replacement"]
 
 
+RESUMED = ["online", "token", "learned"]
+TOGETHER = [*mpi_program.TOGETHER, "token in time"]
+ANYWHERE = ["online", "local steps", *PACKED, *PERSONAL, *TOKEN, "one learns"]
+"""Algorithms that run on three ranks and on one."""
+
+
+def stop(round: int, values: object) -> None:
+    """End a process in the middle of a run."""
+    if round == 6:
+        raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def on_three_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the runs of three ranks, all of one launch: to start them takes longest."""
+    folder = tmp_path_factory.mktemp("ranks")
+    for name in RESUMED:
+        saved = dm.Checkpoint(folder / "resumed" / name / "checkpoint", every=2)
+        with pytest.raises(KeyboardInterrupt):
+            mpi_program.run(name, "varying", checkpoint=saved, callback=stop)
+    with_jax = ["hidden layer"] if util.find_spec("jax") is not None else []
+    names = {
+        "ring": [*TOGETHER, "resting", "overspending"],
+        "varying": [*ANYWHERE, *with_jax, "ended"],
+        "resumed": RESUMED,
+    }
+    cases = [f"{network}/{name}" for network in names for name in names[network]]
+    succeed(3, folder, *cases)
+    return folder
+
+
 @pytest.mark.slow
-def test_noise_that_works_together_is_that_of_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", TOGETHER)
+def test_noise_that_works_together_is_that_of_one_process(name: str, on_three_ranks: Path) -> None:
     """Secrets of partners on different ranks; and a checkpoint that one process can go on from."""
-    names = [*mpi_program.TOGETHER, "token in time"]
-    succeed(3, "ring", tmp_path, *names)
-    for name in names:
-        assert_same(tmp_path / name, mpi_program.run(name, "ring"))
-        later = mpi_program.run(name, "ring", checkpoint=tmp_path / name / "checkpoint")
-        assert_same(tmp_path / name, later)
+    assert_same_and_resumable(name, "ring", on_three_ranks / "ring" / name)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_the_same_bits_for_any_number_of_ranks(ranks: int, tmp_path: Path) -> None:
-    """Models, history, ledger and traffic; and a checkpoint that one process can go on from."""
-    names = ["online", "local steps", *PACKED, *PERSONAL, *TOKEN, "one learns"]
-    if ranks == 3 and util.find_spec("jax") is not None:
-        names.append("hidden layer")
-    succeed(ranks, "varying", tmp_path, *names)
-    for name in names:
-        alone = mpi_program.run(name, "varying")
-        assert_same(tmp_path / name, alone)
-        later = mpi_program.run(name, "varying", checkpoint=tmp_path / name / "checkpoint")
-        assert_same(tmp_path / name, later)
-        for sent, least in json.loads((tmp_path / name / "sent.json").read_text()):
-            assert sent == least if name not in [*PACKED, "packed"] else least <= sent
+@pytest.mark.parametrize("name", [*ANYWHERE, "hidden layer"])
+def test_three_ranks_have_the_bits_of_one_process(name: str, on_three_ranks: Path) -> None:
+    if name == "hidden layer":
+        pytest.importorskip("jax")
+    assert_same_and_sparing(name, on_three_ranks / "varying" / name)
 
 
 @pytest.mark.slow
-def test_ranks_with_keys_of_their_own_start_at_the_same_point(tmp_path: Path) -> None:
-    succeed(3, "ring", tmp_path, "resting")
-    start = np.load(tmp_path / "resting" / "parameters.npy")
+def test_one_rank_has_the_bits_of_one_process(tmp_path: Path) -> None:
+    succeed(1, tmp_path, *(f"varying/{name}" for name in ANYWHERE))
+    for name in ANYWHERE:
+        assert_same_and_sparing(name, tmp_path / "varying" / name)
+
+
+def assert_same_and_resumable(name: str, network: str, folder: Path) -> None:
+    """Models, history and ledger; and a checkpoint that one process can go on from."""
+    assert_same(folder, mpi_program.run(name, network))
+    assert_same(folder, mpi_program.run(name, network, checkpoint=folder / "checkpoint"))
+
+
+def assert_same_and_sparing(name: str, folder: Path) -> None:
+    """The same, and no row travels that need not."""
+    assert_same_and_resumable(name, "varying", folder)
+    for sent, least in json.loads((folder / "sent.json").read_text()):
+        assert sent == least if name not in [*PACKED, "packed"] else least <= sent
+
+
+@pytest.mark.slow
+def test_ranks_with_keys_of_their_own_start_at_the_same_point(on_three_ranks: Path) -> None:
+    start = np.load(on_three_ranks / "ring" / "resting" / "parameters.npy")
     assert start.any()
     np.testing.assert_array_equal(start, np.repeat(start[:1], mpi_program.NODES, axis=0))
 
@@ -175,20 +214,20 @@ def test_ranks_with_keys_of_their_own_start_at_the_same_point(tmp_path: Path) ->
 @pytest.mark.slow
 def test_the_keys_of_all_ranks_count(tmp_path: Path) -> None:
     """The noise of one rank's nodes is that of its own key, also in rounds that run again."""
-    succeed(2, "ring", tmp_path, "own keys")
-    run = json.loads((tmp_path / "own keys" / "run.json").read_text())
+    succeed(2, tmp_path, "ring/own keys")
+    run = json.loads((tmp_path / "ring" / "own keys" / "run.json").read_text())
     assert "NOT private: seeded noise" in str(run["privacy"]["assumptions"])
-    succeed(2, "ring", tmp_path, "own keys")
-    refused = launch(2, "ring", tmp_path, "own keys again")
+    succeed(2, tmp_path, "ring/own keys")
+    refused = launch(2, tmp_path, "ring/own keys again")
     assert refused.returncode != 0
     assert "key: wanted that of the run in the checkpoint" in refused.stderr
-    other_nodes = launch(2, "ring", tmp_path, "own keys dealt anew")
+    other_nodes = launch(2, tmp_path, "ring/own keys dealt anew")
     assert other_nodes.returncode != 0
     assert "nodes of each rank: wanted " in other_nodes.stderr
 
 
 def test_ranks_that_do_not_release_the_same_are_stopped(tmp_path: Path) -> None:
-    refused = launch(2, "ring", tmp_path, "less noise elsewhere")
+    refused = launch(2, tmp_path, "ring/less noise elsewhere")
     assert refused.returncode != 0
     assert "releases: wanted the same on all ranks" in refused.stderr
 
@@ -197,15 +236,16 @@ def test_ranks_that_do_not_release_the_same_are_stopped(tmp_path: Path) -> None:
     ("name", "named"), [("another epsilon", "algorithm"), ("more rounds", "rounds")]
 )
 def test_ranks_that_do_not_run_the_same_are_refused(name: str, named: str, tmp_path: Path) -> None:
-    refused = launch(2, "ring", tmp_path, name)
+    refused = launch(2, tmp_path, f"ring/{name}")
     assert refused.returncode != 0
     assert f"{named}: wanted the same on all ranks" in refused.stderr
 
 
 @pytest.mark.slow
-def test_what_other_ranks_released_in_a_round_over_the_budget_is_counted(tmp_path: Path) -> None:
-    succeed(3, "ring", tmp_path, "overspending")
-    run = json.loads((tmp_path / "overspending" / "run.json").read_text())
+def test_what_other_ranks_released_in_a_round_over_the_budget_is_counted(
+    on_three_ranks: Path,
+) -> None:
+    run = json.loads((on_three_ranks / "ring" / "overspending" / "run.json").read_text())
     alone = mpi_program.run("overspending", "ring")
     assert alone.settings["rounds"] == "3 of 8: there the budget ended"
     assert [release.round for release in alone.ledger.releases][-1] == 3
@@ -215,10 +255,9 @@ def test_what_other_ranks_released_in_a_round_over_the_budget_is_counted(tmp_pat
 @pytest.mark.slow
 def test_packed_rows_travel_packed(tmp_path: Path) -> None:
     """Two ranks of a ring: 2 rows from each in a round, of 5 float64 unpacked."""
-    succeed(2, "ring", tmp_path, "online", "quantized")
-    floats, packed = (
-        json.loads((tmp_path / name / "sent.json").read_text()) for name in ("online", "quantized")
-    )
+    cases = ("ring/online", "ring/quantized")
+    succeed(2, tmp_path, *cases)
+    floats, packed = (json.loads((tmp_path / case / "sent.json").read_text()) for case in cases)
     assert floats == [[mpi_program.ROUNDS * 2 * 40] * 2] * 2
     for (sent, least), (unpacked, _) in zip(packed, floats, strict=True):
         # a length of 8 bytes for each of at most 2 widths of codes
@@ -226,17 +265,9 @@ def test_packed_rows_travel_packed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["online", "token", "learned"])
-def test_ranks_go_on_from_the_checkpoint_of_one_process(name: str, tmp_path: Path) -> None:
-    def stop(round: int, values: object) -> None:
-        if round == 6:
-            raise KeyboardInterrupt
-
-    path = tmp_path / name / "checkpoint"
-    with pytest.raises(KeyboardInterrupt):
-        mpi_program.run(name, "varying", checkpoint=dm.Checkpoint(path, every=2), callback=stop)
-    succeed(3, "varying", tmp_path, name)
-    assert_same(tmp_path / name, mpi_program.run(name, "varying"))
+@pytest.mark.parametrize("name", RESUMED)
+def test_ranks_go_on_from_the_checkpoint_of_one_process(name: str, on_three_ranks: Path) -> None:
+    assert_same(on_three_ranks / "resumed" / name, mpi_program.run(name, "varying"))
 
 
 @pytest.mark.slow
@@ -271,17 +302,17 @@ def test_a_failed_save_without_a_text_is_named_by_its_type() -> None:
 
 
 @pytest.mark.slow
-def test_a_callback_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
-    succeed(3, "varying", tmp_path, "ended")
-    run = json.loads((tmp_path / "ended" / "run.json").read_text())
+def test_a_callback_ends_the_run_on_all_ranks(on_three_ranks: Path) -> None:
+    folder = on_three_ranks / "varying" / "ended"
+    run = json.loads((folder / "run.json").read_text())
     assert run["settings"]["rounds"] == "3 of 8: there the callback ended it"
     whole = mpi_program.run("ended", "varying")
-    resumed = mpi_program.run("ended", "varying", checkpoint=tmp_path / "ended" / "checkpoint")
+    resumed = mpi_program.run("ended", "varying", checkpoint=folder / "checkpoint")
     assert_released(resumed, whole)
 
 
 def test_a_callback_that_fails_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
-    ended = launch(3, "varying", tmp_path, "tracker down")
+    ended = launch(3, tmp_path, "varying/tracker down")
     assert ended.returncode != 0
     reported = "rank 0 of 3 failed: ConnectionError: nobody listens (the last checkpoint is "
     assert ended.stderr.count(reported) == 3
@@ -301,9 +332,9 @@ def test_a_callback_that_fails_ends_the_run_on_all_ranks(tmp_path: Path) -> None
 def test_a_rank_that_fails_leaves_a_checkpoint_of_what_was_whole(
     how: str, said: str, rounds: int, tmp_path: Path
 ) -> None:
-    ended = launch(3, "varying", tmp_path, how)
+    ended = launch(3, tmp_path, f"varying/{how}")
     assert ended.returncode != 0
-    path = tmp_path / how / "checkpoint"
+    path = tmp_path / "varying" / how / "checkpoint"
     assert said in ended.stderr
     if how in ("value", "after", "token value"):
         assert f"({rounds} rounds are in {path})" in ended.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import mpi_sums_program
 import numpy as np
 import pytest
-from test_engines_mpi import assert_same, launch, succeed
+from test_engines_mpi import assert_same, launch, stop, succeed
 
 import dpmesh as dm
 
@@ -18,48 +18,60 @@ NAMES = ["full", "sampled", "full float32", "sampled float32", "clients", "sampl
 NAMES += ["neighbours", "neighbours float32"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_sums_have_the_same_bits_for_any_number_of_ranks(ranks: int, tmp_path: Path) -> None:
-    """Models, history, ledger and traffic; and a checkpoint that one process can go on from."""
-    with_jax = ["network"] if ranks == 3 and util.find_spec("jax") is not None else []
-    names = [*NAMES, *with_jax]
-    succeed(ranks, *PROGRAM, tmp_path, *names, program=False)
-    for name in names:
-        alone = mpi_sums_program.run(name)
-        assert_same(tmp_path / name, alone)
-        later = mpi_sums_program.run(name, checkpoint=tmp_path / name / "checkpoint")
-        assert_same(tmp_path / name, later)
-        planned = mpi_sums_program.ALGORITHMS[name].plan(mpi_sums_program.ROUNDS)
-        made = alone.ledger.releases
-        assert list(made) == list(planned.releases[: len(made)])
-        assert len(made) == mpi_sums_program.ROUNDS
-        words = 8 * alone.parameters.size * mpi_sums_program.ROUNDS if ranks > 1 else 0
-        assert json.loads((tmp_path / name / "sent.json").read_text()) == [[words, words]] * ranks
+WITH_JAX = [] if util.find_spec("jax") is None else ["network"]
 
 
-@pytest.mark.slow
-def test_ranks_go_on_with_sums_from_the_checkpoint_of_one_process(tmp_path: Path) -> None:
-    def stop(round: int, values: object) -> None:
-        if round == 6:
-            raise KeyboardInterrupt
-
-    saved = dm.Checkpoint(tmp_path / "sampled" / "checkpoint", every=2)
+@pytest.fixture(scope="module")
+def on_three_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the runs of three ranks, all of one launch: to start them takes longest."""
+    folder = tmp_path_factory.mktemp("ranks")
+    saved = dm.Checkpoint(folder / "resumed" / "sampled" / "checkpoint", every=2)
     with pytest.raises(KeyboardInterrupt):
         mpi_sums_program.run("sampled", checkpoint=saved, callback=stop)
-    succeed(3, *PROGRAM, tmp_path, "sampled", program=False)
-    assert_same(tmp_path / "sampled", mpi_sums_program.run("sampled"))
+    ended = launch(2, *PROGRAM, folder, "failing", program=False)
+    assert ended.returncode != 0
+    path = folder / "failing" / "checkpoint"
+    failed = "rank 1 of 2 failed: ArithmeticError: the round went wrong"
+    assert ended.stderr.count(f"{failed} (5 rounds are in {path})") == 2
+    cases = [*NAMES, *WITH_JAX, "resumed/sampled", "failing"]
+    succeed(3, *PROGRAM, folder, *cases, program=False)
+    return folder
 
 
 @pytest.mark.slow
-def test_a_site_that_fails_stops_all_ranks_and_others_go_on(tmp_path: Path) -> None:
-    ended = launch(2, *PROGRAM, tmp_path, "failing", program=False)
-    assert ended.returncode != 0
-    path = tmp_path / "failing" / "checkpoint"
-    failed = "rank 1 of 2 failed: ArithmeticError: the round went wrong"
-    assert ended.stderr.count(f"{failed} (5 rounds are in {path})") == 2
-    succeed(3, *PROGRAM, tmp_path, "failing", program=False)
-    assert_same(tmp_path / "failing", mpi_sums_program.run("failing"))
+@pytest.mark.parametrize("name", [*NAMES, *WITH_JAX])
+def test_sums_on_three_ranks_have_the_bits_of_one_process(name: str, on_three_ranks: Path) -> None:
+    assert_same_and_resumable(name, 3, on_three_ranks / name)
+
+
+@pytest.mark.slow
+def test_sums_on_one_rank_have_the_bits_of_one_process(tmp_path: Path) -> None:
+    succeed(1, *PROGRAM, tmp_path, *NAMES, program=False)
+    for name in NAMES:
+        assert_same_and_resumable(name, 1, tmp_path / name)
+
+
+def assert_same_and_resumable(name: str, ranks: int, folder: Path) -> None:
+    """Models, history, ledger and traffic; and a checkpoint that one process can go on from."""
+    alone = mpi_sums_program.run(name)
+    assert_same(folder, alone)
+    assert_same(folder, mpi_sums_program.run(name, checkpoint=folder / "checkpoint"))
+    planned = mpi_sums_program.ALGORITHMS[name].plan(mpi_sums_program.ROUNDS)
+    made = alone.ledger.releases
+    assert list(made) == list(planned.releases[: len(made)])
+    assert len(made) == mpi_sums_program.ROUNDS
+    words = 8 * alone.parameters.size * mpi_sums_program.ROUNDS if ranks > 1 else 0
+    assert json.loads((folder / "sent.json").read_text()) == [[words, words]] * ranks
+
+
+@pytest.mark.slow
+def test_ranks_go_on_with_sums_from_the_checkpoint_of_one_process(on_three_ranks: Path) -> None:
+    assert_same(on_three_ranks / "resumed" / "sampled", mpi_sums_program.run("sampled"))
+
+
+@pytest.mark.slow
+def test_a_site_that_fails_stops_all_ranks_and_others_go_on(on_three_ranks: Path) -> None:
+    assert_same(on_three_ranks / "failing", mpi_sums_program.run("failing"))
 
 
 @pytest.mark.slow

@@ -290,7 +290,7 @@ def own_keys(folder: str, *, again: bool) -> dict[str, Any]:
         secret.parent.mkdir(parents=True, exist_ok=True)
         dm.Key.generate().save(secret)
     key = dm.Key.seeded(int(again)) if rank == 1 else dm.Key.load(secret)
-    return {"key": key, "checkpoint": Path(folder) / "own keys" / "checkpoint"}
+    return {"key": key, "checkpoint": Path(folder) / "ring" / "own keys" / "checkpoint"}
 
 
 def end(round: int, values: object) -> None:
@@ -303,12 +303,16 @@ def fail(round: int, values: object) -> None:
     raise ConnectionError("nobody listens")
 
 
-def main(network: str, folder: str, *names: str) -> None:
-    """Run algorithms one after the other; the results of each go into a folder of its name."""
+def main(folder: str, *cases: str) -> None:
+    """Run cases one after the other; the results of each go into a folder of its name.
+
+    A case is ``NETWORK/ALGORITHM``; all networks but ``ring`` are the one that varies.
+    """
     from dpmesh.engines.mpi import MpiEngine
 
-    for name in names:
-        case_folder = Path(folder) / name
+    for case in cases:
+        network, name = case.split("/")
+        case_folder = Path(folder) / case
         engine = MpiEngine(NODES if ALGORITHMS[name].communication == "token" else make(network)[1])
         if name.endswith("dealt anew"):
             engine.parts = engine.parts[::-1]

@@ -113,16 +113,18 @@ def run(name: str, **options: Any) -> Run:
     return dm.simulate(ALGORITHMS[name], make(name), **fixed, **options)
 
 
-def main(folder: str, *names: str) -> None:
-    """Run algorithms one after the other; the results of each go into a folder of its name."""
+def main(folder: str, *cases: str) -> None:
+    """Run cases one after the other; the results of each go into a folder of its name.
+
+    A case is the name of an algorithm, or ``FOLDER/ALGORITHM``.
+    """
     from dpmesh.engines.mpi import MpiEngine
 
-    for name in names:
-        case_folder = Path(folder) / name
+    for case in cases:
+        case_folder = Path(folder) / case
         engine = MpiEngine(SITES)
-        result = run(
-            name, engine=engine, checkpoint=dm.Checkpoint(case_folder / "checkpoint", every=2)
-        )
+        checkpoint = dm.Checkpoint(case_folder / "checkpoint", every=2)
+        result = run(case_folder.name, engine=engine, checkpoint=checkpoint)
         mpi_program.keep(result, engine, case_folder)
 
 
