@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import struct
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from scipy import sparse
 from scipy.io import savemat
 
 from dpmesh import data
+from dpmesh.data import loaders
 from dpmesh.data.formats import IDX_TYPES
 
 
@@ -100,6 +102,20 @@ def test_embedded_data_sets() -> None:
     assert data.from_sklearn("diabetes").labels.dtype == np.float64
 
 
+def test_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read without it, and through it if it keeps the file elsewhere."""
+    code = "import sys, dpmesh as dm; dm.data.digits(); sys.exit('sklearn' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    fast = data.digits()
+    monkeypatch.setattr(loaders, "_shipped", lambda name: None)
+    slow = data.digits()
+    assert fast.name == slow.name
+    for name in ("features", "labels"):
+        ours, theirs = getattr(fast, name), getattr(slow, name)
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_fetched_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     def fetch_openml(name: str, version: int) -> dict[str, object]:
         assert (name, version) == ("pets", 3)
@@ -116,6 +132,7 @@ def test_fetched_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_missing_scikit_learn_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setattr(loaders, "_shipped", lambda name: None)
     for call in (data.digits, lambda: data.read_libsvm(tmp_path / "x")):
         with pytest.raises(ImportError, match=r"needs scikit-learn: pip install scikit-learn"):
             call()
