@@ -39,7 +39,7 @@ noise_multiplier = 200.0
 )
 def test_workers_end_with_the_sweep_and_save(ended_by: str, rounds: int, tmp_path: Path) -> None:
     text = "format = 2\n" + TEXT.partition("algorithm.epsilon")[0].replace(ONLINE, ENDLESS)
-    text = text.replace("rounds = 6", "rounds = 100_000\nevery = 1")
+    text = text.replace("rounds = 6", "rounds = 10_000\nevery = 1")
     command = [sys.executable, "-c", SWEEP, write(tmp_path, text), tmp_path / "results"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     sweep = subprocess.Popen(command, start_new_session=True, **pipes)
@@ -54,6 +54,7 @@ def test_workers_end_with_the_sweep_and_save(ended_by: str, rounds: int, tmp_pat
     reported = [line for line in errors.splitlines() if line.startswith(("Traceback", "Keyboard"))]
     ended = ["Traceback (most recent call last):", "KeyboardInterrupt"]  # of the sweep, once
     assert reported == ([] if ended_by == "SIGKILL" else ended)
+    assert not [*tmp_path.rglob("run.json")]  # no worker went on to the end of its run
     saved = list((tmp_path / "results").glob("seed=*/checkpoint"))
     headers = [np.load(path)["header"].tobytes() for path in saved]
     assert any(b'"rounds": 0' not in header for header in headers)

@@ -22,6 +22,7 @@ Each step errs upwards:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import ceil, exp, expm1, inf, log, sqrt
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from dpmesh.accounting._arguments import Floats
 from dpmesh.accounting._loss import UNIT, Grid, LossDistribution, losses_of
 from dpmesh.accounting._merge import Merged, Mixtures, RoundKinds, merge
 from dpmesh.accounting._moments import Moments, epsilon_by_order, moments_of
+from dpmesh.accounting._pairs import DominatingPair
 
 Spectrum = npt.NDArray[np.complex128]
 
@@ -60,6 +62,12 @@ _MAX_TILTS = 4
 _NEGLIGIBLE_MAGNITUDE = 1e-60
 """Smaller magnitudes of a spectrum count as 0; a bound of their sum is added to every mass."""
 
+_MAX_REMEMBERED_KINDS = 64
+"""Compositions of at most so many kinds of rounds are remembered."""
+
+_Key = tuple[DominatingPair, tuple[tuple[float, float], ...], tuple[float, ...]]
+"""Pair of kinds of rounds, the sampling rate and noise ratio of each, and their counts."""
+
 _BRACKET_PARTS = 64
 _NARROWINGS = 9
 """The bracket of one round's epsilon is divided by ``64**9 = 2**54``: to float64's precision."""
@@ -85,9 +93,34 @@ def composed_epsilon(delta: float, *rounds: RoundKinds) -> float:
     rounds
         Kinds of rounds, one argument for each dominating pair.
     """
-    merged = merge([_distinct(kinds) for kinds in rounds if np.any(kinds.times > 0)])
-    if not merged:
+    distinct = [_distinct(kinds) for kinds in rounds if np.any(kinds.times > 0)]
+    if not distinct:
         return 0.0
+    if sum(len(kinds.times) for kinds in distinct) > _MAX_REMEMBERED_KINDS:
+        return _epsilon_of_distinct(delta, distinct)
+    keys = []
+    for kinds in distinct:
+        rates_and_ratios = tuple(zip(kinds.rate, kinds.noise_ratio, strict=True))
+        keys.append((kinds.pair, rates_and_ratios, tuple(kinds.times)))
+    return _remembered_epsilon(delta, *keys)
+
+
+@lru_cache(maxsize=1024)
+def _remembered_epsilon(delta: float, *keys: _Key) -> float:
+    """Return `composed_epsilon` of distinct kinds of rounds; results are cached.
+
+    Each run of a plan, budgets and reports ask for the same epsilon again.
+    """
+    distinct = []
+    for pair, rates_and_ratios, times in keys:
+        columns = np.array(rates_and_ratios)
+        distinct.append(RoundKinds(pair, columns[:, 0], columns[:, 1], np.array(times)))
+    return _epsilon_of_distinct(delta, distinct)
+
+
+def _epsilon_of_distinct(delta: float, distinct: Sequence[RoundKinds]) -> float:
+    """Return `composed_epsilon` of kinds of rounds that differ and that all occur."""
+    merged = merge(distinct)
     total_rounds = sum(float(np.sum(group.times)) for group in merged)
     if total_rounds == 1:
         return _epsilon_of_one_round(merged[0], delta)
