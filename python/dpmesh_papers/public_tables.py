@@ -56,11 +56,17 @@ def extremes(columns: Columns) -> list[tuple[float, float]]:
     return list(zip(smallest, largest, strict=True))
 
 
-def varying_columns(records: Dataset) -> Columns:
-    """Return the columns that have more than one value, as a dense array."""
+def dense(records: Dataset) -> Columns:
+    """Return the columns of records as a dense array."""
     columns: Any = records.features
     if sparse.issparse(columns):
         columns = columns.toarray()
+    return np.asarray(columns)
+
+
+def varying_columns(records: Dataset) -> Columns:
+    """Return the columns that have more than one value, as a dense array."""
+    columns = dense(records)
     is_varying = columns.min(axis=0) < columns.max(axis=0)
     return np.asarray(columns[:, is_varying])
 

@@ -20,11 +20,14 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 import dpmesh as dm
+from dpmesh.defaults import Method
 from dpmesh_papers._scaffold import Row
+from dpmesh_papers.public_tables import extremes
 from dpmesh_papers.studies.results import markdown_table, write_rows
 
 Records = tuple[np.ndarray, np.ndarray]
@@ -33,6 +36,7 @@ Records = tuple[np.ndarray, np.ndarray]
 SITES = 5
 TEST_SHARE = 0.25
 EPSILONS = (0.3, 1.0, 4.0)
+METHODS: tuple[Method, ...] = ("secure", "gossip")
 FOREST_RECORDS = 20_000
 FEWEST_SPLITS_KEPT = 5
 """Least splits with which results are written."""
@@ -126,7 +130,7 @@ CALIBRATIONS: dict[str, bool | None] = {"off": False, "on": True, "by rule": Non
 """Values of `calibrate`, by their names in the columns of results."""
 
 
-def measure(task: Task, method: str, learned: str, epsilon: float, splits: int) -> Row:
+def measure(task: Task, method: Method, learned: str, epsilon: float, splits: int) -> Row:
     """Return mean R2 and mean relative error of the predicted total, for each calibration.
 
     Parameters
@@ -144,10 +148,7 @@ def measure(task: Task, method: str, learned: str, epsilon: float, splits: int) 
     """
     columns, targets = task.load()
     targets = np.clip(targets, 0, task.largest)
-    # Ranges are taken from the data, as if they were public.
-    lows, highs = columns.min(axis=0) - 1e-6, columns.max(axis=0) + 1e-6
-    ends_of_columns = zip(lows.tolist(), highs.tolist(), strict=True)
-    ranges = {number: [low, high] for number, (low, high) in enumerate(ends_of_columns)}
+    ranges = ranges_around(columns)
     target_range: tuple[float, float] | None = (0, task.largest)
     largest_count: float | None = None
     if learned == "counts":
@@ -191,6 +192,13 @@ def measure(task: Task, method: str, learned: str, epsilon: float, splits: int) 
     return row
 
 
+def ranges_around(columns: np.ndarray) -> dict[int, list[float]]:
+    """Return a range slightly wider than the values of each column, as if it were public."""
+    return {
+        number: [low - 1e-6, high + 1e-6] for number, (low, high) in enumerate(extremes(columns))
+    }
+
+
 def page(rows: list[Row]) -> str:
     """Return the table of docs/estimator_recipes.md."""
     heads = ["table", "learned", "sites", "epsilon", "R2 off", "R2 on", "total off", "total on"]
@@ -215,12 +223,12 @@ def main(splits: int) -> None:
     warnings.simplefilter("ignore")
     rows: list[Row] = []
     for task in TASKS:
-        kinds_of_target = ("numbers", "counts") if task.is_count else ("numbers",)
-        for learned in kinds_of_target:
-            for method in ("secure", "gossip"):
-                for epsilon in EPSILONS:
-                    rows.append(measure(task, method, learned, epsilon, splits))
-                    print(*rows[-1].values(), sep="\t", flush=True)
+        kinds_of_target = ["numbers"]
+        if task.is_count:
+            kinds_of_target.append("counts")
+        for learned, method, epsilon in product(kinds_of_target, METHODS, EPSILONS):
+            rows.append(measure(task, method, learned, epsilon, splits))
+            print(*rows[-1].values(), sep="\t", flush=True)
     if splits >= FEWEST_SPLITS_KEPT:
         write_rows("calibration", rows, page(rows))
 

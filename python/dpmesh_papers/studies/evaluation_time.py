@@ -25,6 +25,7 @@ import dpmesh as dm
 import dpmesh.run.baselines as baselines
 from dpmesh.cli import app
 from dpmesh_papers._scaffold import Row
+from dpmesh_papers.public_tables import extremes, varying_columns
 from dpmesh_papers.studies.results import write_rows
 
 SITES = 10
@@ -37,16 +38,11 @@ def tables() -> Iterator[tuple[str, npt.NDArray[Any], npt.NDArray[Any]]]:
     """Yield name, columns and classes of each table."""
     columns, classes = load_digits(return_X_y=True)
     yield "digits", columns, classes
-    cover = dm.data.covertype(2)
-    order = np.random.default_rng(0).permutation(cover.records)
+    forest = dm.data.covertype(2)
+    order = np.random.default_rng(0).permutation(forest.records)
     for records in (5_000, 40_000):
-        chosen = cover.take(order[:records])
-        features: Any = chosen.features
-        if not isinstance(features, np.ndarray):
-            features = features.toarray()
-        columns = features
-        varying = columns.min(axis=0) < columns.max(axis=0)
-        yield "forest cover", columns[:, varying], chosen.labels
+        sample = forest.take(order[:records])
+        yield "forest cover", varying_columns(sample), sample.labels
 
 
 @contextmanager
@@ -74,39 +70,48 @@ def timed(spent: dict[str, float]) -> Iterator[None]:
             setattr(baselines, name, function)
 
 
+def write_files(
+    folder: Path, columns: npt.NDArray[Any], classes: npt.NDArray[Any]
+) -> tuple[list[Path], Path]:
+    """Write a table as files of ten sites; return them, and the file of public ranges."""
+    names = [f"c{number}" for number in range(columns.shape[1])]
+    ranges = [
+        f"{name} = {{range = [{low}, {max(high, low + 1)}]}}"
+        for name, (low, high) in zip(names, extremes(columns), strict=True)
+    ]
+    quoted_classes = ", ".join(f'"{label}"' for label in np.unique(classes))
+    ranges.append(f"label = {{classes = [{quoted_classes}]}}")
+    ranges_file = folder / "ranges.toml"
+    ranges_file.write_text("\n".join(ranges) + "\n")
+    table = np.column_stack([columns, classes])
+    header = ",".join([*names, "label"])
+    files = []
+    for site in range(SITES):
+        lines = [",".join(f"{cell:g}" for cell in row) for row in table[site::SITES]]
+        file = folder / f"s{site}.csv"
+        file.write_text("\n".join([header, *lines]) + "\n")
+        files.append(file)
+    return files, ranges_file
+
+
 def row_of(name: str, columns: npt.NDArray[Any], classes: npt.NDArray[Any]) -> Row:
     """Fit a table in files of ten sites, and return the times."""
-    names = [f"c{number}" for number in range(columns.shape[1])]
-    ends = zip(columns.min(axis=0), columns.max(axis=0), strict=True)
-    ranges = []
-    for column, (low, high) in zip(names, ends, strict=True):
-        ranges.append(f"{column} = {{range = [{low}, {max(high, low + 1)}]}}")
-    listed = ", ".join(f'"{label}"' for label in np.unique(classes))
-    ranges.append(f"label = {{classes = [{listed}]}}")
-    with TemporaryDirectory() as name_of_folder:
-        folder = Path(name_of_folder)
-        (folder / "ranges.toml").write_text("\n".join(ranges) + "\n")
-        files = []
-        for site in range(SITES):
-            rows = np.column_stack([columns, classes])[site::SITES]
-            lines = [",".join(f"{cell:g}" for cell in row) for row in rows]
-            file = folder / f"s{site}.csv"
-            file.write_text("\n".join([",".join([*names, "label"]), *lines]) + "\n")
-            files.append(str(file))
-        spent: dict[str, float] = {}
-        options = ["--label", "label", "--epsilon", "2"]
-        options += ["--ranges", str(folder / "ranges.toml")]
-        options += ["--output", str(folder / "model.dpmesh")]
+    spent: dict[str, float] = {}
+    with TemporaryDirectory() as folder:
+        files, ranges_file = write_files(Path(folder), columns, classes)
+        arguments = ["fit", *map(str, files), "--label", "label", "--epsilon", "2"]
+        arguments += ["--ranges", str(ranges_file)]
+        arguments += ["--output", str(Path(folder) / "model.dpmesh")]
         start = time.process_time()
         with timed(spent):
-            result = CliRunner().invoke(app, ["fit", *files, *options])
+            result = CliRunner().invoke(app, arguments)
         seconds = time.process_time() - start
     if result.exit_code:
         raise RuntimeError(result.output)
     return {
         "data": name,
         "records": len(columns),
-        "columns": len(names),
+        "columns": columns.shape[1],
         "sites": SITES,
         "seconds": round(seconds, 1),
         "baselines": round(sum(spent.values()), 1),

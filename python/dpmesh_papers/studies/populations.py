@@ -23,8 +23,15 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, loa
 import dpmesh as dm
 from dpmesh.run.measures import shown, shown_difference
 from dpmesh.run.verdict import PopulationRow
-from dpmesh_papers._scaffold import Row
-from dpmesh_papers.studies.estimators_table import evenly_spread, two_classes_per_site
+from dpmesh_papers._scaffold import Row, kinds, pick
+from dpmesh_papers.public_tables import (
+    dense,
+    evenly_spread,
+    extremes,
+    two_classes_per_site,
+    varying_columns,
+    wilderness_areas,
+)
 from dpmesh_papers.studies.results import write_rows
 
 EPSILON = 2.0
@@ -63,11 +70,6 @@ class Task(NamedTuple):
     target: tuple[float, float] | None = None
 
 
-def extremes(x: Any) -> list[tuple[float, float]]:
-    """Return the smallest and largest value of each column, which stand for public ranges."""
-    return list(zip(x.min(axis=0).tolist(), x.max(axis=0).tolist(), strict=True))
-
-
 def tasks() -> Iterator[Task]:
     """Yield the seven tasks."""
     x, y = load_digits(return_X_y=True)
@@ -80,13 +82,10 @@ def tasks() -> Iterator[Task]:
     x, y = load_diabetes(return_X_y=True)
     yield Task("diabetes, sites alike", x, y, evenly_spread(len(y), 5), extremes(x), DIABETES_RANGE)
     generator = np.random.default_rng(0)
-    cover = dm.data.covertype(2).take(generator.permutation(581_012)[:FOREST_SAMPLE])
-    columns = cover.features
-    if not isinstance(columns, np.ndarray):
-        columns = columns.toarray()
-    area = columns[:, 10:14].argmax(axis=1)
-    varied = columns[:, columns.min(axis=0) < columns.max(axis=0)]
-    yield Task("forest cover, a site is an area", varied, cover.labels, area, extremes(varied))
+    forest = dm.data.covertype(2).take(generator.permutation(581_012)[:FOREST_SAMPLE])
+    areas = wilderness_areas(dense(forest))
+    x = varying_columns(forest)
+    yield Task("forest cover, a site is an area", x, forest.labels, areas, extremes(x))
     images = dm.data.mnist("train").take(generator.permutation(60_000)[:MNIST_SAMPLE])
     x, y = np.asarray(images.features, np.float64), np.asarray(images.labels)
     yield Task("MNIST, two of ten digits a site", x, y, two_classes_per_site(y), (0, 1))
@@ -116,7 +115,7 @@ def evaluate(task: Task, splits: int) -> list[Row]:
 
 
 def _numbers(row: PopulationRow) -> Row:
-    """Return what the verdict says about one population."""
+    """Return the scores and the verdict of one population."""
     assert row.gain is not None
     return {
         "population": row.name,
@@ -137,24 +136,28 @@ def as_text(rows: list[Row]) -> str:
         "single sites without privacy:",
         f"means of {first['splits']} splits, and the 95% interval of the difference.",
     ]
-    width = max(len(str(row["population"])) for row in rows)
-    last_task = None
-    for row in rows:
-        if row["task"] != last_task:
-            last_task = row["task"]
-            sites = f"{row['sites']} sites, {row['records']} records; {row['adversary']}"
-            lines += ["", f"{last_task} ({sites})"]
-        measure = str(row["measure"])
-        if measure == "recall":
-            measure = "accuracy"  # both are shown in percent
-        federation = shown(measure, float(row["federation"]))
-        single_site = shown(measure, float(row["single_site"]))
-        interval = shown_difference(measure, float(row["low"]), float(row["high"]))
-        lines.append(
-            f"  {row['population']:<{width}}  {row['measure']:<8}  "
-            f"{federation:>6}  {single_site:>6}  {interval:<22}  {row['joining']}".rstrip()
-        )
+    width = max(len(row["population"]) for row in rows)
+    for task in kinds(rows, "task"):
+        rows_of_task = pick(rows, task=task)
+        setting = rows_of_task[0]
+        sites = f"{setting['sites']} sites, {setting['records']} records; {setting['adversary']}"
+        lines += ["", f"{task} ({sites})"]
+        lines += [_line(row, width) for row in rows_of_task]
     return "\n".join(lines)
+
+
+def _line(row: Row, width: int) -> str:
+    """Return the line of a population, whose name has this width."""
+    measure = row["measure"]
+    if measure == "recall":
+        measure = "accuracy"  # both are shown in percent
+    federation = shown(measure, float(row["federation"]))
+    single_site = shown(measure, float(row["single_site"]))
+    interval = shown_difference(measure, float(row["low"]), float(row["high"]))
+    return (
+        f"  {row['population']:<{width}}  {row['measure']:<8}  "
+        f"{federation:>6}  {single_site:>6}  {interval:<22}  {row['joining']}".rstrip()
+    )
 
 
 def main(splits: int = SPLITS) -> None:

@@ -9,8 +9,8 @@ figures in docs/images are drawn from these files.
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -19,8 +19,9 @@ import dpmesh as dm
 from dpmesh.plots import COLOURS
 from dpmesh.statistics import Survival, ask
 from dpmesh_papers._output import checkout
-from dpmesh_papers._scaffold import pick
+from dpmesh_papers._scaffold import Row, kinds, pick
 from dpmesh_papers.studies.results import read_rows, write_rows
+from dpmesh_papers.tables import RULE, WITHOUT
 
 DOCS = checkout() / "docs"
 EPSILONS = (0.5, 2.0)
@@ -67,29 +68,28 @@ def measure() -> None:
     table = patients()
     site = np.arange(RECORDS) % SITES
     question = Survival("months", "died", by="arm", bins=BINS)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for epsilon in EPSILONS:
         key = dm.Key.seeded(int(10 * epsilon))
         (answer,) = ask(question, table, site, ranges=RANGES, epsilon=epsilon, key=key).answers
-        for arm_number, arm in enumerate(ARMS):  # rows are ordered by arm, then by time
-            arm_rows = answer.rows[arm_number * BINS : (arm_number + 1) * BINS]
-            for bin_number, row in enumerate(arm_rows, start=1):
-                months = LAST_MONTH * bin_number / BINS
-                rows.append(
-                    {
-                        "epsilon": epsilon,
-                        "arm": arm,
-                        "months": months,
-                        "estimate": round(row.estimate, 4),
-                        "low": round(row.low, 4),
-                        "high": round(row.high, 4),
-                        "exact": round(kaplan_meier(table, arm, months), 4),
-                    }
-                )
+        points = product(ARMS, range(1, BINS + 1))  # rows are ordered by arm, then by time
+        for (arm, bin_number), row in zip(points, answer.rows, strict=True):
+            months = LAST_MONTH * bin_number / BINS
+            rows.append(
+                {
+                    "epsilon": epsilon,
+                    "arm": arm,
+                    "months": months,
+                    "estimate": round(row.estimate, 4),
+                    "low": round(row.low, 4),
+                    "high": round(row.high, 4),
+                    "exact": round(kaplan_meier(table, arm, months), 4),
+                }
+            )
     write_rows("survival", rows)
 
 
-def draw_survival(rows: list[Any], path: Path) -> None:
+def draw_survival(rows: list[Row], path: Path) -> None:
     """Draw a panel for each epsilon: private curves with intervals, and non-private curves."""
     figure, axes = plt.subplots(
         1, len(EPSILONS), figsize=(8, 3.2), layout="constrained", sharey=True
@@ -110,18 +110,18 @@ def draw_survival(rows: list[Any], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _column(rows: list[Any], name: str) -> np.ndarray:
+def _column(rows: list[Row], name: str) -> np.ndarray:
     """Return the values of one column, shape (rows,)."""
     return np.array([row[name] for row in rows])
 
 
-def draw_accuracies(rows: list[Any], path: Path) -> None:
+def draw_accuracies(rows: list[Row], path: Path) -> None:
     """Draw a panel for each task: accuracy over epsilon, with default features and with columns."""
-    tasks = [*dict.fromkeys(row["task"] for row in rows if row["epsilon"] > 1)]
+    tasks = kinds((row for row in rows if row["epsilon"] > 1), "task")  # at several epsilons
     figure, axes = plt.subplots(1, len(tasks), figsize=(8, 3), layout="constrained", sharey=True)
     for ax, task in zip(axes, tasks, strict=True):
         for method, colour in zip(("secure", "gossip"), COLOURS, strict=False):
-            for features, style in (("by the rule", "o-"), ("columns alone", "x:")):
+            for features, style in ((RULE, "o-"), (WITHOUT, "x:")):
                 method_rows = pick(rows, task=task, method=method, features=features)
                 epsilons = _column(method_rows, "epsilon")
                 ax.errorbar(

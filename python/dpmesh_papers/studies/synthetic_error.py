@@ -26,24 +26,14 @@ from dpmesh.statistics.ask import questions_about, read_columns
 from dpmesh.statistics.pairs import pairs_in
 from dpmesh.tables import as_table
 from dpmesh_papers._scaffold import Row
+from dpmesh_papers.public_tables import (
+    COVERTYPE_AREAS,
+    COVERTYPE_NUMBERS,
+    COVERTYPE_SOILS,
+    wilderness_areas,
+)
 from dpmesh_papers.studies.results import markdown_table, write_rows
 
-NUMBERS = (
-    (1859, 3858),
-    (0, 360),
-    (0, 66),
-    (0, 1397),
-    (-173, 601),
-    (0, 7117),
-    (0, 254),
-    (0, 254),
-    (0, 254),
-    (0, 7173),
-)
-"""Public ranges of the ten columns of numbers."""
-
-AREAS = 4
-SOILS = 40
 COVERS = 7
 SITES = 4
 RECORDS = 50_000
@@ -55,11 +45,10 @@ def records() -> dict[str, np.ndarray]:
     """Return the columns of the first records of Covertype, by name."""
     cover = dm.data.covertype(7)
     features = np.asarray(cover.features)[:RECORDS]
-    columns = {f"n{number}": features[:, number] for number in range(len(NUMBERS))}
-    first_soil = len(NUMBERS) + AREAS
-    # area and soil are one-hot in the data set
-    columns["area"] = features[:, len(NUMBERS) : first_soil].argmax(axis=1)
-    columns["soil"] = features[:, first_soil : first_soil + SOILS].argmax(axis=1)
+    columns = {f"n{number}": features[:, number] for number in range(len(COVERTYPE_NUMBERS))}
+    first_soil = len(COVERTYPE_NUMBERS) + COVERTYPE_AREAS
+    columns["area"] = wilderness_areas(features)
+    columns["soil"] = features[:, first_soil:].argmax(axis=1)  # flags, one of which is set
     columns["cover"] = cover.labels[:RECORDS]
     return columns
 
@@ -67,10 +56,10 @@ def records() -> dict[str, np.ndarray]:
 def ranges() -> dict[str, Any]:
     """Return the public ranges of all columns, as `dpmesh.statistics.ask` accepts them."""
     ends_of_columns: dict[str, Any] = {
-        f"n{number}": list(ends) for number, ends in enumerate(NUMBERS)
+        f"n{number}": list(ends) for number, ends in enumerate(COVERTYPE_NUMBERS)
     }
-    ends_of_columns["area"] = list(range(AREAS))
-    ends_of_columns["soil"] = list(range(SOILS))
+    ends_of_columns["area"] = list(range(COVERTYPE_AREAS))
+    ends_of_columns["soil"] = list(range(COVERTYPE_SOILS))
     ends_of_columns["cover"] = list(range(COVERS))
     return ends_of_columns
 
@@ -141,7 +130,7 @@ def page(rows: list[Row]) -> str:
 def main() -> None:
     """Measure, print and write each case."""
     table = records()
-    rows = list[Row]()
+    rows: list[Row] = []
     for epsilon, bins in CASES:
         rows.append(measure(table, epsilon, bins))
         print(*rows[-1].values(), sep="\t", flush=True)
