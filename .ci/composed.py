@@ -31,7 +31,7 @@ from dpmesh.settings import Settings
 from dpmesh.settings.parts import Maker, part_fields
 from dpmesh.topology import Topology
 
-PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
+PAGE = Path(__file__).parents[1] / "docs" / "supported_combinations.md"
 PAGE_WIDTH = 120
 BEGIN, END = "<!-- begin: python .ci/composed.py -->\n", "<!-- end -->"
 FEATURES, DELTA = 30, 1e-5
