@@ -226,6 +226,26 @@ def test_rounding_of_secrets_is_what_our_specification_says() -> None:
         assert more * secrets.mu_of(()) == pytest.approx(wanted, rel=0.05)
 
 
+@pytest.mark.parametrize("colluding", [(), (0,), (1,)])
+def test_mu_covers_the_rounding_of_secrets_if_the_most_exposed_node_colludes(colluding) -> None:
+    """By Theorem 4, of the links that are left. Node 0 has no partner, the others all of them."""
+    own, shared, dim, grid = 0.4, 2.0, 100, 2.0**-6
+    links = [(i, j) for i in range(1, 6) for j in range(i + 1, 6)]
+    secrets = correlated.Secrets(nodes=6, pairs=links, own=own, shared=shared)
+    release = correlated.CorrelatedGaussian(
+        noise_to_sensitivity=4.0,
+        factorization=correlated.from_matrix(np.eye(1)),
+        secrets=secrets,
+        grid=grid,
+    )
+    left = [link for link in links if not set(link) & set(colluding)]
+    degrees = np.bincount(np.reshape(left, -1), minlength=6)
+    kappa = np.sqrt(len(left) / (4 * shared**2) + (degrees**2).sum() / (4 * own**2))
+    exposed, rounding = secrets.mu_of(colluding), grid * np.sqrt(dim)
+    proved = (exposed * (1 + rounding) + rounding * kappa) / (4.0 * release.widened(dim))
+    assert release.mu_of(colluding) >= proved * (1 - 1e-9)
+
+
 def test_what_is_not_proved_or_too_fine_is_refused() -> None:
     shuffled = dm.topology.shuffled(RING, key=dm.Key.seeded(1))
     with pytest.raises(ValueError, match="grid: wanted None, or one graph of secrets"):

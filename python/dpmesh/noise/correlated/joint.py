@@ -155,11 +155,23 @@ class CorrelatedGaussian:
         return changing.worst(self.factorization, colluding) / self.noise_to_sensitivity
 
     def mu_of(self, coalition: Sequence[int]) -> float:
-        """Return mu of the run against these colluding nodes."""
+        """Return mu of the run against these colluding nodes.
+
+        On a grid, `widened` covers the rounding of secrets for nodes that are as exposed as the
+        worst node without a coalition. If that node colludes and all others are less exposed, its
+        mu stands for theirs.
+
+        Raises
+        ------
+        ValueError
+            If a member of the coalition is not a node.
+        """
         if self.secrets is None:
             return self.mu
         if isinstance(self.secrets, Secrets):
             round_mu = self.secrets.mu_of(coalition)
+            if self.grid is not None:
+                round_mu = max(round_mu, self.secrets.mu_of())
             return self.factorization.sensitivity * round_mu / self.noise_to_sensitivity
         changing = ChangingSecrets(tuple(self.secrets))
         return changing.worst_against(self.factorization, coalition) / self.noise_to_sensitivity
