@@ -1,4 +1,11 @@
-"""Amplitudes of local noise and secrets with the least noise in the mixed points."""
+"""Amplitudes of local noise and secrets with the least noise in the mixed points.
+
+For each size `own` of the local noise there is a least size `shared` of the secrets with which mu
+is 1 at noise ratio 1 against every coalition of the claimed size (`shared_for`). Among these,
+`partner_secrets` chooses the `own` with the least variance of the mixed points (`objective`)
+
+    own^2 tr(G of local noise) + shared^2 tr(G of the graph's Laplacian)
+"""
 
 from __future__ import annotations
 
@@ -131,7 +138,9 @@ def partner_secrets(
     Raises
     ------
     ValueError
-        If a coalition of that size can cut a node off from its honest partners.
+        If a coalition of that size can cut a node off from its honest partners, if there are too
+        many coalitions to try each of them, if `own` is too small for any secrets, or if another
+        argument is out of its range.
     """
     nodes = mixing_matrix.nodes
     if pairs is None:
@@ -169,6 +178,8 @@ def changing_secrets(
 ) -> tuple[Secrets, ...]:
     """Return secrets along the graph of each round, with mu = 1 at noise ratio 1 in each round.
 
+    A run of several such rounds may have a smaller mu: see `ChangingSecrets`.
+
     Local noise is 1.2 times the least that the round's graph allows. If that is 1 or more, as in a
     round in which all partners of a node may collude, no node shares a secret in that round.
 
@@ -184,7 +195,8 @@ def changing_secrets(
     Raises
     ------
     ValueError
-        If secrets protect no node in any round.
+        If secrets protect no node in any round, or there are too many coalitions to try each of
+        them.
     """
     secrets_by_graph: dict[bytes, Secrets] = {}
     for pairs in graphs:
@@ -223,7 +235,11 @@ def _best_own(
     mixings: int,
     sensitivities: tuple[float, ...],
 ) -> float:
-    """Return the local noise with the least noise in the mixed points; `pairs` as int64 bytes."""
+    """Return the local noise with the least noise in the mixed points.
+
+    `pairs` are the bytes of an int64 array, since arguments of a cached function are hashed; other
+    parameters are those of `partner_secrets`.
+    """
     secret_pairs = np.frombuffer(pairs, dtype=np.int64).reshape(-1, 2)
     exposures = exposure(matrix.nodes, secret_pairs, coalition, star=star)
     scales = np.array(sensitivities)

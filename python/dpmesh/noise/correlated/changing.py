@@ -2,7 +2,13 @@
 
 A record of node u that is used in round tau shifts the noise of round t by ``C[t, tau]``. The
 secrets of round t are independent of all others, so the record adds
-``sum_t C[t, tau]^2 [(own_t^2 I + shared_t^2 L'_t)^-1]_uu`` to mu^2, at noise ratio 1.
+
+    sum over rounds t of C[t, tau]^2 exposed_t[u],
+    exposed_t[u] = [(own_t^2 I + shared_t^2 L'_t)^-1]_uu
+
+to mu^2, at noise ratio 1. ``L'_t`` is the Laplacian that a coalition leaves of the graph of round t
+(see `coalitions`). Where the columns of C for two uses of a record overlap, these sums do not add
+up; then mu is at most the sensitivity of C times the root of the largest ``exposed_t[u]``.
 """
 
 from __future__ import annotations
@@ -27,7 +33,13 @@ _UP = 1 + 1e-12
 
 @dataclass(frozen=True, eq=False)
 class ChangingSecrets:
-    """The secrets of each round, all of the same nodes and with the same claim."""
+    """The secrets of each round, all of the same nodes and with the same claim.
+
+    Parameters
+    ----------
+    of_rounds
+        The secrets of each round, as many as C has rows.
+    """
 
     of_rounds: tuple[Secrets, ...]
 
@@ -109,7 +121,7 @@ class ChangingSecrets:
             yield self._exposed(coalition)
 
     def _exposed(self, coalition: tuple[int, ...]) -> Array:
-        """Return ``[(own^2 I + shared^2 L')^-1]_uu`` of each round, shape (rounds, honest)."""
+        """Return ``exposed_t[u]`` of the module for each round, shape (rounds, honest)."""
         exposed_by_graph: dict[int, Array] = {}
         for secrets in self.of_rounds:
             if id(secrets) not in exposed_by_graph:

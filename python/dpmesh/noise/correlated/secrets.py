@@ -1,9 +1,13 @@
 """Noise that partners share: what one end of a link adds, the other subtracts.
 
-The noise of node i in a round is ``own n_i + shared sum_j sgn(j - i) p_ij`` times the noise
-multiplier and the sensitivity: standard normal vectors n of each node and p of each pair, fresh in
-every round. Secrets cancel where messages are averaged. An observer of the messages does not know
-them.
+The noise of node i in a round is
+
+    own n_i + shared sum over partners j of sgn(j - i) p_ij
+
+times the noise ratio and the sensitivity of the round. n of each node and p of each pair are
+standard normal vectors, fresh in every round; ``p_ij = p_ji``. The first term is *local noise*, p
+is a *secret*. Secrets cancel where messages are averaged. An observer of the messages does not know
+them. `coalitions` states what nodes know that collude with it.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ Array = npt.NDArray[np.float64]
 Pairs = npt.NDArray[np.int64]
 
 _ROUNDING = 1e-12
-"""Bound on the relative error of an inverse, by which mu is rounded up."""
+"""Share by which mu is rounded up: more than the rounding of eigenvalues, also on long rings."""
 
 LARGEST_NODE = 92_000
 """Largest number of nodes for which every pair has a distinct 32-bit number."""
@@ -110,6 +114,11 @@ class Secrets:
         """Return mu of one round at noise ratio 1, against the worst `colluding` nodes.
 
         None if all other nodes collude: then only local noise protects.
+
+        Raises
+        ------
+        ValueError
+            If no node is honest, or there are too many coalitions to try each of them.
         """
         if colluding is None:
             return (1 + _ROUNDING) / self.own
@@ -120,12 +129,21 @@ class Secrets:
         return replace(self, coalition=colluding).mu
 
     def mu_of(self, coalition: Iterable[int] = ()) -> float:
-        """Return mu of one round at noise ratio 1, against these colluding nodes."""
+        """Return mu of one round at noise ratio 1, against these colluding nodes.
+
+        Raises
+        ------
+        ValueError
+            If one of them is not a node.
+        """
         members = tuple(sorted({integer("coalition", node, 0, self.nodes) for node in coalition}))
         return float(np.sqrt(self.leverages(members)[1].max())) * (1 + _ROUNDING)
 
     def leverages(self, coalition: tuple[int, ...]) -> tuple[npt.NDArray[np.int64], Array]:
-        """Return the nodes outside a coalition, and mu^2 of each at noise ratio 1."""
+        """Return the nodes outside a coalition, and mu^2 of each at noise ratio 1.
+
+        Both have the shape (honest,).
+        """
         graph_laplacian = laplacian(self.nodes, self.pairs)
         honest_nodes, part = honest(graph_laplacian, coalition)
         if self.star:
@@ -159,12 +177,16 @@ class Secrets:
         return own_variance * shared_variance / (own_variance + shared_variance)
 
     def _against(self, colluding_partners: Any) -> Any:
-        """Return the variance of a row's noise, given the rows of all other nodes.
+        """Return the variance of the noise of a star's row, given the rows of all other nodes.
+
+        In the symbols of Theorem 5 (docs/privacy/correlated_noise_proofs.md) it is ``V - max(0,
+        min(c', d) - c) k``. c' partners collude, c are in the claim, d is the smallest number of
+        partners of a node, and k is `_secret_variance`.
 
         Parameters
         ----------
         colluding_partners
-            Number of the node's partners that collude: a number, or an array of any shape.
+            c', the number of the node's partners that collude: a number, or an array of any shape.
         """
         counted_partners = least_partners(self.nodes, self.pairs)
         beyond_claim = np.minimum(colluding_partners, counted_partners) - self.coalition
@@ -175,7 +197,9 @@ class Secrets:
         """Return one node's secrets with these partners alone, and its local noise.
 
         The fewer partners, the larger the local noise: given the rows of all other nodes, the
-        variance of the node's row stays that of the guarantee.
+        variance of the node's row stays that of the guarantee. With s counting partners, fewer than
+        the smallest number in the plan, the local noise has variance ``V - max(0, s - c) k``
+        (Theorem 5). It is for secrets whose claim is that of a star.
         """
         node_pairs = self.pairs[(self.pairs == node).any(axis=1)]
         other_ends = node_pairs.sum(axis=1) - node
