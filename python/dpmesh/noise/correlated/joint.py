@@ -1,9 +1,16 @@
 """Correlated noise of a whole run as one release with one mu (Gaussian DP).
 
-`CorrelatedGaussian` is the joint event of all rounds. It consists of a factorization C (correlation
-in time), *secrets* (noise that pairs of nodes share and that cancels between them), sensitivities S
-and *memory* (the factor with which a message remains in the next one). Plans and accounting read
-its `mu`; the run draws its rows one after the other by its `recursion`.
+`CorrelatedGaussian` is the joint event of all T rounds. The noise of a node's messages is
+``N = P S C^-1 E``, with one row for each round:
+
+    E    fresh noise: rows are independent over rounds; with *secrets*, correlated between nodes
+    C    the factorization, lower triangular: correlation in time (`factorization`)
+    S    diagonal matrix of the rounds' sensitivities
+    P    *memory*: ``P[t, s]`` is the product of the factors with which the message of one round
+         remains in the next, from round s to round t; the identity without memory
+
+Plans and accounting read its `mu` (Theorems 1 and 3 of docs/privacy/correlated_noise_proofs.md).
+The run draws its rows one after the other by its `recursion`, ``B = C S^-1 P^-1``.
 """
 
 from __future__ import annotations
@@ -60,8 +67,7 @@ class CorrelatedGaussian:
     memory
         Factor with which the message of the previous round remains in the next one: 1 - beta in
         quantized gossip, 1 - beta - alpha lambda with a regularized gradient at x. The noise of a
-        round then persists as the state does, and
-        ``P[t, s]`` is the product of the factors. 0 for none, a number, or one for each round.
+        round then persists as the state does. 0 for none, a number, or one for each round.
     grid
         If given, a power of 2: row t is on multiples of ``grid s_t / C_tt``, and all noise is a
         whole number of steps, larger by `widened`, which covers the rounding: mu is the same. It
@@ -105,15 +111,25 @@ class CorrelatedGaussian:
             object.__setattr__(self, "secrets", tuple(self.secrets))
             self._check_changing(tuple(self.secrets))
         if self.grid is not None:
-            power_of_two("grid", self.grid)
-            if self.claims_star:
-                expected = (
-                    "None: no proof covers whole numbers whose partners a router chooses after"
-                )
-                fail("grid", f"{expected} it has seen their rows", self.grid)
-            if memory.any() or isinstance(self.secrets, tuple):
-                expected = "None, or one graph of secrets for all rounds and no memory: noise on a"
-                fail("grid", f"{expected} grid is proved for these alone", self.grid)
+            self._check_grid(self.grid, memory)
+
+    def _check_grid(self, grid: float, memory: Array) -> None:
+        """Fail unless noise on this grid is proved."""
+        power_of_two("grid", grid)
+        if self.claims_star:
+            fail(
+                "grid",
+                "None: no proof covers whole numbers whose partners a router chooses after it has "
+                "seen their rows",
+                grid,
+            )
+        if memory.any() or isinstance(self.secrets, tuple):
+            fail(
+                "grid",
+                "None, or one graph of secrets for all rounds and no memory: noise on a grid is "
+                "proved for these alone",
+                grid,
+            )
 
     def _check_changing(self, secrets: tuple[Secrets, ...]) -> None:
         """Fail unless there are secrets for each round, all with the same nodes and claim."""
@@ -216,14 +232,16 @@ class CorrelatedGaussian:
     def widened(self, dim: int) -> float:
         """Return the factor on the noise of rows of `dim` numbers that covers rounding to the grid.
 
-        It is 1 without a grid.
+        It is 1 without a grid. `widening` covers the rounding of values and of shifts. Besides, the
+        least noise has a scale of at least `FINE` steps and `SMOOTHING` steps to spare, added in
+        squares: discrete Gaussian noise then costs no more than Gaussian noise (Theorem 4).
         """
         if self.grid is None:
             return 1.0
         secrets = self.secrets
-        assert not isinstance(secrets, Sequence)
+        assert not isinstance(secrets, Sequence)  # refused with a grid
         rounding = widening(self.factorization, secrets, self.grid, dim)
-        least_noise = 1.0
+        least_noise = 1.0  # at noise ratio 1
         if secrets is not None:
             least_noise = min(secrets.own, secrets.shared or secrets.own)
         step = self.grid / (self.noise_to_sensitivity * least_noise)
@@ -233,6 +251,11 @@ class CorrelatedGaussian:
         """Return the release of a run that stops after so many rows; mu is no larger.
 
         The noise of these rows is the same. Stopping may depend on released values.
+
+        Raises
+        ------
+        ValueError
+            If `rounds` is not between 1 and the number of rows.
         """
         if rounds == self.rounds:
             return self

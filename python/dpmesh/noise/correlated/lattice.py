@@ -1,10 +1,16 @@
 """Correlated noise on a grid: whole numbers of steps, whose sums hide the last bits of the values.
 
-A round releases ``y_t = round(C_tt x_t / s_t - sum_k C[t, k] N_k / s_k) + g E_t`` on the multiples
-of g, where E are whole numbers: discrete Gaussian ones of each node and of each pair. The message
-is ``m_t = s_t y_t / C_tt``, and ``N_k = m_k - x_k`` as it was sent, so that the rounding of a round
-is part of the noise that later rounds take back. Given equal messages, a record used in round tau
-moves row t by at most ``|C[t, tau]| + g sqrt(dim)`` before its noise, and no row in which C is 0.
+With values x_t, sensitivities s_t and the step g of the grid, round t releases
+
+    y_t = round_to_multiples_of_g(C[t, t] x_t / s_t - sum over k < t of C[t, k] N_k / s_k) + g E_t
+
+where E are whole numbers: discrete Gaussian ones of each node and of each pair. The message is
+``m_t = s_t y_t / C[t, t]``. ``N_k = m_k - x_k`` is the noise *as it was sent*, so that the rounding
+of a round is part of the noise that later rounds take back.
+
+Given equal messages, a record used in round tau moves row t before its noise by at most
+``abs(C[t, tau]) + g sqrt(dim)``, and not at all where ``C[t, tau]`` is 0. Proof: Theorem 4 of
+docs/privacy/correlated_noise_proofs.md.
 """
 
 from __future__ import annotations
@@ -25,26 +31,50 @@ Steps = npt.NDArray[np.int64]
 def widening(factorization: Factorization, secrets: Secrets | None, grid: float, dim: int) -> float:
     """Return the factor by which noise on a grid is larger, so that it hides rounding as well.
 
-    Let a coalition leave ``e^2 = [(own^2 I + shared^2 L')^-1]_uu`` of node u. At noise ratio z
-    row t is mu-Gaussian-DP with ``mu z = e (|C[t, tau]| + g sqrt(dim)) + g sqrt(dim) kappa``, but
-    for how discrete noise differs from Gaussian noise (`CorrelatedGaussian.widened`): the least
-    noise of each kind that makes up a whole shift is rounded to whole numbers, by at most 1/2,
-    which ``kappa^2 = pairs / (4 shared^2) + sum(degree^2) / (4 own^2)`` covers. Over m rows with
-    entries c that is at most ``e |c| + g sqrt(m dim) (e + kappa)`` (triangle inequality). The noise
-    of this factor keeps ``e |c|`` for every leading part c of a column, so that runs that stop
-    early and repeated uses cost what mu says.
+    Let a coalition leave ``e^2 = [(own^2 I + shared^2 L')^-1]_uu`` of node u. By Theorem 4, at
+    noise ratio z row t is mu-Gaussian-DP with
+
+        mu z = e (abs(C[t, tau]) + g sqrt(dim)) + g sqrt(dim) kappa,
+        kappa^2 = pairs / (4 shared^2) + sum of degree^2 / (4 own^2)
+
+    but for how discrete noise differs from Gaussian noise (`CorrelatedGaussian.widened`). The term
+    of kappa: the least noise of nodes and pairs that makes up the shift is rounded to whole
+    numbers, by at most 1/2 for each pair. Over the m rows of a column with entries c this is at
+    most ``e |c| + g sqrt(m dim) (e + kappa)`` (triangle inequality). With noise that is larger by
+
+        1 + g sqrt(dim) (sqrt(m) / |c|) (1 + kappa / e)
+
+    it is at most ``e |c|``. The factor is the largest over every leading part c of every column, so
+    that runs that stop early and repeated uses cost what mu says. Its e is that of the worst node
+    without a coalition; no claim of `CorrelatedGaussian` is for a smaller e.
+
+    Parameters
+    ----------
+    factorization
+        C.
+    secrets
+        Secrets of all rounds; None for independent nodes.
+    grid
+        Step g of the grid; its unit is a row's noise over the noise ratio.
+    dim
+        Length of a message.
     """
     columns = factorization.columns
-    counts = np.arange(1, columns.shape[1] + 1)
-    longest = float(np.sqrt(counts / np.cumsum(columns**2, axis=1)).max())
+    row_counts = np.arange(1, columns.shape[1] + 1)
+    leading_squares = np.cumsum(columns**2, axis=1)
+    largest_ratio = float(np.sqrt(row_counts / leading_squares).max())  # sqrt(m) / |c|
     rounding = 1.0
     if secrets is not None and len(secrets.pairs) and secrets.shared > 0:
-        degrees = np.bincount(secrets.pairs.reshape(-1), minlength=secrets.nodes)
-        pair_term = len(secrets.pairs) / (4 * secrets.shared**2)
-        node_term = float((degrees**2).sum()) / (4 * secrets.own**2)
-        kappa = np.sqrt(pair_term + node_term)
-        rounding += float(kappa) / secrets.mu_of(())
-    return 1 + grid * float(np.sqrt(dim)) * longest * rounding
+        rounding += _kappa(secrets) / secrets.mu_of(())
+    return 1 + grid * float(np.sqrt(dim)) * largest_ratio * rounding
+
+
+def _kappa(secrets: Secrets) -> float:
+    """Return kappa of `widening`: the rounding of a shift to whole numbers of nodes and pairs."""
+    degrees = np.bincount(secrets.pairs.reshape(-1), minlength=secrets.nodes)
+    pair_term = len(secrets.pairs) / (4 * secrets.shared**2)
+    node_term = float((degrees**2).sum()) / (4 * secrets.own**2)
+    return float(np.sqrt(pair_term + node_term))
 
 
 def noise_steps(
@@ -56,6 +86,8 @@ def noise_steps(
     pairs: tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]] | None,
 ) -> Steps:
     """Draw the noise E of one row in whole steps, shape (nodes, dim).
+
+    The smaller node of a pair adds its secret, the larger one subtracts it, exactly.
 
     Parameters
     ----------

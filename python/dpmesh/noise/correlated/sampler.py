@@ -1,5 +1,12 @@
 """The rows of correlated noise, drawn round by round from keyed streams.
 
+With the triangular matrix B of `CorrelatedGaussian.recursion` and fresh noise E_t, the noise of row
+t is
+
+    N_t = (E_t - sum over k >= 1 of B[t, k] N_(t-k)) / B[t, 0]
+
+`draw` returns it. `send` does the same in whole steps of a grid, with the values.
+
 A row is a function of the key, the release and the nodes alone. Its draw needs the rows of earlier
 rounds, which are secret state, like the parameters: whoever has them can subtract noise. Drawing
 from the same state again gives the same bits, and so does a state that was drawn again.
@@ -36,14 +43,14 @@ class NoiseState:
     row
         Index of the next row of the run, from 0.
     nodes
-        The node of each row of the arrays, shape (rows,).
+        The node of each row of the arrays, shape (nodes,).
     dim
         Length of a message.
     dtype
         float32 or float64.
     earlier
-        Noise of earlier rounds, newest first, as many as the bands need; each of shape (rows, dim),
-        read-only.
+        Noise of earlier rounds, newest first, as many as the bands need; each of shape (nodes,
+        dim), read-only.
     """
 
     row: int
@@ -73,13 +80,16 @@ class CorrelatedNoise:
     Examples
     --------
     >>> import numpy as np
+    >>> import dpmesh as dm
     >>> from dpmesh.noise import correlated
     >>> release = correlated.CorrelatedGaussian(
     ...     noise_to_sensitivity=4.0, factorization=correlated.from_matrix(np.eye(3))
     ... )
     >>> sampler = correlated.CorrelatedNoise(release=release)
-    >>> type(sampler).__name__
-    'CorrelatedNoise'
+    >>> state = sampler.start(nodes=[0, 1], dim=5)
+    >>> noise, state = sampler.draw(dm.Key.seeded(0), state)
+    >>> noise.shape, state.row
+    ((2, 5), 1)
     """
 
     release: CorrelatedGaussian
@@ -137,6 +147,8 @@ class CorrelatedNoise:
     ) -> tuple[FloatArray, NoiseState]:
         """Return the noise of the next row, and the state after it; `state` stays as it is.
 
+        The noise is real-valued; for a release on a grid use `send`.
+
         Parameters
         ----------
         key
@@ -151,12 +163,13 @@ class CorrelatedNoise:
 
         Returns
         -------
-        Noise of shape (rows, dim), read-only, to be added to the messages of that round.
+        Noise of shape (nodes, dim), read-only, to be added to the messages of that round.
 
         Raises
         ------
         ValueError
-            If the release has no more rows: a longer run needs a C planned for it.
+            If the release has no more rows (a longer run needs a C planned for it), or `key` is not
+            a `Key`.
         """
         release = self.release
         t = state.row
@@ -180,15 +193,9 @@ class CorrelatedNoise:
             nodes=state.nodes,
         )
         if secrets is not None and len(secrets.pairs):
-            numbers, ends = held_pairs(secrets, state.nodes)
-            if isinstance(pair_key, Mapping):
-                sources = [(pair_key[pair], [i]) for i, pair in enumerate(numbers.tolist())]
-            else:
-                sources = [(pair_key or key, [*range(len(numbers))])]
             scale = fresh_scale * secrets.shared
-            for source, indices in sources:
-                stream = source.stream(Purpose.PAIR, stream_round)
-                kernels.add_pair_gaussian(noise, numbers[indices], ends[indices], scale, stream)
+            keys = key if pair_key is None else pair_key
+            _add_secrets(noise, secrets, state.nodes, scale, keys, stream_round)
         noise = read_only(noise)
         memory = (noise, *earlier)[: len(factors) - 1]
         return noise, replace(state, row=t + 1, earlier=memory)
@@ -204,12 +211,14 @@ class CorrelatedNoise:
     ) -> tuple[FloatArray, NoiseState]:
         """Return the messages of the next row on the grid, and the state after it.
 
+        The release must have a grid. `lattice` states what is sent.
+
         Parameters
         ----------
         key, state
             As in `draw`; the state keeps the noise that was added to earlier rows.
         values
-            Secret values to release, shape (rows, dim).
+            Secret values to release, shape (nodes, dim).
         factor
             Factor on the scale of the noise, which covers earlier rounding of the values.
         pair_key
@@ -217,20 +226,21 @@ class CorrelatedNoise:
 
         Returns
         -------
-        Messages of the values' type, read-only.
+        Messages of the values' type, shape (nodes, dim), read-only.
 
         Raises
         ------
         ValueError
-            As `draw`, or if the grid is too fine for the noise.
+            As `draw`, or if the release has no grid, or the grid is too fine for the noise.
         """
         release = self.release
         t = state.row
         self._check(key, t)
         grid = release.grid
+        if grid is None:
+            fail("release", "a release on a grid; draw is for real-valued noise", "one without")
         factors = release.recursion[t]
         stream_round = self.first_round + t
-        assert grid is not None
         centre = factors[0] * np.asarray(values, dtype=np.float64)
         for weight, noise in zip(factors[1:], state.earlier, strict=False):
             centre -= weight * noise
@@ -255,6 +265,41 @@ class CorrelatedNoise:
             expected = f"a run of at most {self.release.rounds} rows, as C was planned for"
             fail("state", expected, row + 1)
         instance("key", key, "a Key", Key)
+
+
+def _add_secrets(
+    noise: FloatArray,
+    secrets: Secrets,
+    nodes: npt.NDArray[np.uint32],
+    scale: float,
+    keys: Key | Mapping[int, Key],
+    stream_round: int,
+) -> None:
+    """Add the secrets of one round to the nodes' noise, in place.
+
+    Parameters
+    ----------
+    noise
+        Local noise of the nodes, shape (nodes, dim).
+    secrets
+        Pairs of nodes that share a secret.
+    nodes
+        The node of each row of `noise`, shape (nodes,).
+    scale
+        Standard deviation of a secret.
+    keys
+        Key of all pairs, or of each pair, by its number.
+    stream_round
+        Round of the random streams.
+    """
+    numbers, ends = held_pairs(secrets, nodes)
+    if isinstance(keys, Mapping):
+        key_pairs = [(keys[pair], [i]) for i, pair in enumerate(numbers.tolist())]
+    else:
+        key_pairs = [(keys, [*range(len(numbers))])]
+    for key, indices in key_pairs:
+        stream = key.stream(Purpose.PAIR, stream_round)
+        kernels.add_pair_gaussian(noise, numbers[indices], ends[indices], scale, stream)
 
 
 def pair_numbers(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:

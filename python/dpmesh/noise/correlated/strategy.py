@@ -1,6 +1,8 @@
 """Strategies of noise: correlated in time, pairwise-cancelling between partners, or both.
 
-An algorithm takes it as its ``noise``, and plans the noise of a whole run from it.
+An algorithm accepts a strategy as its ``noise`` and plans the noise of a whole run from it. The
+strategy chooses the matrix C (`factorization`, `factorize`) and the amplitudes of the secrets
+(`secrets`, `partner_secrets`) from public numbers, and `release` makes the joint release of both.
 """
 
 from __future__ import annotations
@@ -166,7 +168,7 @@ class CorrelatedStrategy(ABC):
         Parameters
         ----------
         noise_to_sensitivity
-            Standard deviation of the noise over the sensitivity of the whole run.
+            Standard deviation of the noise over the sensitivity of the whole run, 1 / mu.
         sensitivities
             L2 sensitivity of each row, shape (rows,).
         uses
@@ -176,6 +178,12 @@ class CorrelatedStrategy(ABC):
             the record; otherwise uses are exactly so far apart (epochs of fixed batches).
         memory
             Factor with which a message remains in the next one, as in `CorrelatedGaussian`.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of its range, or a combination is not proved, such as uses of a
+            record that are closer than the bands of C.
         """
         row_sensitivities = np.asarray(sensitivities, dtype=np.float64)
         relative = tuple((row_sensitivities / row_sensitivities.max()).tolist())
@@ -463,9 +471,10 @@ def _planned(
 
 
 def _scaled(secrets: Shared, factorization: Factorization) -> Shared:
-    """Scale secrets that change by round to the mu of independent noise.
+    """Scale secrets that change by round so that a run with C has the mu of independent noise.
 
-    Each round's secrets have mu = 1 for the worst node; a record is seldom worst in all its rounds.
+    Each round's secrets have mu = 1 for the worst node of that round. The worst node differs
+    between rounds, so that the whole run would have a smaller mu.
     """
     if secrets is None or isinstance(secrets, Secrets):
         return secrets
@@ -482,7 +491,7 @@ def _scaled(secrets: Shared, factorization: Factorization) -> Shared:
 
 
 def _constant(topology: Topology) -> MixingMatrix | None:
-    """Return the weights of all rounds if they are constant and symmetric, else None."""
+    """Return the mixing matrix of all rounds if it is constant and symmetric, else None."""
     if isinstance(topology, Static) and topology.mixing_matrix.is_symmetric:
         return topology.mixing_matrix
     return None
