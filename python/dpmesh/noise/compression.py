@@ -55,13 +55,13 @@ class Compressed:
     Parameters
     ----------
     values
-        Numbers that receivers decode, shape (rows, dim).
+        Numbers that receivers decode, shape (rows, dim), of the type of the compressed values.
     bits
         Lengths of the messages in bits, shape (rows,).
     message
-        ``message(row)`` returns the bytes of one message.
+        ``message(row)`` returns the bytes of the message of the row with this index.
     packet
-        ``packet(rows)`` returns these rows, encoded together in one packet.
+        ``packet(rows)`` returns the rows with these indices, encoded together in one packet.
     compressor
         The compressor that can decode them.
     """
@@ -411,7 +411,7 @@ def _checked_shape(rows: int, dim: int) -> tuple[int, int]:
 
 
 def _numbers(name: str, packet: bytes, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return the first `count` numbers of a packet; `name` stands in an error for them."""
+    """Return the first `count` numbers of a packet; fail, naming them `name`, if it is shorter."""
     if len(packet) < count * np.dtype(dtype).itemsize:
         fail("packet", f"{count} {name}", f"{len(packet)} bytes")
     return np.frombuffer(packet, dtype, count)

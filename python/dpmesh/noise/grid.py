@@ -21,7 +21,7 @@ _FARTHEST = 2.0**52
 
 
 def power_of_two(argument: str, value: float) -> float:
-    """Return a power of 2 between 2**-100 and 2**100, by which division and product are exact.
+    """Return `value`, a power of 2 between 2**-100 and 2**100: products with it are exact.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def power_of_two(argument: str, value: float) -> float:
 
 
 def check_length(dim: int) -> None:
-    """Fail if a row on a grid is longer than `MOST_NUMBERS`."""
+    """Fail with a ValueError if a row on a grid is longer than `MOST_NUMBERS`."""
     if dim > MOST_NUMBERS:
         fail("grid", f"None for rows of more than {MOST_NUMBERS} numbers", f"rows of {dim}")
 

@@ -67,7 +67,13 @@ class Independent:
         return f"Independent({self.kind.__name__}{settings})"
 
     def mechanism(self, noise_to_sensitivity: float) -> Mechanism:
-        """Return the mechanism with this ratio of noise to sensitivity."""
+        """Return the mechanism with this ratio of noise to sensitivity.
+
+        Raises
+        ------
+        ValueError
+            If the ratio or a setting is out of its range.
+        """
         return self.kind(noise_to_sensitivity, **dict(self.settings))
 
 
@@ -130,8 +136,8 @@ def mechanism_of(noise: NoiseKind, noise_to_sensitivity: float) -> Mechanism:
 def unscaled(kind: type[Mechanism]) -> Callable[..., Independent]:
     """Return a function that makes `Independent` noise of a class from its settings.
 
-    Its signature has the fields of the class that a user sets, so that readers of files can check
-    them.
+    Its signature, name and docstring are those of the class, without the fields that an algorithm
+    sets. So readers of files can check the settings of a file.
     """
 
     def make(**settings: Any) -> Independent:

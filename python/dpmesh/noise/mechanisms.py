@@ -44,7 +44,15 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """Stream from which the nodes draw their rows of noise, and the largest norm of a noisy row."""
+    """Randomness of one release's noise, and the limit that its noisy rows must keep.
+
+    Attributes
+    ----------
+    stream
+        Stream from which row r draws as node r.
+    longest
+        Largest norm of a noisy row, in the mechanism's norm: see `rounding.longest_row`.
+    """
 
     stream: Stream
     longest: float
@@ -58,6 +66,13 @@ def _defining_class(kind: type[Mechanism], attribute: str) -> type:
 def _is_ours(kind: type) -> bool:
     """Return True if a class is of this package."""
     return f"{kind.__module__}.".startswith("dpmesh.")
+
+
+def _check_properties(kind: type[Mechanism]) -> None:
+    """Fail if a class defines a property of mechanisms as a method."""
+    for name in ("event", "privacy_loss"):
+        if isfunction(vars(kind).get(name)):
+            fail(name, "a property: @property on the line above it", f"a method of {kind.__name__}")
 
 
 @dataclass(frozen=True)
@@ -124,7 +139,7 @@ class Mechanism(ABC):
     """
 
     adds_noise: ClassVar[bool] = True
-    """Whether it adds any noise."""
+    """False for `NoNoise` alone, whose releases have infinite epsilon."""
 
     is_joint: ClassVar[bool] = False
     """True if a release is one part of a joint event that was planned as a whole."""
@@ -136,13 +151,15 @@ class Mechanism(ABC):
     """True if a class outside of this package states the privacy loss of a release."""
 
     def __init_subclass__(cls) -> None:
-        for name in ("event", "privacy_loss"):
-            if isfunction(vars(cls).get(name)):
-                fail(
-                    name,
-                    "a property: @property on the line above it",
-                    f"a method of {cls.__name__}",
-                )
+        """Check a subclass, and reset the facts that it must not inherit.
+
+        Raises
+        ------
+        ValueError
+            If `event` or `privacy_loss` is a method, or a class of another package states that it
+            adds no noise.
+        """
+        _check_properties(cls)
         cls._has_kernel = cls._add_noise is Mechanism._add_noise
         event_class = _defining_class(cls, "event")
         loss_class = _defining_class(cls, "privacy_loss")
@@ -154,7 +171,7 @@ class Mechanism(ABC):
             # not that of its base, which may be less than what the class is charged for
             cls._integer_noise = Mechanism._integer_noise  # type: ignore[method-assign]
         if "distribution" in vars(cls) and "adds_noise" not in vars(cls):
-            cls.adds_noise = True  # of a distribution of its own, whatever its base adds
+            cls.adds_noise = True  # its distribution adds noise, whatever its base does
         if not cls.adds_noise and "adds_noise" in vars(cls) and not _is_ours(cls):
             fail("adds_noise", "True, or NoNoise as the base class", f"False in {cls.__qualname__}")
 
@@ -301,11 +318,15 @@ class Mechanism(ABC):
 
     @property
     def _widest(self) -> float:
-        """Largest noise ratio among the rows that get the same rounding factor."""
+        """Largest noise ratio among the rows of a run that get the same rounding factor."""
         return self.noise_to_sensitivity
 
     def with_rows(self, draw: Callable[[Any], Floats]) -> Mechanism:
-        """Return the mechanism with its row of noise; itself if that needs no earlier rows."""
+        """Return the mechanism with the noise that `draw` returns for it.
+
+        Rows of correlated noise need this, since they depend on earlier rows. Independent
+        mechanisms return themselves, without a call of `draw`.
+        """
         return self
 
     def prepared(self, values: Sensitive) -> Sensitive:
@@ -592,7 +613,7 @@ def _subclasses(kind: Any) -> Iterator[type[Mechanism]]:
 
 
 def proof_of(mechanism: Mechanism) -> str:
-    """Return the proof of its event that the class of a mechanism itself states, or nothing."""
+    """Return the proof of its event that the mechanism's class itself states; empty if none."""
     return str(vars(type(mechanism)).get("proof", ""))
 
 

@@ -1,10 +1,13 @@
 """Bounds on a row's norm and noise such that the noise covers the rounding of its numbers.
 
-Rounding a row to its type moves each number by at most half a unit in the last place. For the rows
-of two neighbouring datasets together this is at most ``2**-digits`` times the norm of a row. In
-float32 the noise covers 1% of the sensitivity for this rounding, and another 1% for the rounding of
-the sums that the row was made of. A row that rounding may move further is refused. In float64 a row
-is refused if rounding may move it by more than a millionth of the sensitivity.
+A sensitivity holds for exact arithmetic. Rounding a row to its type moves each number by at most
+half a unit in the last place, ``2**-(digits + 1)`` times the number. The rows of two neighbouring
+datasets together are moved apart by at most ``2**-digits`` times the norm of a row. In float32 the
+noise covers 1% of the sensitivity for this rounding, and another 1% for the rounding of the sums
+that the row was made of. A row that rounding may move further is refused. In float64 a row is
+refused if rounding may move it by more than a millionth of the sensitivity.
+
+`single_factor` is the factor on the noise, `longest_row` the limit on the norm of a noisy row.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ class Precision(NamedTuple):
 SINGLE = Precision("float32", 23, 2.0**-126, 0.01, 1.02)
 DOUBLE = Precision("float64", 52, float_info.min, 2.0**-20, 1.0)
 ROUNDINGS = 2
-"""Roundings of a row: after a step, and after a projection or a change of units."""
+"""Usual number of roundings of a row: after a step, and after a projection or a change of units."""
 
 TAIL = 63 * log(2)
 """Negative logarithm of the probability that noise exceeds `most_noise`."""
@@ -117,6 +120,19 @@ def longest_row(
     It includes the norm of the noise, so that noise alone does not make a row too long. It is the
     noisy row that is measured, so a refusal reveals no more than the release would.
 
+    Parameters
+    ----------
+    values
+        Rows before the noise: their type and length count, shape (nodes, dim).
+    distance
+        Sensitivity of a row, in `norm`.
+    scale
+        Scale of the noise, in the units of the values.
+    norm
+        Norm of the sensitivity.
+    roundings
+        How often a row is rounded.
+
     Raises
     ------
     ValueError
@@ -134,7 +150,7 @@ def longest_row(
 
 
 def fail_for_length(values: Floats, distance: float, roundings: float) -> NoReturn:
-    """Refuse a row that is longer than `longest_row` allows."""
+    """Fail with a ValueError: a row is longer than `longest_row` allows."""
     precision = PRECISION[values.itemsize]
     longest = precision.longest(roundings) * distance
     name = precision.name

@@ -1,4 +1,4 @@
-"""Sensitivity of a release to one neighbouring dataset."""
+"""Sensitivity of a release: the largest change of its values between neighbouring datasets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The rows of correlated noise of a run: secret state, drawn in order, each released once."""
+"""The rows of correlated noise of a run: secret state, drawn in order, each released once.
+
+A *joint event* is the correlated noise of a whole run (`CorrelatedGaussian`): a matrix of which
+each round releases one *row*, with a vector for each node. Each row is drawn from the rows before
+it, by `CorrelatedNoise`. `NoiseRows` keeps what was drawn, by the digest of the joint event.
+
+Where single nodes send several vectors in a round (`Message.row_count`), each vector has a random
+stream of its own: its *stream number* is ``node * row_count + index``.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnRows:
-    """Number of drawn rows of a joint noise event, and the last rows, on which later rows depend.
-
-    A joint event is a noise matrix of which each round releases one row (correlated noise).
+    """Number of drawn rows of a joint event, and the last rows, on which later rows depend.
 
     Parameters
     ----------
     rows
         Number of drawn rows.
     earlier
-        The last rows, newest first, each of shape (nodes, dim). Secret: with them an adversary can
-        subtract noise.
+        The last rows, newest first, each of shape (streams, dim). Secret: with them an adversary
+        can subtract noise.
     """
 
     rows: int
@@ -47,9 +53,9 @@ class _CurrentRow:
     row
         Index of the row.
     noise
-        Noise of this process's nodes, shape (numbers, dim), where *numbers* select random streams.
+        Noise of this process's nodes, shape (streams, dim).
     unreleased
-        True where the noise is not released yet, shape (numbers,).
+        True where the noise is not released yet, shape (streams,).
     """
 
     row: int
@@ -60,7 +66,8 @@ class _CurrentRow:
 class NoiseRows:
     """Rows of correlated noise of a run, drawn in order.
 
-    If a round fails and is run again, its rows have the same bits.
+    `draw` serves messages that have one vector of each node, `draw_some` those of single nodes. If
+    a round fails and is run again, its rows have the same bits.
 
     Parameters
     ----------
@@ -69,7 +76,8 @@ class NoiseRows:
     total
         Number of nodes of the run.
     pair_key
-        Key of the noise that pairs of partners share, the same for both; None if they share none.
+        Key of the secrets of all pairs of partners, the same for both ends; None if this process
+        has none.
     """
 
     def __init__(self, nodes: Indices | None, total: int, pair_key: Key | None) -> None:
@@ -77,7 +85,7 @@ class NoiseRows:
         self._total = total
         self._pair_key = pair_key
         self.partners: Mapping[int, Key] | None = None
-        """Key of the shared noise with each partner that takes part, by index; None if all do."""
+        """Key of the secrets with each counting partner, by its node; None if all count."""
         self.memory: dict[str, DrawnRows] = {}
         """Rows drawn in finished rounds, by the digest of the joint event."""
         self.in_round: dict[str, DrawnRows] = {}
@@ -102,12 +110,12 @@ class NoiseRows:
         ValueError
             If the row is not the next one; or if partners share noise and have no common key.
         """
-        numbers = np.arange(len(values)) if self._nodes is None else self._nodes
+        stream_numbers = np.arange(len(values)) if self._nodes is None else self._nodes
         next_row = self._drawn(mechanism).rows
         if mechanism.row != next_row or t < next_row:
             expected = f"row {next_row} of the correlated noise: each is released once"
             fail("release", expected, mechanism.row)
-        return self._next(key, mechanism, t, values, numbers)
+        return self._next(key, mechanism, t, values, stream_numbers)
 
     def draw_some(
         self,
@@ -118,23 +126,42 @@ class NoiseRows:
         rows: Indices,
         among: int,
     ) -> FloatArray:
-        """Return the noise of some rows of round t, where single nodes with `among` rows each send.
+        """Return the noise of some streams in round t, where single nodes send.
 
         Noise of earlier rounds that this process did not use is drawn first, since rows are drawn
         in order.
 
+        Parameters
+        ----------
+        key
+            Key of the run.
+        mechanism
+            The row of the joint event.
+        t
+            Number of the round.
+        values
+            Values of the sending node, shape (vectors, dim): their length and type count.
+        rows
+            Stream numbers of the released vectors; none to draw the row without a release.
+        among
+            Number of vectors of each node.
+
+        Returns
+        -------
+        Shape (rows, dim).
+
         Raises
         ------
         ValueError
-            As `draw`, or if a row was released in this round.
+            As `draw`, or if the noise of a stream was released in this round.
         """
         nodes = np.arange(self._total) if self._nodes is None else self._nodes
-        numbers = (nodes[:, np.newaxis] * among + np.arange(among)).reshape(-1)
-        name = mechanism.joint.digest
-        if name not in self._unreleased:
-            self._unreleased[name] = self._draw_up_to(key, mechanism, t, values, numbers)
-        current = self._unreleased[name]
-        places = np.searchsorted(numbers, rows)
+        stream_numbers = (nodes[:, np.newaxis] * among + np.arange(among)).reshape(-1)
+        event = mechanism.joint.digest
+        if event not in self._unreleased:
+            self._unreleased[event] = self._draw_up_to(key, mechanism, t, values, stream_numbers)
+        current = self._unreleased[event]
+        places = np.searchsorted(stream_numbers, rows)
         if current.row != mechanism.row or not current.unreleased[places].all():
             expected = f"row {current.row} of the correlated noise once for each node"
             fail("release", expected, rows)
@@ -142,42 +169,56 @@ class NoiseRows:
         return current.noise[places]
 
     def _draw_up_to(
-        self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive, numbers: Indices
+        self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive, stream_numbers: Indices
     ) -> _CurrentRow:
-        """Draw all rows of noise up to the row of a mechanism, for these streams."""
+        """Draw all rows of noise up to the row of a mechanism, for these streams.
+
+        Parameters are those of `draw_some`.
+        """
         next_row = self._drawn(mechanism).rows
         if next_row > mechanism.row:
             expected = f"row {next_row} of the correlated noise: each is released once"
             fail("release", expected, mechanism.row)
-        shape = (len(numbers), values.shape[1])
+        shape = (len(stream_numbers), values.shape[1])
         like = Sensitive(np.broadcast_to(values[:1], shape))
         for row in range(next_row, mechanism.row + 1):
             row_mechanism = CorrelatedRow.of(mechanism.joint, row)
-            noise = self._next(key, row_mechanism, t - mechanism.row + row, like, numbers)
-        unreleased = np.ones(len(numbers), dtype=np.bool_)
+            row_round = t - mechanism.row + row
+            noise = self._next(key, row_mechanism, row_round, like, stream_numbers)
+        unreleased = np.ones(len(stream_numbers), dtype=np.bool_)
         return _CurrentRow(row=mechanism.row, noise=noise, unreleased=unreleased)
 
     def _drawn(self, mechanism: CorrelatedRow) -> DrawnRows:
         """Return the rows of a joint event that were drawn so far."""
-        name = mechanism.joint.digest
+        event = mechanism.joint.digest
         nothing = DrawnRows(rows=0, earlier=())
-        return self.in_round.get(name) or self.memory.get(name) or nothing
+        return self.in_round.get(event) or self.memory.get(event) or nothing
 
     def _next(
-        self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive, numbers: Indices
+        self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive, stream_numbers: Indices
     ) -> FloatArray:
-        """Draw the next row of a joint event, for these streams."""
+        """Draw the next row of a joint event, for these streams.
+
+        Returns
+        -------
+        The noise, or the noisy values if the event is on a grid; shape (streams, dim).
+
+        Raises
+        ------
+        ValueError
+            If partners share noise and have no common key, or the secrets are of other nodes.
+        """
         from dpmesh.noise.correlated.sampler import CorrelatedNoise, NoiseState
 
         joint = mechanism.joint
         row = mechanism.row
-        secrets, key_of_pair = self._secrets(mechanism, numbers)
-        nodes = len(numbers) if self._nodes is None else self._total
+        secrets, key_of_pair = self._secrets(mechanism, stream_numbers)
+        nodes = len(stream_numbers) if self._nodes is None else self._total
         if secrets is not None and nodes != secrets.nodes:
             fail("noise", f"secrets of the run's {nodes} nodes", f"of {secrets.nodes}")
         state = NoiseState(
             row=row,
-            nodes=numbers.astype(np.uint32),
+            nodes=stream_numbers.astype(np.uint32),
             dim=values.shape[1],
             dtype=values.dtype,
             earlier=self._drawn(mechanism).earlier,
@@ -192,9 +233,12 @@ class NoiseRows:
         return noise
 
     def _secrets(
-        self, mechanism: CorrelatedRow, numbers: Indices
+        self, mechanism: CorrelatedRow, stream_numbers: Indices
     ) -> tuple[Secrets | None, Mapping[int, Key] | None]:
-        """Return the noise that partners share in a row, and the key of each pair, if any.
+        """Return the secrets of a row, and the key of each pair where only some partners count.
+
+        In the second case this process has one node (a party of a contract), and the secrets are
+        those of this node alone, by `Secrets.counting`.
 
         Raises
         ------
@@ -211,7 +255,7 @@ class NoiseRows:
                 expected = "partners that have a key for their secrets"
                 fail("noise", expected, "none for other parties")
             return secrets, None
-        node = int(numbers[0])
+        node = int(stream_numbers[0])
         secrets = secrets.counting(node, self.partners)
         partners = (secrets.pairs.sum(axis=1) - node).tolist()
         pairs = pair_numbers(secrets.pairs).tolist()

@@ -41,6 +41,10 @@ def encode(sizes: SecureSum | NeighborSums, sums: Floats, rows: int | None = Non
     rows
         Required number of sites; None for any number.
 
+    Returns
+    -------
+    Shape (sites, dim).
+
     Raises
     ------
     ValueError
@@ -59,7 +63,7 @@ def encode(sizes: SecureSum | NeighborSums, sums: Floats, rows: int | None = Non
 
 
 def wrapped(sizes: SecureSum | NeighborSums, total: Integers) -> Integers:
-    """Return integers modulo ``2**b``, from ``-2**(b - 1)`` on, where b is `modulus_bits`."""
+    """Return integers modulo ``2**b`` as signed numbers of b bits, where b is `modulus_bits`."""
     unused = 64 - sizes.modulus_bits
     return total << unused >> unused
 
@@ -75,9 +79,9 @@ class Masked:
     steps
         The nodes' rounded rows in steps of the grid, shape (rows, dim).
     nodes
-        The number of the node of each row.
+        The node of each row, shape (rows,).
     stream
-        The noise's randomness, of this release alone, for all nodes.
+        Randomness of the noise of this release alone, for all nodes.
     """
 
     numbers: SecureSum | NeighborSums
