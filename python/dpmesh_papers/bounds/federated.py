@@ -304,6 +304,15 @@ def error_terms_as_printed(
 ) -> ErrorTerms:
     """Return the terms of (15) by Theorem 4, 5 or 6, with the constants that they print.
 
+    With the product eta of the learning rates (eta-tilde), tau and S, and d_1 and d_2 of `error`:
+
+        start          3 mu_sigma exp(-mu_sigma eta K T / 2) D_sigma  (Theorem 4),
+                       2 D_sigma / (eta K T)  (5),  8 F_0 / (eta K T)  (6)
+        heterogeneity  24 beta G^2 (eta K)^2 + 8 eta (1 - tau) (K / S) G^2  (4, 5),
+                       32 beta^2 G^2 (eta K)^2 + 16 beta eta (1 - tau) (K / S) G^2  (6)
+        variance       2 eta (1 + S / eta_g^2) varsigma^2 / S,  2 beta times that  (6)
+        privacy        2 eta K d_1 (L nu_1 / S)^2,  2 beta times that with d_2  (6)
+
     They are not proved bounds: (25) leaves out the products of a client's later gradients with the
     noise of its earlier mini-batches, on which its later models depend, and Lemma 7 is used for
     mini-batch gradients. Where clients take one local step (K = 1) nothing is left out. Of each
@@ -355,36 +364,21 @@ def error_terms_as_printed(
     )
     largest_rate = smallest / (8 * K * beta * (1 + losses.dissimilarity_factor**2))
 
+    scale = 1.0
+    drift = 24 * beta * G**2  # Q_1
     if case == "strongly_convex":
         curvature = constant * smallest
         distance = losses.case_constant("convex")
-        growth = inf
-        if H:
-            growth = log(max(exp(1), curvature**2 * T * distance / H))
-        rate = min(2 * growth / (curvature * K * T), largest_rate)
-        if T * curvature * rate * K < 1:
-            fail("rounds", f"at least {1 / (curvature * rate * K):.4g} (Theorem 4)", T)
+        rate = _rate_of_theorem_4(T, K, curvature, distance, H, largest_rate)
         initial = 3 * curvature * exp(-curvature * rate * K * T / 2) * distance
-        scale = 1.0
-        drift = 24 * beta * G**2
     elif case == "convex":
-        drift = 24 * beta * G**2  # Q_1
-        rate = min(
-            _root_of_quotient(constant, H * T * K**2, 2),
-            _root_of_quotient(constant, drift * T * K**3, 3),
-            largest_rate,
-        )
+        rate = _balanced_rate(T, K, constant, H, drift, largest_rate)
         initial = 2 * constant / (rate * T * K)
-        scale = 1.0
     else:
-        drift = 32 * beta**2 * G**2  # Q_2
-        rate = min(
-            _root_of_quotient(constant, H * T * beta * K**2, 2),
-            _root_of_quotient(constant, drift * T * K**3, 3),
-            largest_rate,
-        )
-        initial = 8 * constant / (rate * T * K)
         scale = 2 * beta
+        drift = 32 * beta**2 * G**2  # Q_2
+        rate = _balanced_rate(T, K, constant, beta * H, drift, largest_rate)
+        initial = 8 * constant / (rate * T * K)
     return ErrorTerms(
         initial=initial,
         heterogeneity=drift * (rate * K) ** 2 + 8 * scale * rate * absent * K / S * G**2,
@@ -394,11 +388,36 @@ def error_terms_as_printed(
     )
 
 
-def _root_of_quotient(numerator: float, denominator: float, degree: int) -> float:
-    """Return the root of this degree of a quotient; infinite where the denominator is 0."""
-    if denominator == 0:
-        return inf
-    return float((numerator / denominator) ** (1 / degree))
+def _rate_of_theorem_4(
+    T: int, K: int, curvature: float, distance: float, H: float, largest_rate: float
+) -> float:
+    """Return eta-tilde of Theorem 4, ``2 ln(max(e, mu_sigma^2 T D_sigma / H)) / (mu_sigma K T)``.
+
+    It is `largest_rate` at most. Fail if T is shorter than ``1 / (mu_sigma eta-tilde K)``.
+    """
+    growth = inf
+    if H:
+        growth = log(max(exp(1), curvature**2 * T * distance / H))
+    rate = min(2 * growth / (curvature * K * T), largest_rate)
+    if T * curvature * rate * K < 1:
+        fail("rounds", f"at least {1 / (curvature * rate * K):.4g} (Theorem 4)", T)
+    return rate
+
+
+def _balanced_rate(
+    T: int, K: int, start: float, H: float, drift: float, largest_rate: float
+) -> float:
+    """Return eta-tilde of Theorems 5 and 6, at which the terms of (15) balance.
+
+    ``min(sqrt(start / (H T K^2)), cbrt(start / (drift T K^3)), largest_rate)``, with D_sigma, H and
+    Q_1 of Theorem 5, or F_0, beta H and Q_2 of Theorem 6.
+    """
+    rate = largest_rate
+    if H:
+        rate = min(rate, sqrt(start / (H * T * K**2)))
+    if drift:
+        rate = min(rate, (start / (drift * T * K**3)) ** (1 / 3))
+    return rate
 
 
 @refuse_overflow
