@@ -104,9 +104,10 @@ class Powers:
     def stays_finite(self, accountant: Accountant) -> bool:
         """Return True if the privacy budget stays finite as the horizon grows.
 
-        Theorem 1 (``"paper"``) requires alpha - beta + gamma > max(0, 1 - zeta). Gaussian
-        differential privacy (``"tight"``) requires 2 (alpha - beta + gamma) >= max(0, 1 - 2 zeta),
-        strictly where 1 - 2 zeta is 0.
+        Theorem 1, as reconstructed (``"paper"``), requires alpha - beta + gamma > max(0, 1 - zeta):
+        sensitivities Delta_k are of the order (K + 1)^-(alpha - beta + gamma), and it sums all
+        Delta_k / sigma_k. Gaussian differential privacy (``"tight"``) sums the squares. It requires
+        2 (alpha - beta + gamma) >= max(0, 1 - 2 zeta), strictly where 1 - 2 zeta is 0.
         """
         return self._finite_budget(accountant).holds
 
