@@ -39,11 +39,11 @@ COLUMNS = ("Python", "file", "MPI", "contract", "Flower", "estimator")
 
 RELEASES: dict[str, dict[str, Any]] = {
     "independent": {},
-    "`noise=InTime`": {"noise": {"kind": "InTime"}},
-    "`noise=BetweenPartners`": {"noise": {"kind": "BetweenPartners"}},
-    "`noise=Both`": {"noise": {"kind": "Both"}},
-    '`sampling="allocation"`': {"sampling": "allocation", "records": RECORDS},
-    "`[first_stage]`": {"first_stage": {"noise_to_sensitivity": 7.0}},
+    "in time": {"noise": {"kind": "InTime"}},
+    "between partners": {"noise": {"kind": "BetweenPartners"}},
+    "in time and between partners": {"noise": {"kind": "Both"}},
+    "random allocation": {"sampling": "allocation", "records": RECORDS},
+    "private centering": {"first_stage": {"noise_to_sensitivity": 7.0}},
 }
 """What is changed in an algorithm for a release."""
 
