@@ -16,6 +16,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from socket import create_server
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from network_parties import HERE, Liar, certificate, response, running
 from dpmesh.deploy import Contract, Folder, Node, Router, http_node
 from dpmesh.deploy.http import node_tls, server_tls
 from dpmesh.deploy.http_node import LeftOutError, wait_for_router
+from dpmesh.deploy.rehearsal import rehearse
 from dpmesh.deploy.wire import presence_question
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and signals of POSIX")
@@ -405,3 +407,17 @@ def test_a_folder_that_replaces_a_lost_one_is_charged_for_its_contracts(tmp_path
     assert [known.hash for known in folder.contracts()] == [parties.contract.hash]
     assert folder.cost() > 0
     folder.close()
+
+
+@pytest.mark.parametrize("where", ["_begin_step", "_computed"])
+def test_a_rehearsal_ends_when_a_node_fails(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the charge of its step, and after it."""
+    parties = Parties(tmp_path)
+    files = {name: tmp_path / f"{name}.npz" for name in parties.names}
+    for file, records in zip(files.values(), parties.records, strict=True):
+        np.savez(file, features=records.features, labels=records.labels)
+    monkeypatch.setattr(Node, where, Mock(side_effect=ArithmeticError))
+    with pytest.raises(RuntimeError, match="the node of p0 failed"):
+        rehearse(parties.contract, files)

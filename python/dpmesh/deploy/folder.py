@@ -75,7 +75,7 @@ def check_owner_only(path: Path) -> None:
     Raises
     ------
     ValueError
-        If its mode allows more than 0600.
+        If its mode allows anything to the group or to others.
     """
     mode = path.stat().st_mode & 0o777
     if os.name == "posix" and mode & 0o077:

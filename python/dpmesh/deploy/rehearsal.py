@@ -21,6 +21,7 @@ from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.node import Node
 from dpmesh.deploy.router import Router
+from dpmesh.deploy.wire import refusal_reason
 from dpmesh.run import simulate
 
 
@@ -108,12 +109,13 @@ def _run_to_the_end(
     Raises
     ------
     RuntimeError
-        If a node fails.
+        If a node fails, also before its step is charged: a router would ask it again for ever.
     """
     while not router.done:
         for party, message in router.requests().items():
-            router.take(party, nodes[party].answer(message))
-            if router.gone:
+            answer = nodes[party].answer(message)
+            router.take(party, answer)
+            if router.gone or refusal_reason(answer) == "failed":
                 raise RuntimeError(f"the node of {nodes[party].name} failed; the log says why")
         progress(router)
 

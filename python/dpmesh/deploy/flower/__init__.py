@@ -10,7 +10,7 @@ draws the cohort, clips each update, adds noise to the sum and smooths it, by th
 `FederatedLearning`, and keeps the ledger. A client that drops out or answers too late is missing
 from the sum, one that answers twice is in it once, and nothing else changes: the divisor is the
 public expected size. Parties are known by name, so that a SuperNode may be killed, restart or
-leave; the server keeps what it did in a file, and goes on after its last round.
+leave. With a checkpoint, a server that starts again goes on after its last round.
 
 `answers` and `route` carry the bytes of `dpmesh.deploy` between SuperNodes. `ask` carries them on
 to a `WarmNode`, which stays while Flower starts one process after another.

@@ -125,8 +125,8 @@ class DPFedLS(Strategy):
     parties
         The clients' names, which their SuperNodes state (``--node-config
         'dpmesh-party="north"'``, else their partition or connection id); None for those of the
-        first nodes that connect. Other nodes are not asked. Names are not authenticated: that is
-        up to Flower's authentication of SuperNodes.
+        first nodes that connect. Other nodes are asked for their names alone. Names are not
+        authenticated: that is up to Flower's authentication of SuperNodes.
     quorum
         Number of clients that must be connected for a round, from 0 to all. With
         ``sampling="uniform"``, the same share of the cohort must answer. With Poisson sampling, the
