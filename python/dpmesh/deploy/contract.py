@@ -299,10 +299,12 @@ class Contract:
         partition
             For each party the places of its records among them.
         """
-        maker, arguments = self.tables.problem
-        if self.tables.outline is not None:
-            arguments = {**arguments, "outline": self.tables.outline}
-        return maker(records, tuple(partition), **arguments)
+        problem = self.tables.problem
+        if self.tables.outline is None:
+            return problem.maker(records, tuple(partition), **problem.arguments)
+        return problem.maker(
+            records, tuple(partition), **problem.arguments, outline=self.tables.outline
+        )
 
     @cached_property
     def planned(self) -> PlannedReleases:
@@ -395,18 +397,18 @@ class Contract:
         It is `dummy_problem` itself where the number of features must stay: for neural networks
         and all problems but a `LinearProblem`, with a first stage, and with secure aggregation.
         """
-        maker, arguments = self.tables.problem
+        terms = self.tables.problem
         is_fixed = self.tables.network is not None or "first_stage" in self.settings.content
-        if is_fixed or maker is not LinearProblem or self.planned.first_sum is not None:
+        if is_fixed or terms.maker is not LinearProblem or self.planned.first_sum is not None:
             return self.dummy_problem
         shape = self.records[self.smallest_party], 1
         records = self._dummy_records(sparse.csr_array(shape, dtype=self.terms.numbers))
-        problem = LinearProblem(records, (np.arange(shape[0]),), **arguments)
+        problem = LinearProblem(records, (np.arange(shape[0]),), **terms.arguments)
         return problem.as_node(self.smallest_party, self.records)
 
     def _dummy_records(self, features: Any) -> Dataset:
         """Return records with these features, and a label that the problem's loss accepts."""
-        _, arguments = self.tables.problem
+        arguments = self.tables.problem.arguments
         has_classes = self.tables.network is not None or arguments.get("classes")
         label = 0
         if not has_classes and arguments.get("loss") not in REGRESSION:

@@ -60,8 +60,8 @@ class Member(Outcome):
         self.records_digest = digest(self.problem)
         """Digest of the party's records, in their order."""
         self.key = folder.key
-        """The party's secret key of the noise on its rows; in a rehearsal the contract's public key,
-        from which all noise is then drawn."""
+        """The party's secret key of the noise on its rows; in a rehearsal the contract's public
+        key, from which all noise is then drawn."""
         if rehearsal:
             self.key = contract.public_key
         node_key = self.schedule.key_of_node(self.number, contract.public_key)

@@ -7,10 +7,11 @@ decide how each cell is encoded, so that no party's data decide it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from dpmesh.kernels.linear_model import as_sets
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
 from dpmesh.settings import Settings
+from dpmesh.settings.parts import Maker
 from dpmesh.statistics.ask import Questions, questions_about, read_columns
 from dpmesh.statistics.ask import named as with_names
 from dpmesh.statistics.options import OPTIONS, questions_of
@@ -37,8 +39,23 @@ from dpmesh.tables.reader import TextFormat, open_table
 
 _log = logging.getLogger("dpmesh")
 
-PROBLEMS: dict[str, Any] = {"linear": LinearProblem, "jax": jax_model}
+PROBLEMS: dict[str, Maker] = {"linear": LinearProblem, "jax": jax_model}
 """Makers of the learning problems that a contract can name, by kind."""
+
+
+class ProblemTerms(NamedTuple):
+    """The learning problem that a contract names, without records.
+
+    Attributes
+    ----------
+    maker
+        Class or function that makes the problem of records.
+    arguments
+        Its arguments beside the records, by name.
+    """
+
+    maker: Maker
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -127,19 +144,18 @@ class Tables:
         return self.columns.dim
 
     @cached_property
-    def problem(self) -> tuple[Any, dict[str, Any]]:
-        """The maker of the learning problem, and its arguments beside the records."""
+    def problem(self) -> ProblemTerms:
+        """The learning problem of the table [problem], or of the questions."""
         if self.questions is not None:
-            return QuestionProblem, {"questions": self.questions}
-        maker, arguments = self.settings.part("problem", self.settings.table("problem"), PROBLEMS)
-        return maker, arguments
+            return ProblemTerms(QuestionProblem, {"questions": self.questions})
+        table = self.settings.table("problem")
+        return ProblemTerms(*self.settings.part("problem", table, PROBLEMS))
 
     @property
     def network(self) -> str | None:
         """The function of a JAX network, as ``module:function``; None for a linear model."""
-        maker, arguments = self.problem
-        if maker is jax_model:
-            return str(arguments["model"])
+        if self.problem.maker is jax_model:
+            return str(self.problem.arguments["model"])
         return None
 
     def read(
@@ -213,10 +229,8 @@ class Tables:
             labels = scaled[:, 0]
         elif isinstance(self.label, Labels):
             labels = as_sets(labels)
-        elif self.network is None:
-            _, problem_arguments = self.problem
-            if problem_arguments.get("classes") is None:
-                labels = 2 * labels - 1  # a binary loss has the labels -1 and 1
+        elif self.network is None and self.problem.arguments.get("classes") is None:
+            labels = 2 * labels - 1  # a binary loss has the labels -1 and 1
         for notice in notices:
             _log.warning("%s", notice)
         return Dataset(encoded_table.features.astype(self.terms.numbers), labels, "own records")
@@ -235,8 +249,7 @@ class Tables:
         if self.columns is None:
             return None
         if isinstance(self.label, Number):
-            _, problem_arguments = self.problem
-            loss = problem_arguments.get("loss")
+            loss = self.problem.arguments.get("loss")
             if (loss == "poisson") != isinstance(self.label, Count):
                 fail("problem.loss", "'poisson' for a label {counts = ..}, no other", repr(loss))
         network = None
