@@ -1,7 +1,7 @@
 """Sums of records' clipped gradients, what every round of a federated table is made of.
 
-NumPy does the same by two matrix products in the type of the features, and once more as their
-definition says it: a gradient for each record, which is then clipped.
+NumPy does the same by two matrix products in the type of the features, and once more by the
+definition: a gradient for each record, which is then clipped.
 """
 
 from __future__ import annotations
@@ -13,9 +13,14 @@ import numpy as np
 from benches.measure import Case
 from dpmesh.kernels import LinearModel
 
-RECORDS, SITES, CLASSES, CLIP = 20_000, 8, 2, 0.5
+RECORDS = 20_000
+SITES = 8
+CLASSES = 2
+CLIPPING_NORM = 0.5
 FEATURES = {"columns": 32, "hats+cosines": 1_213}
-AT_ONCE = 256
+"""Numbers of features of a record."""
+RECORDS_AT_ONCE = 256
+"""Records whose gradients are in memory at once."""
 
 
 def slopes(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -30,22 +35,28 @@ def slopes(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 def by_products(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return the sum by two matrix products."""
-    factors = slopes(x, y, w)
-    lengths = np.sqrt(np.einsum("ij,ij->i", x, x) * np.einsum("ij,ij->i", factors, factors))
-    factors *= np.minimum(1, CLIP / np.maximum(lengths, 1e-30))[:, np.newaxis]
-    return factors.T @ x
+    derivatives = slopes(x, y, w)
+    squared_norms = np.einsum("ij,ij->i", x, x)
+    squared_norms *= np.einsum("ij,ij->i", derivatives, derivatives)
+    derivatives *= clipping_factors(np.sqrt(squared_norms))[:, np.newaxis]
+    return derivatives.T @ x
+
+
+def clipping_factors(norms: np.ndarray) -> np.ndarray:
+    """Return the factors that clip gradients of these norms."""
+    return np.minimum(1, CLIPPING_NORM / np.maximum(norms, 1e-30))
 
 
 def record_by_record(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return the sum of gradients that are made and clipped one by one."""
     total = np.zeros_like(w)
-    for first in range(0, len(x), AT_ONCE):
-        rows = x[first : first + AT_ONCE]
-        factors = slopes(rows, y[first : first + AT_ONCE], w)
-        each = factors[:, :, np.newaxis] * rows[:, np.newaxis, :]
-        lengths = np.sqrt(np.einsum("ijk,ijk->i", each, each))
-        each *= np.minimum(1, CLIP / np.maximum(lengths, 1e-30))[:, np.newaxis, np.newaxis]
-        total += each.sum(axis=0)
+    for first in range(0, len(x), RECORDS_AT_ONCE):
+        rows = x[first : first + RECORDS_AT_ONCE]
+        derivatives = slopes(rows, y[first : first + RECORDS_AT_ONCE], w)
+        gradients = derivatives[:, :, np.newaxis] * rows[:, np.newaxis, :]
+        norms = np.sqrt(np.einsum("ijk,ijk->i", gradients, gradients))
+        gradients *= clipping_factors(norms)[:, np.newaxis, np.newaxis]
+        total += gradients.sum(axis=0)
     return total
 
 
@@ -57,16 +68,19 @@ def case(name: str, dim: int, dtype: type) -> Case:
     y = draw.integers(CLASSES, size=RECORDS)
     w = draw.normal(size=(CLASSES, dim)).astype(dtype)
     model = LinearModel(x, y, "softmax", classes=CLASSES)
-    ends = np.arange(SITES + 1) * (RECORDS // SITES)
-    batches, rows = (ends, np.arange(RECORDS)), np.tile(w.reshape(1, -1), (SITES, 1))
-    at_each = RECORDS // SITES
-    sites = [slice(first, first + at_each) for first in range(0, RECORDS, at_each)]
+    records_of_site = RECORDS // SITES
+    ends = np.arange(SITES + 1) * records_of_site
+    batches = (ends, np.arange(RECORDS))
+    models = np.tile(w.reshape(1, -1), (SITES, 1))
+    sites = [slice(end - records_of_site, end) for end in ends[1:]]
     return Case(
         f"{RECORDS:,} x {dim:,} ({name}), {np.dtype(dtype).name}",
-        lambda: model.clipped_sums(rows, batches, clipping_norm=CLIP),
+        lambda: model.clipped_sums(models, batches, clipping_norm=CLIPPING_NORM),
         peers={
-            "NumPy, matrix products": lambda: [by_products(x[s], y[s], w) for s in sites],
-            "NumPy, record by record": lambda: [record_by_record(x[s], y[s], w) for s in sites],
+            "NumPy, matrix products": lambda: [by_products(x[site], y[site], w) for site in sites],
+            "NumPy, record by record": lambda: [
+                record_by_record(x[site], y[site], w) for site in sites
+            ],
         },
         limits={"reading the features once": x.sum},
         goals={"NumPy, matrix products": 2.0},

@@ -19,17 +19,19 @@ from dpmesh.keys import Key
 
 SHAPES = [(64, 10), (16, 600), (1, 1_000_000)]
 PLAIN = 200
+"""Numbers that plain Python and OpenDP draw: they take long."""
 GENERATOR = np.random.Generator(np.random.SFC64(1))
 
 
 def plain_laplace(scale: float) -> int:
-    success = -math.expm1(-1 / scale)
-    return int(math.log(random.random()) / math.log1p(-success)) - int(
-        math.log(random.random()) / math.log1p(-success)
-    )
+    """Return a discrete Laplace variable: the difference of two geometric ones."""
+    log_of_failure = -1 / scale
+    first, second = (int(math.log(random.random()) / log_of_failure) for _ in range(2))
+    return first - second
 
 
 def plain_gaussian(scale: float) -> int:
+    """Return a discrete Gaussian variable, by rejection of discrete Laplace ones."""
     while True:
         candidate = plain_laplace(scale)
         if random.random() < math.exp(-((abs(candidate) - scale) ** 2) / (2 * scale**2)):
@@ -37,29 +39,36 @@ def plain_gaussian(scale: float) -> int:
 
 
 PLAIN_LAWS = {"laplace": plain_laplace, "gaussian": plain_gaussian}
+KERNELS = {"laplace": kernels.discrete_laplace, "gaussian": kernels.discrete_gaussian}
 
 
 def numpy_laplace(scale: float, shape: tuple[int, int]) -> np.ndarray:
+    """Return discrete Laplace variables as differences of geometric ones."""
     success = -math.expm1(-1 / scale)
     return GENERATOR.geometric(success, shape) - GENERATOR.geometric(success, shape)
 
 
 def opendp(law: str, scale: float) -> Way:
+    """Return OpenDP's way to add noise to `PLAIN` zeros."""
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
-    space = (
-        dp.vector_domain(dp.atom_domain(T="i32")),
-        (dp.l1_distance(T="i32") if law == "laplace" else dp.l2_distance(T="i32")),
-    )
-    make = dp.m.make_laplace if law == "laplace" else dp.m.make_gaussian
-    measurement, zeros = make(*space, scale=scale), [0] * PLAIN
+    domain = dp.vector_domain(dp.atom_domain(T="i32"))
+    if law == "laplace":
+        measurement = dp.m.make_laplace(domain, dp.l1_distance(T="i32"), scale=scale)
+    else:
+        measurement = dp.m.make_gaussian(domain, dp.l2_distance(T="i32"), scale=scale)
+    zeros = [0] * PLAIN
     return lambda: measurement(zeros)
 
 
 def case(law: str, scale: float, shape: tuple[int, int], cipher: str, *, with_opendp: bool) -> Case:
-    draw, plain, stream = getattr(kernels, f"discrete_{law}"), PLAIN_LAWS[law], Key.generate(cipher)
-    out, size = np.empty(shape, dtype=np.int64), shape[0] * shape[1]
+    """Return draws of a shape, beside `PLAIN` draws of plain Python and of OpenDP."""
+    plain = PLAIN_LAWS[law]
+    draw = KERNELS[law]
+    stream = Key.generate(cipher)
+    out = np.empty(shape, dtype=np.int64)
+    size = out.size
     peers: dict[str, Way] = {"plain": lambda: [plain(scale) for _ in range(PLAIN)]}
     if with_opendp:
         peers["opendp"] = opendp(law, scale)

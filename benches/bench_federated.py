@@ -31,8 +31,17 @@ from dpmesh.problems import LinearProblem
 from dpmesh.run import Broadcast, Channel
 from dpmesh_papers.federated import ROUNDS, algorithm_of, mnist_clients, standardized
 
+CLIENTS = 1000
+COHORT = 50
+RECORDS = 50
+"""Records of a client."""
+BATCH = 10
+PIXELS = 28 * 28
+CLASSES = 10
 NOISE = 0.8
-FLOWER_ROUNDS = 5  # of the simulation, whose rounds take long
+"""Standard deviation of the noise over the sensitivity of the sum, twice the clipping norm."""
+FLOWER_ROUNDS = 5
+"""Rounds of Flower's simulation, which take long."""
 SMOOTHED = algorithm_of("uniform", NOISE, LaplacianSmoothing(1.0))
 FIELDS = ("train", "partition", "loss", "test", "classes", "regularization")
 Way = Callable[[int], float]
@@ -40,7 +49,7 @@ Way = Callable[[int], float]
 
 @dataclass(frozen=True, eq=False)
 class OneForm(LinearProblem):
-    """The problem trained in one form, whichever is cheaper."""
+    """The problem whose local training has this form, even where the other one is cheaper."""
 
     form: str | None = None
 
@@ -57,81 +66,108 @@ class OneForm(LinearProblem):
 
 
 def dpmesh_way(problem: Any, algorithm: FederatedLearning = SMOOTHED) -> Way:
-    """A round of our algorithm and its accuracy."""
+    """Return a function that runs round t of our algorithm, and returns its test accuracy.
+
+    Round 0 starts a run anew.
+    """
     key = Key.generate()
-    channel = Channel(Broadcast(), key, Ledger(algorithm.plan(1), nodes=problem.nodes))
-    states = [algorithm.init(problem, key)]
+    plan = algorithm.plan(ROUNDS)
+    start = algorithm.init(problem, key)
+    state = start
+    channel = Channel(Broadcast(), key, Ledger(plan, nodes=problem.nodes))
 
     def run(t: int) -> float:
+        nonlocal state, channel
         if t == 0:
-            del states[1:]
-        step = channel.run(algorithm, states[-1], t, problem, key)
+            state = start
+            channel = Channel(Broadcast(), key, Ledger(plan, nodes=problem.nodes))
+        state = channel.run(algorithm, state, t, problem, key).state
         channel.ledger.end_round()
-        states[1:] = [step.state]
-        return float(problem.accuracy(algorithm.parameters(step.state))[0])
+        return float(problem.accuracy(algorithm.parameters(state))[0])
 
     return run
 
 
-def numpy_way(problem: LinearProblem) -> Way:
-    """The same round as array operations on a whole cohort at once, without smoothing."""
-    draw = np.random.default_rng()
-    x = np.stack([problem.train.features[part] for part in problem.partition])
-    y = np.eye(10, dtype=np.float32)[np.stack([problem.train.labels[p] for p in problem.partition])]
-    algorithm = SMOOTHED
-    updates: Any = algorithm.contribution
-    radius, decay = updates.clipping_norm, problem.regularization
-    models = [np.zeros((784, 10), np.float32)]
+class NumPyRun:
+    """The same rounds as array operations on a whole cohort at once, without smoothing.
 
-    def run(t: int) -> float:
+    Parameters
+    ----------
+    problem
+        Equal clients of `RECORDS` records.
+    """
+
+    def __init__(self, problem: LinearProblem) -> None:
+        self.problem = problem
+        self.draw = np.random.default_rng()
+        one_hot = np.eye(CLASSES, dtype=np.float32)
+        self.features = np.stack([problem.train.features[part] for part in problem.partition])
+        self.targets = np.stack([one_hot[problem.train.labels[part]] for part in problem.partition])
+        self.updates: Any = SMOOTHED.contribution
+        self.model = np.zeros((PIXELS, CLASSES), np.float32)
+
+    def run(self, t: int) -> float:
+        """Run round t, the first of which starts anew; return the test accuracy."""
         if t == 0:
-            del models[1:]
-        start, step_size = models[-1], updates.step_size(t + 1)
-        cohort = draw.choice(1000, 50, replace=False)
-        features, targets = x[cohort], y[cohort]
-        w = np.repeat(start[np.newaxis], 50, axis=0)
-        for _ in range(5):
-            order = np.argsort(draw.random((50, 50)), axis=1)
-            for first in range(0, 50, 10):
-                batch = order[:, first : first + 10, np.newaxis]
-                records = np.take_along_axis(features, batch, 1)
-                slopes = records @ w
+            self.model = np.zeros_like(self.model)
+        radius = self.updates.clipping_norm
+        cohort = self.draw.choice(CLIENTS, COHORT, replace=False)
+        total = self.trained(cohort, self.updates.step_size(t + 1)).sum(0)
+        noise = self.draw.standard_normal(total.shape, dtype=np.float32)
+        total += noise * np.float32(NOISE * 2 * radius)
+        self.model = self.model + total / COHORT
+        test = self.problem.test
+        predictions = (test.features @ self.model).argmax(1)
+        return float((predictions == test.labels).mean())
+
+    def trained(self, cohort: np.ndarray, step_size: float) -> np.ndarray:
+        """Return the updates of a cohort, shape (clients, pixels, classes)."""
+        features = self.features[cohort]
+        targets = self.targets[cohort]
+        start = self.model
+        decay = self.problem.regularization
+        models = np.repeat(start[np.newaxis], len(cohort), axis=0)
+        for _ in range(self.updates.epochs):
+            order = np.argsort(self.draw.random((len(cohort), RECORDS)), axis=1)
+            for first in range(0, RECORDS, BATCH):
+                batch = order[:, first : first + BATCH, np.newaxis]
+                x = np.take_along_axis(features, batch, 1)
+                # derivatives of the losses by the scores: softmax less one-hot labels
+                slopes = x @ models
                 slopes -= slopes.max(-1, keepdims=True)
                 np.exp(slopes, out=slopes)
                 slopes /= slopes.sum(-1, keepdims=True)
                 slopes -= np.take_along_axis(targets, batch, 1)
-                gradient = records.transpose(0, 2, 1) @ slopes
-                gradient *= -step_size / 10
-                w *= 1 - step_size * decay
-                w += gradient
-                w -= start
-                norms = np.sqrt(np.einsum("nij,nij->n", w, w))
-                w *= np.minimum(1, radius / norms)[:, np.newaxis, np.newaxis].astype(np.float32)
-                w += start
-        w -= start
-        total = w.sum(0)
-        total += draw.standard_normal(total.shape, dtype=np.float32) * np.float32(
-            NOISE * 2 * radius
-        )
-        models[1:] = [start + total / 50]
-        guesses = (problem.test.features @ models[-1]).argmax(1)
-        return float((guesses == problem.test.labels).mean())
+                gradient = x.transpose(0, 2, 1) @ slopes
+                gradient *= -step_size / BATCH
+                models *= 1 - step_size * decay
+                models += gradient
+                self.project(models, start)
+        models -= start
+        return models
 
-    return run
+    def project(self, models: np.ndarray, centre: np.ndarray) -> None:
+        """Project models in place onto the ball of the clipping norm around a centre."""
+        models -= centre
+        norms = np.sqrt(np.einsum("nij,nij->n", models, models))
+        factors = np.minimum(1, self.updates.clipping_norm / norms)
+        models *= factors[:, np.newaxis, np.newaxis].astype(np.float32)
+        models += centre
 
 
 def rounds_of(run: Way) -> Callable[[], list[float]]:
-    """All rounds of a run, from its start."""
+    """Return a function that runs all rounds, from the start."""
     return lambda: [run(t) for t in range(ROUNDS)]
 
 
 def clients() -> LinearProblem:
+    """Return MNIST at its clients, as softmax regression."""
     train, test = (standardized(mnist(part)) for part in ("train", "test"))
-    return mnist_clients(train, test, 1000, Key.generate())
+    return mnist_clients(train, test, CLIENTS, Key.generate())
 
 
 def start_to_finish() -> None:
-    """A script of its own: imports, data, all rounds, the result."""
+    """Run a user's script in a process: imports, data, all rounds, the result."""
     script = Path(__file__).with_name("federated_script.py")
     subprocess.run([sys.executable, script], check=True, stdout=subprocess.DEVNULL)
 
@@ -148,7 +184,7 @@ def cases() -> Iterator[Case]:
         yield Case(
             f"federated, {form}, a round",
             rounds_of(dpmesh_way(setting(form=form))),
-            peers={"numpy": rounds_of(numpy_way(problem)), **peers_of_setting},
+            peers={"numpy": rounds_of(NumPyRun(problem).run), **peers_of_setting},
             part={"flower": FLOWER_ROUNDS / ROUNDS},
             goals=goals,
             values=ROUNDS,

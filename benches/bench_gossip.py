@@ -23,13 +23,21 @@ from benches.measure import Case, Way, skipped
 from dpmesh.algorithms.quantized import QuantizedGossip
 from dpmesh.schedules import Constant, SampleSize
 
-NODES, DEGREE, BATCH, ROUNDS = 64, 4, 10, 500
-GOSSIPY_ROUNDS, DECENTRALIZEPY_ROUNDS = 5, 20
-STEP, CONSENSUS, STD, CLIP, CLASSES = 0.5, 0.5, 0.01, 1.0, 10
+NODES = 64
+DEGREE = 4
+BATCH = 10
+CLASSES = 10
+ROUNDS = 500
+GOSSIPY_ROUNDS = 5
+DECENTRALIZEPY_ROUNDS = 20
+STEP_SIZE = 0.5
+CONSENSUS_STEP_SIZE = 0.5
+NOISE_STD = 0.01
+CLIPPING_NORM = 1.0
 
 
 def digits() -> dm.data.Dataset:
-    """60,000 records of 784 features and unit norm."""
+    """Return 60,000 records of 784 features and unit norm."""
     if os.environ.get("DPMESH_DATA"):
         return dm.data.unit_norm(dm.data.mnist())
     print("DPMESH_DATA is not set: random records", file=sys.stderr)
@@ -39,7 +47,7 @@ def digits() -> dm.data.Dataset:
 
 
 def softmax_regression() -> dm.LinearProblem:
-    """The records in equal parts, one for each node."""
+    """Return softmax regression on the records in equal parts, one for each node."""
     train = digits()
     parts = dm.data.iid(train, NODES, np.random.default_rng(0))
     return dm.LinearProblem(train, parts, "softmax", classes=CLASSES)
@@ -47,12 +55,12 @@ def softmax_regression() -> dm.LinearProblem:
 
 def ours(problem: dm.LinearProblem, network: dm.topology.Topology) -> Way:
     algorithm = QuantizedGossip(
-        step_size=Constant(STEP),
-        consensus_step_size=Constant(CONSENSUS),
+        step_size=Constant(STEP_SIZE),
+        consensus_step_size=Constant(CONSENSUS_STEP_SIZE),
         sample_size=SampleSize(scale=BATCH),
-        noise_std=Constant(STD),
+        noise_std=Constant(NOISE_STD),
         compressor=None,
-        clipping_norm=CLIP,
+        clipping_norm=CLIPPING_NORM,
     )
     return lambda: dm.simulate(
         algorithm,
@@ -64,28 +72,34 @@ def ours(problem: dm.LinearProblem, network: dm.topology.Topology) -> Way:
 
 
 def with_numpy(problem: dm.LinearProblem, weights: np.ndarray) -> Way:
-    features, labels = problem.train.features, problem.train.labels
-    parts = np.stack([part[: problem.records.min()] for part in problem.partition])
-    rng, nodes = np.random.Generator(np.random.SFC64(1)), np.arange(NODES)[:, None]
+    features = problem.train.features
+    labels = problem.train.labels
+    parts = np.stack([part[: problem.fewest_records] for part in problem.partition])
+    rng = np.random.Generator(np.random.SFC64(1))
+    nodes = np.arange(NODES)[:, np.newaxis]
+    records_of_batch = np.arange(BATCH)[np.newaxis]
 
     def run() -> np.ndarray:
         w = np.zeros((NODES, CLASSES, features.shape[1]), np.float32)
         for _ in range(ROUNDS):
-            sent = w + np.float32(STD) * rng.standard_normal(w.shape, dtype=np.float32)
+            noise = rng.standard_normal(w.shape, dtype=np.float32)
+            sent = w + np.float32(NOISE_STD) * noise
             mixed = (weights @ sent.reshape(NODES, -1)).reshape(w.shape)
-            chosen = parts[nodes, rng.integers(0, parts.shape[1], (NODES, BATCH))]
-            x, y = features[chosen], labels[chosen]
-            scores = x @ w.swapaxes(1, 2)
-            scores -= scores.max(axis=2, keepdims=True)
-            np.exp(scores, out=scores)
-            scores /= scores.sum(axis=2, keepdims=True)
-            scores[nodes, np.arange(BATCH)[None], y] -= 1
-            norms = np.linalg.norm(scores, axis=2) * np.linalg.norm(x, axis=2)
-            scores *= (np.minimum(1, CLIP / norms) / BATCH)[..., None]
-            gradient = scores.swapaxes(1, 2) @ x
-            w *= np.float32(1 - CONSENSUS)
-            w += np.float32(CONSENSUS) * mixed
-            w -= np.float32(STEP) * gradient
+            batch = parts[nodes, rng.integers(0, parts.shape[1], (NODES, BATCH))]
+            x = features[batch]
+            # derivatives of the losses by the scores: softmax less one-hot labels
+            slopes = x @ w.swapaxes(1, 2)
+            slopes -= slopes.max(axis=2, keepdims=True)
+            np.exp(slopes, out=slopes)
+            slopes /= slopes.sum(axis=2, keepdims=True)
+            slopes[nodes, records_of_batch, labels[batch]] -= 1
+            norms = np.linalg.norm(slopes, axis=2) * np.linalg.norm(x, axis=2)
+            factors = np.minimum(1, CLIPPING_NORM / norms) / BATCH
+            slopes *= factors[..., np.newaxis]
+            gradient = slopes.swapaxes(1, 2) @ x
+            w *= np.float32(1 - CONSENSUS_STEP_SIZE)
+            w += np.float32(CONSENSUS_STEP_SIZE) * mixed
+            w -= np.float32(STEP_SIZE) * gradient
         return w
 
     return run
@@ -95,22 +109,25 @@ def with_jax(problem: dm.LinearProblem, weights: np.ndarray) -> Way:
     import jax
     import jax.numpy as jnp
 
-    features, labels = jnp.asarray(problem.train.features), jnp.asarray(problem.train.labels)
-    parts = jnp.stack([part[: problem.records.min()] for part in problem.partition])
+    features = jnp.asarray(problem.train.features)
+    labels = jnp.asarray(problem.train.labels)
+    parts = jnp.stack([part[: problem.fewest_records] for part in problem.partition])
     matrix = jnp.asarray(weights)
 
     def round_(w: jax.Array, key: jax.Array) -> tuple[jax.Array, None]:
-        noise, sample = jax.random.split(key)
-        sent = w + STD * jax.random.normal(noise, w.shape, w.dtype)
+        noise_key, batch_key = jax.random.split(key)
+        sent = w + NOISE_STD * jax.random.normal(noise_key, w.shape, w.dtype)
         mixed = jnp.tensordot(matrix, sent, 1)
-        places = jax.random.randint(sample, (NODES, BATCH), 0, parts.shape[1])
-        chosen = jnp.take_along_axis(parts, places, axis=1)
-        x, y = features[chosen], labels[chosen]
-        slopes = jax.nn.softmax(x @ w.swapaxes(1, 2)) - jax.nn.one_hot(y, CLASSES)
+        places = jax.random.randint(batch_key, (NODES, BATCH), 0, parts.shape[1])
+        batch = jnp.take_along_axis(parts, places, axis=1)
+        x = features[batch]
+        one_hot = jax.nn.one_hot(labels[batch], CLASSES)
+        slopes = jax.nn.softmax(x @ w.swapaxes(1, 2)) - one_hot
         norms = jnp.linalg.norm(slopes, axis=2) * jnp.linalg.norm(x, axis=2)
-        slopes *= (jnp.minimum(1, CLIP / norms) / BATCH)[..., None]
-        gradient = slopes.swapaxes(1, 2) @ x
-        return (1 - CONSENSUS) * w + CONSENSUS * mixed - STEP * gradient, None
+        factors = jnp.minimum(1, CLIPPING_NORM / norms) / BATCH
+        gradient = (slopes * factors[..., jnp.newaxis]).swapaxes(1, 2) @ x
+        averaged = (1 - CONSENSUS_STEP_SIZE) * w + CONSENSUS_STEP_SIZE * mixed
+        return averaged - STEP_SIZE * gradient, None
 
     @jax.jit
     def run(key: jax.Array) -> jax.Array:
@@ -140,7 +157,7 @@ def with_gossipy(problem: dm.LinearProblem, graph: nx.Graph) -> Way:
     model = TorchModelHandler(
         net=LogisticRegression(features.shape[1], CLASSES),
         optimizer=torch.optim.SGD,
-        optimizer_params={"lr": STEP},
+        optimizer_params={"lr": STEP_SIZE},
         criterion=torch.nn.CrossEntropyLoss(),
         local_epochs=0,
         batch_size=BATCH,

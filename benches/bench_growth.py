@@ -19,7 +19,7 @@ from dpmesh.schedules import Constant, SampleSize
 
 
 def algorithms(nodes: int) -> dict[str, Any]:
-    """One of each kind, all nodes in every round, on a record each."""
+    """Return an algorithm of each kind; all nodes use one record in every round."""
     federated = FederatedLearning(
         ClientUpdates(clients=nodes, sampling_rate=1.0, clipping_norm=1.0, batch_size=1, steps=1),
         noise_multiplier=1.0,
@@ -35,8 +35,11 @@ def algorithms(nodes: int) -> dict[str, Any]:
     return {"online": dm.OnlineLearning(), "gossip": gossip, "federated": federated}
 
 
-def case(kind: str, what: str, rounds: int, nodes: int, dim: int) -> Case:
-    records = rounds if kind == "online" else 20  # each is used once, or drawn repeatedly
+def case(kind: str, quantity: str, rounds: int, nodes: int, dim: int) -> Case:
+    """Return a run of one size on the curve of a growing quantity."""
+    records = 20  # of a node, drawn repeatedly
+    if kind == "online":
+        records = rounds  # each is used once
     rng = np.random.default_rng(0)
     features = rng.standard_normal((nodes * records, dim), dtype=np.float32)
     labels = np.where(features[:, 0] > 0, 1, -1)
@@ -44,7 +47,9 @@ def case(kind: str, what: str, rounds: int, nodes: int, dim: int) -> Case:
     parts = np.arange(len(features)).reshape(-1, nodes).T
     problem = dm.LinearProblem(train, tuple(parts), "hinge")
     algorithm = algorithms(nodes)[kind]
-    network = None if algorithm.communication == "server" else dm.topology.ring(nodes)
+    network = None
+    if algorithm.communication != "server":
+        network = dm.topology.ring(nodes)
 
     def run() -> dm.Run:
         return dm.simulate(
@@ -55,7 +60,7 @@ def case(kind: str, what: str, rounds: int, nodes: int, dim: int) -> Case:
             metrics=dm.Metrics((), every=rounds, progress=False),
         )
 
-    name = f"{kind}, {what}: {rounds} x {nodes} x {dim}"
+    name = f"{kind}, {quantity}: {rounds} x {nodes} x {dim}"
     return Case(name, run, values=rounds * nodes * dim, rounds=3, memory=True)
 
 

@@ -11,6 +11,8 @@ A model is fitted to the router's seconds and to a node's, and says what a thous
 
     router = party P + byte B           P parties, B bytes a round through the router
     node = round + number d             d numbers of a model, on a ring
+
+The lower-case words are the constants: seconds of a party, a byte, a round and a number.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
@@ -28,7 +30,9 @@ import dpmesh as dm
 from benches.measure import Case
 from dpmesh.deploy import Contract, Folder, Node, Router
 
-RECORDS, ROUNDS = 100, 20
+RECORDS = 100
+"""Records of a node."""
+ROUNDS = 20
 SIZES = tuple((nodes, dim) for dim in (1_000, 10_000) for nodes in (4, 8, 16))
 """Nodes, and numbers of a model."""
 MANY = 1_000
@@ -44,7 +48,15 @@ class Mesh(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Seconds and bytes of a round: of one node, of the router for all, and of the simulator."""
+    """Costs of a round.
+
+    Attributes
+    ----------
+    node, router, simulator
+        Seconds of one node, of the router for all nodes, and of the simulator.
+    bytes, least
+        Bytes through the router, and the routed minimum.
+    """
 
     node: float
     router: float
@@ -92,25 +104,32 @@ def mesh(folder: Path, nodes: int, dim: int) -> Mesh:
 
 def run(deployed: Mesh) -> Costs:
     """Run the contract, and the simulator on the same."""
-    router, nodes, clock = Router(deployed.contract), 0.0, time.perf_counter
-    begin = clock()
+    contract = deployed.contract
+    router = Router(contract)
+    node_seconds = 0.0
+    start = time.perf_counter()
     while not router.done:
-        for party in range(deployed.contract.nodes):
-            message = router.request(party)
-            if message is not None:
-                before = clock()
-                answer = deployed.nodes[party].answer(message)
-                nodes += clock() - before
-                router.take(party, answer)
-    routed = clock() - begin - nodes
-    begin = clock()
+        for party in range(contract.nodes):
+            question = router.request(party)
+            if question is None:
+                continue
+            start_of_node = time.perf_counter()
+            answer = deployed.nodes[party].answer(question)
+            node_seconds += time.perf_counter() - start_of_node
+            router.take(party, answer)
+    router_seconds = time.perf_counter() - start - node_seconds
+    start = time.perf_counter()
     simulate(deployed)
-    simulated = clock() - begin
-    size = deployed.contract.dim * 8
-    least = size * (deployed.contract.nodes + deployed.contract.topology.matrix(0).messages)
-    node_rounds = deployed.contract.nodes * ROUNDS
+    simulator_seconds = time.perf_counter() - start
+    row_bytes = 8 * contract.dim  # float64
+    rows_up = contract.nodes
+    rows_down = contract.topology.matrix(0).messages
     return Costs(
-        nodes / node_rounds, routed / ROUNDS, simulated / ROUNDS, router.bytes / ROUNDS, least
+        node=node_seconds / (contract.nodes * ROUNDS),
+        router=router_seconds / ROUNDS,
+        simulator=simulator_seconds / ROUNDS,
+        bytes=router.bytes / ROUNDS,
+        least=row_bytes * (rows_up + rows_down),
     )
 
 
@@ -135,11 +154,15 @@ def cases() -> Iterator[Case]:
             )
 
 
-def fitted(parts: list[tuple[float, ...]], seconds: list[float]) -> Any:
-    """Return the constants, at least 0, whose sum of parts is relatively closest to the seconds."""
+def fitted(terms: list[tuple[float, float]], seconds: list[float]) -> tuple[float, float]:
+    """Return the two constants of at least 0 with the least squared relative errors.
+
+    The model of a time is the sum of its terms times the constants.
+    """
     weights = 1 / np.array(seconds)
-    constants, _ = nnls(np.array(parts) * weights[:, np.newaxis], np.ones(len(seconds)))
-    return constants
+    constants, _ = nnls(np.array(terms) * weights[:, np.newaxis], np.ones(len(seconds)))
+    first, second = constants.tolist()
+    return first, second
 
 
 def main() -> None:
@@ -148,25 +171,35 @@ def main() -> None:
     costs_of_sizes = {}
     for nodes, dim in SIZES:
         with TemporaryDirectory() as folder:
-            costs_of_sizes[nodes, dim] = costs = run(mesh(Path(folder), nodes, dim))
-        times = " | ".join(f"{1e3 * seconds:.2f} ms" for seconds in costs[:3])
-        more = costs.bytes / costs.least - 1
-        print(f"{nodes} | {dim} | {times} | {costs.bytes:.0f} | {costs.least} | {more:.1%}")
-    carried = [(float(nodes), costs.bytes) for (nodes, _), costs in costs_of_sizes.items()]
-    party, byte = fitted(carried, [costs.router for costs in costs_of_sizes.values()])
-    node_parts = [(1.0, float(dim)) for _, dim in costs_of_sizes]
-    once, number = fitted(node_parts, [costs.node for costs in costs_of_sizes.values()])
-    print(f"router: {1e3 * party:.2f} ms a party, {1e9 * byte:.2f} ns a byte")
-    print(f"node: {1e3 * once:.1f} ms a round, {1e9 * number:.0f} ns a number")
+            costs = run(mesh(Path(folder), nodes, dim))
+        costs_of_sizes[nodes, dim] = costs
+        times = " | ".join(
+            f"{1e3 * seconds:.2f} ms" for seconds in (costs.node, costs.router, costs.simulator)
+        )
+        overhead = costs.bytes / costs.least - 1
+        print(f"{nodes} | {dim} | {times} | {costs.bytes:.0f} | {costs.least} | {overhead:.1%}")
+    print_model(costs_of_sizes)
+
+
+def print_model(costs_of_sizes: dict[tuple[int, int], Costs]) -> None:
+    """Fit the model to the costs, by nodes and numbers of a model; print it and its predictions."""
+    router_terms = [(float(nodes), costs.bytes) for (nodes, _), costs in costs_of_sizes.items()]
+    router_seconds = [costs.router for costs in costs_of_sizes.values()]
+    of_party, of_byte = fitted(router_terms, router_seconds)
+    node_terms = [(1.0, float(dim)) for _, dim in costs_of_sizes]
+    of_round, of_number = fitted(node_terms, [costs.node for costs in costs_of_sizes.values()])
+    print(f"router: {1e3 * of_party:.2f} ms a party, {1e9 * of_byte:.2f} ns a byte")
+    print(f"node: {1e3 * of_round:.1f} ms a round, {1e9 * of_number:.0f} ns a number")
     errors = [
-        (party * nodes + byte * costs.bytes) / costs.router - 1
-        for (nodes, _), costs in costs_of_sizes.items()
+        (of_party * nodes + of_byte * moved) / seconds - 1
+        for (nodes, moved), seconds in zip(router_terms, router_seconds, strict=True)
     ]
     print(f"the router's model is off by {min(errors):+.0%} to {max(errors):+.0%}")
     for dim in (1_000, 10_000):
         moved = MANY * costs_of_sizes[16, dim].bytes / 16
-        seconds = party * MANY + byte * moved
-        text = f"{seconds:.2f} s of the router, {once + number * dim:.3f} s of a node"
+        router = of_party * MANY + of_byte * moved
+        node = of_round + of_number * dim
+        text = f"{router:.2f} s of the router, {node:.3f} s of a node"
         print(f"{MANY} nodes of {dim} numbers: {text}, {moved / 1e6:.0f} MB a round")
 
 

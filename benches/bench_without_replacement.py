@@ -19,12 +19,17 @@ from dpmesh.privacy import Ledger
 from dpmesh.run import Broadcast, Channel
 from dpmesh_papers.deep_q import DeepQ
 
-NODES, MODELS, DIM, BATCH, ROUNDS = 1_000, 10, 50, 50, 30
-WARM_UP = 12  # rounds until a replay memory holds a mini-batch
+NODES = 1_000
+MODELS = 10
+DIM = 50
+BATCH = 50
+ROUNDS = 30
+WARM_UP = 12
+"""Rounds until a replay memory holds a mini-batch."""
 
 
 def problem() -> dm.LinearProblem:
-    """Records of norm just below 1, enough for all rounds."""
+    """Return records of norm just below 1, enough for all rounds."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((NODES * BATCH * ROUNDS, DIM), dtype=np.float32)
     x *= np.float32(0.999) / np.linalg.norm(x, axis=1, keepdims=True)
@@ -38,33 +43,38 @@ def rounds_of(learned: dm.LinearProblem, controller: AnyController) -> Callable[
     algorithm = dm.WithoutReplacement(models=MODELS, batch_size=BATCH, controller=controller)
     key = dm.Key.seeded(0)
     channel = Channel(Broadcast(), key, Ledger(algorithm.plan(ROUNDS), nodes=NODES))
-    state, t = algorithm.init(learned, key), 0
+    state = algorithm.init(learned, key)
+    t = 0
 
     def run() -> None:
         nonlocal state, t
-        if t == ROUNDS:  # the same records again; what was learned stays
-            state, t = replace(state, used=np.zeros_like(state.used)), WARM_UP
+        if t == ROUNDS:  # the same records again; models and controllers stay as they are
+            state = replace(state, used=np.zeros_like(state.used))
+            t = WARM_UP
         state = channel.run(algorithm, state, t, learned, key).state
         channel.ledger.end_round()
         t += 1
 
-    for _ in range(WARM_UP if isinstance(controller, DeepQ) else 0):
-        run()
+    if isinstance(controller, DeepQ):
+        for _ in range(WARM_UP):
+            run()
     return run
 
 
 def loop_of_steps(learned: dm.LinearProblem) -> Callable[[], object]:
     """Return a function that takes the local steps of a round, node after node."""
-    x, y = learned.train.features, learned.train.labels
+    features = learned.train.features
+    labels = learned.train.labels
     w = np.zeros((NODES, MODELS, DIM), dtype=np.float32)
 
     def run() -> None:
-        for m in range(NODES):
-            records = learned.partition[m][:BATCH]
-            targets = np.where(y[records, np.newaxis] == np.arange(MODELS), 1, -1)
-            targets = targets.astype(np.float32)
-            slopes = -targets / (1 + np.exp(targets * (x[records] @ w[m].T)))
-            w[m] -= np.float32(0.2 / BATCH) * slopes.T @ x[records]
+        for node in range(NODES):
+            batch = learned.partition[node][:BATCH]
+            x = features[batch]
+            is_class = labels[batch, np.newaxis] == np.arange(MODELS)
+            targets = np.where(is_class, 1, -1).astype(np.float32)
+            slopes = -targets / (1 + np.exp(targets * (x @ w[node].T)))
+            w[node] -= np.float32(0.2 / BATCH) * slopes.T @ x
 
     return run
 
@@ -72,7 +82,6 @@ def loop_of_steps(learned: dm.LinearProblem) -> Callable[[], object]:
 def cases() -> Iterator[Case]:
     """Yield a round under each controller."""
     learned = problem()
-    peers = {"numpy loop of local steps": loop_of_steps(learned)}
     for controller in (
         AlwaysLocal(),
         RandomGlobal(0.05),
@@ -80,6 +89,7 @@ def cases() -> Iterator[Case]:
         DeepQ(anneal_rounds=ROUNDS),
     ):
         name = f"{NODES:,} nodes x {MODELS}, {type(controller).__name__}"
-        local = isinstance(controller, AlwaysLocal)
-        run = rounds_of(learned, controller)
-        yield Case(name, run, peers if local else {}, rounds=5)
+        peers = {}
+        if isinstance(controller, AlwaysLocal):
+            peers = {"numpy loop of local steps": loop_of_steps(learned)}
+        yield Case(name, rounds_of(learned, controller), peers, rounds=5)

@@ -23,7 +23,7 @@ from decentralizepy.node.DPSGDNode import DPSGDNode
 from torch.multiprocessing import get_context
 from torch.utils.data import DataLoader, TensorDataset
 
-from benches.bench_gossip import BATCH, CLASSES, DEGREE, NODES, STEP, softmax_regression
+from benches.bench_gossip import BATCH, CLASSES, DEGREE, NODES, STEP_SIZE, softmax_regression
 
 NEVER = 10**9
 
@@ -33,10 +33,10 @@ class Digits(Dataset):
 
     def __init__(self, rank, machine_id, mapping, parts):
         super().__init__(rank, machine_id, mapping)
-        self.own = parts[self.dataset_id]
+        self.records = parts[self.dataset_id]
 
     def get_trainset(self, batch_size, shuffle):
-        return DataLoader(self.own, batch_size=batch_size, shuffle=shuffle)
+        return DataLoader(self.records, batch_size=batch_size, shuffle=shuffle)
 
     def get_testset(self):
         return None
@@ -52,7 +52,7 @@ class Softmax(Model):
 
 
 class WaitingNode(DPSGDNode):
-    """A node that waits for more rounds after its own, until the process that started it ends."""
+    """A node that waits for more rounds after a run, until the process that started it ends."""
 
     def __init__(self, starter, **arguments):
         self.starter = starter
@@ -60,7 +60,8 @@ class WaitingNode(DPSGDNode):
 
     def run(self):
         while self.starter in wait([self.starter, parent_process().sentinel]):
-            self.iterations, self.sharing.communication_round = self.starter.recv(), 0
+            self.iterations = self.starter.recv()
+            self.sharing.communication_round = 0
             super().run()
             self.starter.send("done")
 
@@ -84,7 +85,8 @@ def main() -> None:
 def started(folder):
     """Start all nodes and return the connections to them."""
     problem = softmax_regression()
-    features, labels = map(torch.tensor, (problem.train.features, problem.train.labels))
+    features = torch.tensor(problem.train.features)
+    labels = torch.tensor(problem.train.labels)
     parts = [TensorDataset(features[part], labels[part]) for part in problem.partition]
     addresses = folder / "addresses.json"
     addresses.write_text(json.dumps({"0": "127.0.0.1"}))
@@ -100,7 +102,8 @@ def started(folder):
         "train_evaluate_after": NEVER,
         "reset_optimizer": False,
     }
-    fork, nodes = get_context("fork"), []
+    fork = get_context("fork")
+    nodes = []
     for rank in range(NODES):
         node, starter = fork.Pipe()
         process_arguments = {"starter": starter, "rank": rank}
@@ -121,7 +124,7 @@ def configuration(parts, addresses):
         "OPTIMIZER_PARAMS": {
             "optimizer_package": "torch.optim",
             "optimizer_class": "SGD",
-            "lr": STEP,
+            "lr": STEP_SIZE,
         },
         "TRAIN_PARAMS": {
             "training_package": "decentralizepy.training.Training",

@@ -1,9 +1,9 @@
-"""A step of per-record clipped gradients with noise: 16 networks here, one model there.
+"""A step of per-record clipped gradients with noise: 16 networks of dpmesh, one of its peers.
 
     python -m benches.dp_sgd_step dpmesh | jax_privacy | opacus
 
 Two dense layers of 120 and 50 units on 784 features, 100,760 parameters; 512 records in all. Prints
-processor time, wall time and peak memory. The others need jax-privacy or Opacus.
+processor time, wall time and peak memory. The peers need jax-privacy or Opacus.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ import numpy as np
 import dpmesh as dm
 from dpmesh.keys import Key, Purpose
 
-NODES, BATCH, REPEATS = 16, 32, 12
+NODES = 16
+BATCH = 32
+"""Records of a node in a step."""
+REPEATS = 12
+"""Timed steps, of which the fastest counts."""
 WIDTHS = [784, 120, 50, 10]
+"""Features, hidden units of both layers, and classes."""
 
 
 def start(key: Any) -> Any:
@@ -99,21 +104,33 @@ def opacus(x: Any, y: Any) -> Callable[[], Any]:
     return step
 
 
+STEPS: dict[str, Callable[[Any, Any], Callable[[], Any]]] = {
+    "dpmesh": ours,
+    "jax_privacy": jax_privacy,
+    "opacus": opacus,
+}
+"""Functions that return a library's step on records and labels."""
+
+
 def main() -> None:
-    who = sys.argv[1]
+    library = sys.argv[1]
     rng = np.random.default_rng(0)
     x = rng.normal(size=(NODES * BATCH, 784)).astype(np.float32) / 28
     y = rng.integers(0, 10, len(x))
-    step = {"dpmesh": ours, "jax_privacy": jax_privacy, "opacus": opacus}[who](x, y)
+    step = STEPS[library](x, y)
     step()
-    times = []
+    processor_times = []
+    wall_times = []
     for _ in range(REPEATS):
-        before = time.process_time(), time.perf_counter()
+        processor_start = time.process_time()
+        wall_start = time.perf_counter()
         step()
-        times.append((time.process_time() - before[0], time.perf_counter() - before[1]))
-    cpu, wall = np.min(times, axis=0) * 1e3
+        processor_times.append(time.process_time() - processor_start)
+        wall_times.append(time.perf_counter() - wall_start)
+    processor = 1e3 * min(processor_times)
+    wall = 1e3 * min(wall_times)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{who}: {cpu:.0f} ms of processor time, {wall:.0f} ms; peak {peak:.0f} MiB")
+    print(f"{library}: {processor:.0f} ms of processor time, {wall:.0f} ms; peak {peak:.0f} MiB")
 
 
 if __name__ == "__main__":

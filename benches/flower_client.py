@@ -1,6 +1,6 @@
-"""A client of Flower's simulation, in NumPy: what is measured is then the simulation's own cost.
+"""A client of Flower's simulation, in NumPy, so that the simulation's cost is measured.
 
-A module of its own, which the simulation's processes import, so that each loads the records once.
+The simulation's processes import this module, so that each loads the records once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from flwr.clientapp import ClientApp
 from benches.bench_federated import clients
 from dpmesh.problems import LinearProblem
 
-EPOCHS, BATCH, STEP_SIZE = 5, 10, 0.1
+EPOCHS = 5
+BATCH = 10
+STEP_SIZE = 0.1
 
 client_app = ClientApp()
 
@@ -29,11 +31,8 @@ def problem() -> LinearProblem:
 def train(message: Message, context: Context) -> Message:
     """Train on a client's records as `bench_federated` does."""
     records_of_client = problem().partition[int(context.node_config["partition-id"])]
-    x, labels = (
-        problem().train.features[records_of_client],
-        problem().train.labels[records_of_client],
-    )
-    y = np.eye(10, dtype=np.float32)[labels]
+    x = problem().train.features[records_of_client]
+    y = np.eye(10, dtype=np.float32)[problem().train.labels[records_of_client]]
     w = message.content["arrays"]["w"].numpy().copy()
     draw = np.random.default_rng()
     for _ in range(EPOCHS):

@@ -13,7 +13,9 @@ from flwr.simulation import run_simulation
 from benches.bench_federated import NOISE
 from benches.flower_client import arrays, client_app, problem
 
-CLIENTS, COHORT, CLIPPING = 1000, 50, 1.0
+CLIENTS = 1000
+COHORT = 50
+CLIPPING_NORM = 1.0
 
 
 def accuracy(_: int, model: ArrayRecord) -> MetricRecord:
@@ -23,8 +25,9 @@ def accuracy(_: int, model: ArrayRecord) -> MetricRecord:
 
 
 def main(processes: int) -> None:
-    server, answers = ServerApp(), sys.stdout
-    sys.stdout = sys.stderr
+    server = ServerApp()
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # Flower prints
 
     @server.main()
     def serve(grid: Grid, _: Context) -> None:
@@ -32,7 +35,7 @@ def main(processes: int) -> None:
         for line in sys.stdin:
             averaging = FedAvg(COHORT / CLIENTS, 0.0, min_available_nodes=CLIENTS)
             strategy = DifferentialPrivacyServerSideFixedClipping(
-                averaging, 2 * NOISE, CLIPPING, COHORT
+                averaging, 2 * NOISE, CLIPPING_NORM, COHORT
             )
             strategy.start(grid, start, num_rounds=int(line), evaluate_fn=accuracy)
             print("done", file=answers, flush=True)

@@ -1,4 +1,4 @@
-"""What a fit of a large table takes: ``python -m benches.large_tables [RECORDS ..]``.
+"""Time and memory of commands on a large table: ``python -m benches.large_tables [RECORDS ..]``.
 
 A table of 12 numbers and 5 columns of four categories, with a label of two classes and a site, is
 written as a text file. `dpmesh fit` at epsilon 1 and `dpmesh stats` of all its columns then run in
@@ -21,7 +21,11 @@ import numpy as np
 from dpmesh_papers.studies.results import read_rows, write_rows
 
 RECORDS = (200_000, 1_000_000)
-NUMBERS, CATEGORIES, SITES = 12, 5, 8
+NUMBERS = 12
+"""Columns of numbers."""
+CATEGORIES = 5
+"""Columns of categories."""
+SITES = 8
 LARGEST = 4.0
 """Numbers lie in [-LARGEST, LARGEST]."""
 NAMES = "abcd"
@@ -86,7 +90,7 @@ def peak_mib(usage: resource.struct_rusage) -> int:
 
 
 def as_text(rows: list[dict[str, str]]) -> str:
-    """Return the lines as they stand on the page."""
+    """Return the rows as the table of the page."""
     lines = [f"{'command':<8} {'records':>9}  seconds  processor seconds  peak of memory, MiB"]
     for row in rows:
         sizes = f"{row['command']:<8} {int(row['records']):>9,}"
@@ -96,16 +100,16 @@ def as_text(rows: list[dict[str, str]]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Measure all numbers of records, or those that are given."""
-    lines = {(line["command"], int(line["records"])): line for line in read_rows("large-tables")}
+    """Measure these numbers of records, by default `RECORDS`."""
+    row_of_run = {(row["command"], int(row["records"])): row for row in read_rows("large-tables")}
     for records in [int(argument) for argument in arguments] or RECORDS:
         with TemporaryDirectory() as name:
             folder = Path(name)
             write_table(folder, records)
             for command in COMMANDS:
-                lines[command, records] = measured(folder, command, records)
-                print(lines[command, records], flush=True)
-        rows = [lines[key] for key in sorted(lines)]
+                row_of_run[command, records] = measured(folder, command, records)
+                print(row_of_run[command, records], flush=True)
+        rows = [row_of_run[run] for run in sorted(row_of_run)]
         write_rows("large-tables", rows, as_text(rows) + "\n")
 
 

@@ -30,7 +30,10 @@ from benches.bench_federated import NOISE, clients
 from dpmesh.problems import LinearProblem
 from dpmesh_papers.studies.pfl_models import NEVER, cnn, linear, tensors
 
-CLIPPING, COHORT, BATCH, STEP_SIZE = 1.0, 50, 10, 0.1
+CLIPPING_NORM = 1.0
+COHORT = 50
+BATCH = 10
+STEP_SIZE = 0.1
 
 
 def main(layers: str, epochs: int) -> None:
@@ -44,7 +47,7 @@ def main(layers: str, epochs: int) -> None:
     model = PyTorchModel(module, torch.optim.SGD, optimizer)
     records_of_user = [tensors(problem.train, part) for part in problem.partition]
     sampler = get_user_sampler("random", range(len(records_of_user)))
-    noise = CentrallyAppliedPrivacyMechanism(GaussianMechanism(CLIPPING, 2 * NOISE))
+    noise = CentrallyAppliedPrivacyMechanism(GaussianMechanism(CLIPPING_NORM, 2 * NOISE))
     backend = SimulatedBackend(
         FederatedDataset(lambda user: Dataset(records_of_user[user]), sampler), None, [noise]
     )
