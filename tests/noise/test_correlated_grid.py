@@ -254,6 +254,12 @@ def test_what_is_not_proved_or_too_fine_is_refused() -> None:
         replace(TIME, grid=0.3)
     with pytest.raises(ValueError, match="grid: wanted at least a 2"):
         sent_by(online(replace(TIME, grid=2.0**-40)))
+    real_valued = correlated.CorrelatedGaussian(
+        noise_to_sensitivity=4.0, factorization=correlated.from_matrix(np.eye(3))
+    )
+    plan = correlated.CorrelatedNoise(release=real_valued)
+    with pytest.raises(ValueError, match="release: wanted a release on a grid"):
+        plan.send(KEY, plan.start([0, 1], 5), np.zeros((2, 5)))
 
 
 @pytest.mark.parametrize("grid", [2.0**-8, 2.0**-3, 1.0])

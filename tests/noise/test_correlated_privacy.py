@@ -196,6 +196,17 @@ def test_a_changing_network_averages_to_the_static_one() -> None:
         [[matrix] * 6] * 2, mixings=2, sensitivities=s, covariance=between
     )
     np.testing.assert_allclose(average, static.matrix(), rtol=1e-9)
+    by_round = correlated.average_matrix(
+        [[matrix] * 6], mixings=2, sensitivities=s, covariance=np.stack([between] * 6)
+    )
+    np.testing.assert_allclose(by_round, static.matrix(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 5), (6, 4, 4), (1, 5, 5), (4, 4)])
+def test_covariances_of_other_rounds_or_nodes_are_refused(shape: tuple[int, ...]) -> None:
+    networks = [[topology.ring(5).mixing_matrix] * 6]
+    with pytest.raises(ValueError, match="covariance: wanted shape"):
+        correlated.average_matrix(networks, covariance=np.ones(shape))
 
 
 @pytest.mark.parametrize("varying", [False, True])
