@@ -178,6 +178,7 @@ test_bad_input_is_named = refused(
         "x: wanted values with codes from",
     ),
     (lambda: Levels(3).compress(np.array([[np.nan]]), COINS), "x: wanted finite values, got NaN"),
+    (lambda: Levels(3).compress(np.array([[1e200]]), COINS), "values: wanted rows whose squared"),
     (lambda: Levels(3).decode([b"abc"], 3, np.float64), "8 bytes of norm and the codes, got 3"),
     (
         lambda: RandomSparsifier(0.5).compress(np.array([[np.inf]]), COINS),

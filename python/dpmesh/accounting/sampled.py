@@ -98,8 +98,9 @@ def fixed_size_gaussian_epsilon(
 
     In each round a sample of fixed size is drawn without replacement, and stays secret. The result
     is an upper bound, from the composition of dominating pairs of the rounds (Zhu, Dong and Wang
-    2022). It is not known whether data attain this bound. `poisson_gaussian_epsilon` with the same
-    arguments is a lower bound that data attain, 10 to 20% below.
+    2022). It is not known whether data attain this bound. `poisson_gaussian_epsilon` of the same
+    rates and noise ratios under add-remove is a lower bound that data attain. The result is 7 to
+    20% above it in the settings of docs/privacy/accounting.md.
 
     Parameters
     ----------

@@ -234,9 +234,12 @@ class Levels:
     def compress(self, values: Floats, coins: Stream) -> Compressed:
         """Divide by the norms and quantize; see `Compressor`."""
         exact = values.astype(np.float64)
-        norms = np.linalg.norm(exact, axis=1, keepdims=True)
-        unit_rows = exact / np.where(norms > 0, norms, 1)
+        with np.errstate(over="ignore", invalid="ignore"):  # refused below
+            norms = np.linalg.norm(exact, axis=1, keepdims=True)
+            unit_rows = exact / np.where(norms > 0, norms, 1)
         codes = self._codes.compress(unit_rows, coins)
+        if np.isinf(norms).any():
+            fail("values", "rows whose squared norms float64 can hold", "a longer one")
 
         def message(row: int) -> bytes:
             return NORM.pack(norms[row, 0]) + codes.message(row)

@@ -200,9 +200,10 @@ class CorrelatedStrategy(ABC):
     def release_of_size(
         self, noise_stds: npt.ArrayLike, sensitivities: npt.ArrayLike
     ) -> CorrelatedGaussian:
-        """Return pairwise-cancelling noise as private as independent noise of these deviations.
+        """Return noise as private as independent noise of these standard deviations.
 
-        Every row uses all records, and no noise is correlated in time.
+        Every row uses all records, and no noise is correlated in time. Where the strategy shares
+        secrets, it is pairwise-cancelling.
 
         Parameters
         ----------
