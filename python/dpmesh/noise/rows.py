@@ -21,7 +21,10 @@ INDEPENDENT_ONLY = "views of single nodes are proved for independent noise only"
 
 
 def check_strategy(noise: object, algorithm: object) -> None:
-    """Fail with a ValueError unless an algorithm's noise is a `CorrelatedStrategy`."""
+    """Fail with a ValueError unless an algorithm's noise is a strategy of correlated noise.
+
+    Any object with the method `release` of `CorrelatedStrategy` counts as one.
+    """
     expected = "correlated.InTime(..), correlated.BetweenPartners(..), correlated.Both(..) or None"
     expected = f"{expected} for {type(algorithm).__name__}, for which no other noise is proved"
     if isinstance(noise, (type, Mechanism)):  # a mechanism also has a method `release`
@@ -40,7 +43,8 @@ class CorrelatedRow(Mechanism):
     Parameters
     ----------
     noise_to_sensitivity
-        Standard deviation of this row's noise over the sensitivity, at the node with most secrets.
+        Standard deviation of this row's noise over the sensitivity, at the node with most secrets:
+        see `CorrelatedGaussian.spreads`.
     joint
         Noise of the whole run.
     row
