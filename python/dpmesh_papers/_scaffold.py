@@ -1,6 +1,6 @@
 """Experiments: cells as rows, measured one after the other, and their files.
 
-A row is a dictionary: the settings of a cell, then what was measured. The same rows stand in the
+A row is a dictionary: the settings of a cell, then its measurements. The same rows stand in the
 CSV file; `read` returns them from there, so that texts, figures and pages are made of numbers in
 files.
 """
@@ -27,7 +27,7 @@ Progress: TypeAlias = Callable[[str], None]
 """Shows a line of text for each finished step."""
 
 Row: TypeAlias = dict[str, Any]
-"""A cell: settings, and what was measured, by name. None where there is no number."""
+"""A cell: settings and measurements, by name. None where there is no number."""
 
 WIDTH = 100
 """Width of the texts, in characters."""
@@ -78,10 +78,10 @@ class Experiment:
         Parameters
         ----------
         cells
-            Settings of each.
+            Settings of each cell.
         measured
-            Returns what is found: numbers by name, or several of them, such as the points of a
-            curve. They join the settings.
+            Returns the measurements of a cell by name, or several rows of them, such as the points
+            of a curve. They join the settings.
         in_words
             Returns a row, the last one of a curve, as a line.
         """

@@ -262,7 +262,7 @@ CASES = [
     case(partial(one_run.mu_lower_bound, **GUESSES), correct=NATURAL.at(3, 4)),
     case(partial(one_run.epsilon_lower_bound, correct=1, **GUESSES), "confidence"),
     case(partial(audit_mechanism, noise.Gaussian(1.0), ONE), "runs dim confidence delta"),
-    case(online.Learning, "nodes dim rounds lipschitz diameter strong_convexity noise"),
+    case(online.OnlineRun, "nodes dim rounds lipschitz diameter strong_convexity noise"),
     case(online.laplace_noise, "epsilon lipschitz dim batch_size"),
     case(
         quantized.Powers,

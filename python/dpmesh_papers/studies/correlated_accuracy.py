@@ -17,11 +17,12 @@ correlated-DATA.csv and .txt; a figure is drawn for digits.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import sqrt
+from math import ceil, sqrt
+from typing import Literal
 
 import numpy as np
 from scipy.stats import t
@@ -40,25 +41,37 @@ MORE_MIXINGS = 20
 SINGLE_NODES = 4
 """Nodes that learn by themselves, whose accuracies are averaged."""
 
+Place = Literal["nodes", "server", "alone"]
+"""Places of the records: all nodes, one server, or single nodes that learn by themselves."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Use of records in a run."""
+    """Use of records in a run.
+
+    Parameters
+    ----------
+    name
+        Name in the table of results.
+    records
+        Records of a node that a round uses.
+    rounds
+        Rounds that use records; a last round sends their result.
+    batches
+        Number of batches that rounds use cyclically; 0 uses each record once.
+    """
 
     name: str
     records: int
-    """Records of a node that a round uses."""
-    rows: int
-    """Rounds that use records; a last round sends their result."""
+    rounds: int
     batches: int = 0
-    """Number of batches that rounds use cyclically; 0 uses each record once."""
 
     @property
     def uses(self) -> int:
         """Number of rounds that use a record."""
         if not self.batches:
             return 1
-        return -(-self.rows // self.batches)
+        return ceil(self.rounds / self.batches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +95,7 @@ class Variant:
     name: str
     kind: type[correlated.CorrelatedStrategy] | None = None
     mixings: int = 1
-    place: str = "nodes"
+    place: Place = "nodes"
     noisy: bool = True
 
 
@@ -104,9 +117,9 @@ ONLINE = (
 )
 TABLES: dict[str, list[tuple[Setting, tuple[Variant, ...]]]] = {
     "digits": [
-        (Setting(name="online, each record once", records=4, rows=21), ONLINE),
+        (Setting(name="online, each record once", records=4, rounds=21), ONLINE),
         (
-            Setting(name="cyclic batches, 8 epochs", records=22, rows=32, batches=4),
+            Setting(name="cyclic batches, 8 epochs", records=22, rounds=32, batches=4),
             (
                 Variant(name="independent"),
                 Variant(name="in time", kind=InTime),
@@ -115,7 +128,7 @@ TABLES: dict[str, list[tuple[Setting, tuple[Variant, ...]]]] = {
             ),
         ),
         (
-            Setting(name="all records in 16 rounds", records=89, rows=16, batches=1),
+            Setting(name="all records in 16 rounds", records=89, rounds=16, batches=1),
             (
                 Variant(name="independent"),
                 Variant(name="partners, 1 mixing", kind=Partners),
@@ -127,7 +140,7 @@ TABLES: dict[str, list[tuple[Setting, tuple[Variant, ...]]]] = {
             ),
         ),
     ],
-    "mnist": [(Setting(name="online, each record once", records=20, rows=45), ONLINE)],
+    "mnist": [(Setting(name="online, each record once", records=20, rounds=45), ONLINE)],
 }
 
 
@@ -156,21 +169,17 @@ def nodes_of(data: str) -> int:
     return 64
 
 
-def problem(data: str, setting: Setting, seed: int, place: str) -> list[dm.LinearProblem]:
+def problems(data: str, setting: Setting, seed: int, place: Place) -> list[dm.LinearProblem]:
     """Return the problem of all nodes or of the server, or a problem for each single node."""
     rng = np.random.default_rng(seed)
     train, test = records_of(data)
     if test is None:
         train, test = dm.data.train_test_split(train, 0.2, rng)
     parts = dm.data.iid(train, nodes_of(data), rng, equal_sizes=True)
-    size = setting.records
     if place == "alone":
         partitions = [[part] for part in parts[:SINGLE_NODES]]
     elif place == "server":
-        starts = range(0, len(parts[0]), size)
-        # in the order in which rounds use them: the nodes' first batches, then their second ..
-        batches = [part[start : start + size] for start in starts for part in parts]
-        partitions = [[np.concatenate(batches)]]
+        partitions = [[in_order_of_use(parts, setting.records)]]
     else:
         partitions = [list(parts)]
     return [
@@ -179,12 +188,21 @@ def problem(data: str, setting: Setting, seed: int, place: str) -> list[dm.Linea
     ]
 
 
+def in_order_of_use(parts: Sequence[np.ndarray], size: int) -> np.ndarray:
+    """Return all nodes' records in the order in which rounds use them.
+
+    These are the nodes' first batches of this size, then their second batches, and so on.
+    """
+    starts = range(0, len(parts[0]), size)
+    return np.concatenate([part[start : start + size] for start in starts for part in parts])
+
+
 def algorithm_of(
     setting: Setting, variant: Variant, epsilon: float, records: int, nodes: int, dim: int
 ) -> dm.Algorithm:
     """Return the algorithm with its noise and its learning rate by the rule."""
     net = network(nodes)
-    rounds = setting.rows + 1
+    rounds = setting.rounds + 1
     noise = None
     if variant.kind is not None:
         noise = variant.kind(topology=net, rounds=rounds, mixings=variant.mixings)
@@ -231,7 +249,7 @@ def train(
 ) -> tuple[float, float]:
     """Return mean test accuracies (shares) of released models and of the nodes' local models."""
     scores = []
-    for task in problem(data, setting, seed, variant.place):
+    for task in problems(data, setting, seed, variant.place):
         records = setting.records
         if variant.place == "server":
             records *= nodes_of(data)
@@ -239,7 +257,7 @@ def train(
         net = network(task.nodes)
         key = dm.Key.seeded(seed)
         run = dm.simulate(
-            algorithm, task, net, rounds=setting.rows + 1, key=key, delta=DELTA, metrics=[]
+            algorithm, task, net, rounds=setting.rounds + 1, key=key, delta=DELTA, metrics=[]
         )
         # mixing of released messages is post-processing
         weights = np.linalg.matrix_power(net.matrix(0).weights.toarray(), MORE_MIXINGS)
@@ -307,14 +325,15 @@ def draw(results: list[Row]) -> None:
     """Draw accuracy over epsilon with 95% intervals, without variants of 1 or 3 mixings."""
     few_mixings = ("1 mixing", "3 mixings")
     shown = [row for row in results if not row["noise"].endswith(few_mixings)]
+    points = []
     for row in shown:
-        row["noise"] = label_of(row["noise"])
-        row["interval"] = t.ppf(0.975, row["seeds"] - 1) * row["spread"] / sqrt(row["seeds"])
+        half_width = t.ppf(0.975, row["seeds"] - 1) * row["spread"] / sqrt(row["seeds"])
+        points.append(row | {"noise": label_of(row["noise"]), "interval": half_width})
     panels = [
         Panel(
             title=setting,
             lines=lines_of(
-                pick(shown, setting=setting),
+                pick(points, setting=setting),
                 by="noise",
                 x="epsilon",
                 y="accuracy",
@@ -326,7 +345,7 @@ def draw(results: list[Row]) -> None:
             log="x",
             limits=(0, 100),
         )
-        for setting in kinds(shown, "setting")
+        for setting in kinds(points, "setting")
     ]
     drawn(panels).savefig(RESULTS.parent / "images" / "correlated_noise.png", dpi=120)
 

@@ -13,20 +13,23 @@ class Classifier(torch.nn.Sequential):
     """Layers with the methods that pfl expects of a model."""
 
     def loss(self, x, y, eval=False):
+        """Return the cross-entropy of records x, shape (records, features), with labels y."""
         self.train(not eval)
         return torch.nn.functional.cross_entropy(self(x), y)
 
     @torch.no_grad()
     def metrics(self, x, y, eval=True):
+        """Return the number of correct predictions, weighted by the number of records."""
         return {"right": Weighted((self(x).argmax(1) == y).sum().item(), len(y))}
 
 
 def linear() -> Classifier:
+    """Return softmax regression on 784 pixels."""
     return Classifier(torch.nn.Linear(784, 10))
 
 
 def cnn() -> Classifier:
-    """The network of `bench_cnn`."""
+    """Return the convolutional network of `benches.bench_cnn`: 118,474 parameters."""
     return Classifier(
         torch.nn.Unflatten(1, (1, 28, 28)),
         torch.nn.Conv2d(1, 16, 5, padding=2),
@@ -44,5 +47,6 @@ def cnn() -> Classifier:
     )
 
 
-def tensors(records, chosen):
-    return [torch.tensor(a) for a in (records.features[chosen], records.labels[chosen])]
+def tensors(records, indices):
+    """Return features and labels of the records of a `Dataset` at these indices, as tensors."""
+    return [torch.tensor(records.features[indices]), torch.tensor(records.labels[indices])]

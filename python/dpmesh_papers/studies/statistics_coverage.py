@@ -15,8 +15,8 @@ log-rank tests with p <= 0.05. From 400 runs on, results go to
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise, product
 
@@ -24,6 +24,7 @@ import numpy as np
 
 import dpmesh as dm
 from dpmesh.statistics import Correlation, Histogram, Mean, Quantiles, Question, Survival, TwoWay
+from dpmesh.statistics.answers import Answer
 from dpmesh_papers._scaffold import Row
 from dpmesh_papers.studies.results import markdown_table, write_rows
 
@@ -232,9 +233,9 @@ def count_covered(runs: int, records: int, epsilon: float) -> dict[str, tuple[in
     """
     people = population()
     generator = np.random.default_rng(1)
-    covered: defaultdict[str, int] = defaultdict(int)
-    counted: defaultdict[str, int] = defaultdict(int)
     true_values = {case: case.true_values(people, records) for call in CALLS for case in call}
+    covered: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
     for _ in range(runs):
         sample = generator.integers(len(people["bmi"]), size=records)
         table = {name: column[sample] for name, column in people.items()}
@@ -243,21 +244,30 @@ def count_covered(runs: int, records: int, epsilon: float) -> dict[str, tuple[in
             asked = [case.question for case in call]
             result = dm.statistics.ask(asked, table, site, ranges=RANGES, epsilon=epsilon)
             for case, answer in zip(call, result.answers, strict=True):
-                for row in answer.rows:
-                    true_value = true_values[case].get(row.name)
-                    is_estimated = np.isfinite(row.estimate) and row.noise != 0
-                    if true_value is None or not is_estimated:
-                        continue
-                    name = case.name
-                    if name == "Mean":  # counts, means and variances have a row each
-                        name = f"Mean: {row.name.rpartition(', ')[2]}"
-                    covered[name] += row.low <= true_value <= row.high
-                    counted[name] += 1
-                if answer.p_value is not None:
-                    name = f"{case.name}: log-rank, p <= 0.05"
-                    covered[name] += answer.p_value <= 0.05
+                for name, is_covered in outcomes(case, answer, true_values[case]):
+                    covered[name] += is_covered
                     counted[name] += 1
     return {name: (covered[name], counted[name]) for name in counted}
+
+
+def outcomes(
+    case: Case, answer: Answer, true_values: dict[str, float]
+) -> Iterator[tuple[str, bool]]:
+    """Yield row of results and outcome for each interval, and for the log-rank test if any.
+
+    An interval's outcome is True if it contains the true value, a test's if p <= 0.05.
+    """
+    for row in answer.rows:
+        true_value = true_values.get(row.name)
+        is_estimated = np.isfinite(row.estimate) and row.noise != 0
+        if true_value is None or not is_estimated:
+            continue
+        name = case.name
+        if name == "Mean":  # counts, means and variances have a row each
+            name = f"Mean: {row.name.rpartition(', ')[2]}"
+        yield name, bool(row.low <= true_value <= row.high)
+    if answer.p_value is not None:
+        yield f"{case.name}: log-rank, p <= 0.05", bool(answer.p_value <= 0.05)
 
 
 def page(rows: list[Row]) -> str:
