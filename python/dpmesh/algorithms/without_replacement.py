@@ -36,7 +36,7 @@ from math import inf, sqrt
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from scipy.special import bdtrc
+import scipy  # its submodules are imported on first use
 
 import dpmesh.kernels as kernels
 from dpmesh._privacy_types import Floats, Released, Sensitive
@@ -205,7 +205,9 @@ class AllocatedPass:
         other_records = counts[:, np.newaxis] - 1
         allowed = np.clip(np.floor(expected_size * allowed_share), 0, other_records)
         tails = np.where(
-            allowed < other_records, bdtrc(allowed, other_records, 1 / self.steps), 0.0
+            allowed < other_records,
+            scipy.special.bdtrc(allowed, other_records, 1 / self.steps),
+            0.0,
         )
         is_local = ~self.is_global.T
         return np.asarray((tails[index_of_node] * is_local).sum(axis=1), dtype=np.float64)

@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtr, stdtrit
+import scipy  # its submodules are imported on first use
 
 from dpmesh._epsilons import as_given
 from dpmesh._ragged import Flags, Indices, Numbers
@@ -165,9 +165,9 @@ def interval(mean: float, spread: float, count: int, *, held_out: float) -> Diff
     """
     standard_error = max(spread, LEAST_SPREAD) * sqrt(1 / count + held_out / (1 - held_out))
     degrees_of_freedom = count - 1
-    quantile = float(stdtrit(degrees_of_freedom, 1 - LEVEL / 2))
+    quantile = float(scipy.special.stdtrit(degrees_of_freedom, 1 - LEVEL / 2))
     half_width = quantile * standard_error
-    p = 2 * float(stdtr(degrees_of_freedom, -abs(mean) / standard_error))
+    p = 2 * float(scipy.special.stdtr(degrees_of_freedom, -abs(mean) / standard_error))
     return Difference(mean, mean - half_width, mean + half_width, p)
 
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
+import scipy  # its submodules are imported on first use
 
 from dpmesh._arrays import FloatArray
 
@@ -106,18 +106,18 @@ def transform(images: FloatArray, *, scales: int, angles: int) -> FloatArray:
         """Return the spectrum of ``| x * wavelet |`` at `next_level`, from x's at `level`."""
         product = spectrum * _folded(wavelet, 2**level)
         sampled = _sampled(product, 2 ** (next_level - level))
-        modulus = np.abs(fft.ifft2(sampled))
-        spectrum_of_modulus: Spectrum = fft.fft2(modulus)
+        modulus = np.abs(scipy.fft.ifft2(sampled))
+        spectrum_of_modulus: Spectrum = scipy.fft.fft2(modulus)
         return spectrum_of_modulus
 
     def averaged(spectrum: Spectrum, level: int) -> FloatArray:
         """Return the averages of x over windows, from the spectrum of x at `level`."""
         product = spectrum * _folded(filters.average, 2**level)
         sampled = _sampled(product, 2 ** (scales - level))
-        averages: FloatArray = np.real(fft.ifft2(sampled))
+        averages: FloatArray = np.real(scipy.fft.ifft2(sampled))
         return averages[:, rows, columns]
 
-    image = fft.fft2(padded.astype(np.float32))
+    image = scipy.fft.fft2(padded.astype(np.float32))
     averages = averaged(image, 0)
     first_orders = []
     second_orders = []
@@ -251,5 +251,5 @@ def _gabor(
             phase = frequency * (rows * np.cos(angle) + columns * np.sin(angle))
             values += np.exp(-decay + 1j * phase)
     integral = 2 * np.pi * width**2 / slant  # of the Gaussian
-    spectrum: Spectrum = np.real(fft.fft2(values / integral)).astype(np.float32)
+    spectrum: Spectrum = np.real(scipy.fft.fft2(values / integral)).astype(np.float32)
     return spectrum

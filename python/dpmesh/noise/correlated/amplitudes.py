@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq, minimize_scalar
+import scipy  # its submodules are imported on first use
 
 from dpmesh._validate import fail, integer, positive
 from dpmesh.noise.correlated.coalitions import Exposure, exposure, laplacian
@@ -102,7 +102,7 @@ def _root(exposures: Exposure, own_noise: float, low: float) -> float:
     def excess(shared: float) -> float:
         return exposures.worst(own_noise, shared) - (1 - _MARGIN)
 
-    root: float = brentq(excess, low, high, xtol=1e-15, rtol=1e-14)
+    root: float = scipy.optimize.brentq(excess, low, high, xtol=1e-15, rtol=1e-14)
     return root
 
 
@@ -259,7 +259,7 @@ def _best_own(
     best = int(np.argmin([mixed_variance(size) for size in sizes]))
     low = sizes[max(best - 1, 0)]
     high = sizes[min(best + 1, _POINTS - 1)]
-    refined = minimize_scalar(mixed_variance, bounds=(low, high), method="bounded")
+    refined = scipy.optimize.minimize_scalar(mixed_variance, bounds=(low, high), method="bounded")
     if refined.fun < mixed_variance(sizes[best]):
         return float(refined.x)
     return float(sizes[best])

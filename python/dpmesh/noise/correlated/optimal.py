@@ -30,8 +30,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import scipy  # its submodules are imported on first use
 from scipy.linalg.lapack import dtbtrs
-from scipy.optimize import minimize
 
 from dpmesh._validate import fail
 from dpmesh.noise.correlated.objective import Objective
@@ -78,7 +78,7 @@ def optimal_matrix(gram: Array) -> tuple[Array, float]:
     search = _DualSearch(gram)
     # `stop` decides, or the number of iterations: these tolerances are below rounding
     options = {"maxcor": 30, "maxiter": _ITERATIONS, "ftol": 1e-30, "gtol": 1e-14}
-    minimize(
+    scipy.optimize.minimize(
         search.negative_log_dual,
         np.zeros(rounds),
         jac=True,
@@ -215,7 +215,7 @@ def optimal_bands(gram: Array, bands: int) -> Array:
         across = (gradient - along) / lengths
         return value / scale, across[inside] / scale
 
-    solution = minimize(
+    solution = scipy.optimize.minimize(
         evaluate,
         start[inside],
         jac=True,
@@ -320,7 +320,9 @@ def optimal_coefficients(objective: Objective, bands: int) -> Array:
 
     start = square_root_coefficients(bands)[1:]
     options = {"maxiter": 200, "ftol": 1e-13, "gtol": 1e-9}
-    solution = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
+    solution = scipy.optimize.minimize(
+        evaluate, start, jac=True, method="L-BFGS-B", options=options
+    )
     c = np.concatenate([np.ones(1), solution.x])
     coefficients: Array = c / np.linalg.norm(c)
     return coefficients
