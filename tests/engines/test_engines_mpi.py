@@ -445,7 +445,7 @@ def test_an_experiment_from_a_file_runs_on_ranks(
     assert "MB from a rank to others" in said
     assert said.count(f"a page of them: {tmp_path / 'ranks' / 'report.html'}") == 1
     assert len(re.search(r"processes by rank: (.*)", said)[1].split(", ")) == ranks
-    here = ["run", str(file), "--output", str(tmp_path / "alone")]
+    here = ["run", str(file), "--output", str(tmp_path / "alone"), "--processes", "1"]
     assert testing.CliRunner().invoke(app, here).exit_code == 0
     files = sorted(path.relative_to(tmp_path / "alone") for path in (tmp_path / "alone").rglob("*"))
     assert len(files) > 8

@@ -25,7 +25,7 @@ from dpmesh.settings.parts import SECTIONS
 @pytest.mark.slow
 def test_the_command_line_tells_once_what_ails_many_runs(tmp_path) -> None:
     file = write(tmp_path, TEXT.replace("rounds = 6", "rounds = 1000"))
-    said = command("run", file, "--output", tmp_path / "r", code=1)
+    said = command("run", file, "--output", tmp_path / "r", "--processes", 1, code=1)
     assert said.count("Error: ") == 1
     assert re.search(r"^Error: algorithm\S+ and 3 more: .*rounds: wanted at most", said)
 

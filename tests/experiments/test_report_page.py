@@ -168,7 +168,7 @@ def test_methods_stand_in_a_panel_for_each_network_and_failures_on_top(
 ) -> None:
     """Nine methods in three networks were one picture with a legend of 21 entries over it."""
     swept = """
-seeds = [1, 2, 3, 4]
+seeds = [1, 2, 4]
 topology = [{kind = "ring"}, {kind = "complete"}]
 algorithm = [
     {kind = "OnlineLearning", epsilon = 4},
@@ -186,7 +186,7 @@ algorithm = [
     settings = read(write(tmp_path, f"{TEXT.partition('[sweep]')[0]}[sweep]{swept}"))
     assert len(run_sweep(settings, tmp_path / "results", processes=1)) == 2 * 2 + 1
     results, _ = load_results(tmp_path / "results")
-    assert len(results) == 3 * (2 * 2 + 1)  # a server needs no network, and runs once
+    assert len(results) == 2 * (2 * 2 + 1)  # a server needs no network, and runs once
     first, *_ = drawings(results)
     assert [ax.get_title() for ax in first[0].axes] == ["no network", "complete", "ring"]
     text = page.write_page([tmp_path / "results"]).read_text()
