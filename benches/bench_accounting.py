@@ -17,27 +17,32 @@ from benches.measure import Case
 from dpmesh import accounting
 
 logging.disable()
-ROUNDS, THEIRS = 1000, 10
+ROUNDS = 1000
+THEIR_ROUNDS = 10
+POPULATION = 1000
+"""Records, of which samples of fixed size are taken."""
 GENERATOR = np.random.default_rng(0)
 RATE = GENERATOR.integers(1, 200, ROUNDS) / 1000
+"""Sampling rate of each round."""
 NOISE = GENERATOR.uniform(0.7, 5, ROUNDS)
+"""Noise of each round over its sensitivity."""
 
 
 def theirs_poisson() -> object:
     accountant = reference.RdpAccountant()
-    for q, s in zip(RATE[:THEIRS], NOISE[:THEIRS], strict=True):
-        gaussian = dp_accounting.GaussianDpEvent(s)
-        accountant.compose(dp_accounting.PoissonSampledDpEvent(q, gaussian))
+    for rate, noise in zip(RATE[:THEIR_ROUNDS], NOISE[:THEIR_ROUNDS], strict=True):
+        gaussian = dp_accounting.GaussianDpEvent(noise)
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian))
     return accountant.get_epsilon(1e-5)
 
 
 def theirs_fixed_size() -> object:
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     accountant = reference.RdpAccountant(neighboring_relation=relation)
-    for q, s in zip(RATE[:THEIRS], NOISE[:THEIRS], strict=True):
-        gaussian = dp_accounting.GaussianDpEvent(s)
-        size = int(1000 * q)
-        event = dp_accounting.SampledWithoutReplacementDpEvent(1000, size, gaussian)
+    for rate, noise in zip(RATE[:THEIR_ROUNDS], NOISE[:THEIR_ROUNDS], strict=True):
+        gaussian = dp_accounting.GaussianDpEvent(noise)
+        size = int(POPULATION * rate)
+        event = dp_accounting.SampledWithoutReplacementDpEvent(POPULATION, size, gaussian)
         accountant.compose(event)
     return accountant.get_epsilon(1e-5)
 
@@ -81,6 +86,6 @@ def cases() -> Iterator[Case]:
             f"1,000 rounds, {name}",
             ours,
             peers={peer: THEIR_WAY[name]} if name in THEIR_WAY else {},
-            part={peer: THEIRS / ROUNDS},
+            part={peer: THEIR_ROUNDS / ROUNDS},
             most=0.1 if name.startswith("noise") else 0.05,
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from benches.measure import Case
+from benches.softmax import scores_to_probabilities
 from dpmesh.kernels import LinearModel
 
 RECORDS = 20_000
@@ -25,12 +26,10 @@ RECORDS_AT_ONCE = 256
 
 def slopes(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return the derivatives of softmax losses by their scores."""
-    scores = x @ w.T
-    scores -= scores.max(axis=1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=1, keepdims=True)
-    scores[np.arange(len(y)), y] -= 1
-    return scores
+    derivatives = x @ w.T
+    scores_to_probabilities(derivatives)
+    derivatives[np.arange(len(y)), y] -= 1
+    return derivatives
 
 
 def by_products(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:

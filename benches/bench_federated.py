@@ -22,6 +22,7 @@ import numpy as np
 from benches.flower_peer import flower
 from benches.measure import THREADS, Case
 from benches.pfl_peer import pfl
+from benches.softmax import scores_to_probabilities
 from dpmesh.algorithms import FederatedLearning
 from dpmesh.algorithms.denoisers import LaplacianSmoothing
 from dpmesh.data import mnist
@@ -134,9 +135,7 @@ class NumPyRun:
                 x = np.take_along_axis(features, batch, 1)
                 # derivatives of the losses by the scores: softmax less one-hot labels
                 slopes = x @ models
-                slopes -= slopes.max(-1, keepdims=True)
-                np.exp(slopes, out=slopes)
-                slopes /= slopes.sum(-1, keepdims=True)
+                scores_to_probabilities(slopes)
                 slopes -= np.take_along_axis(targets, batch, 1)
                 gradient = x.transpose(0, 2, 1) @ slopes
                 gradient *= -step_size / BATCH

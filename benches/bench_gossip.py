@@ -20,6 +20,7 @@ import numpy as np
 import dpmesh as dm
 from benches.decentralizepy_peer import decentralizepy
 from benches.measure import Case, Way, skipped
+from benches.softmax import scores_to_probabilities
 from dpmesh.algorithms.quantized import QuantizedGossip
 from dpmesh.schedules import Constant, SampleSize
 
@@ -89,9 +90,7 @@ def with_numpy(problem: dm.LinearProblem, weights: np.ndarray) -> Way:
             x = features[batch]
             # derivatives of the losses by the scores: softmax less one-hot labels
             slopes = x @ w.swapaxes(1, 2)
-            slopes -= slopes.max(axis=2, keepdims=True)
-            np.exp(slopes, out=slopes)
-            slopes /= slopes.sum(axis=2, keepdims=True)
+            scores_to_probabilities(slopes)
             slopes[nodes, records_of_batch, labels[batch]] -= 1
             norms = np.linalg.norm(slopes, axis=2) * np.linalg.norm(x, axis=2)
             factors = np.minimum(1, CLIPPING_NORM / norms) / BATCH

@@ -15,12 +15,14 @@ import numpy as np
 import dpmesh as dm
 from benches.measure import Case, Way
 
-ROUNDS, EPSILON = 5, 1.0
+ROUNDS = 5
+EPSILON = 1.0
 SIZES = [(100_000, 100), (10_000, 1_000)]
+"""Nodes, and numbers of a model."""
 
 
 def records(nodes: int, dim: int) -> dm.LinearProblem:
-    """One record for each node and round, in random order of the signs of one feature."""
+    """Return random records of norm 1, one for each node and round; a label is a feature's sign."""
     rng = np.random.default_rng(0)
     features = rng.standard_normal((nodes * ROUNDS, dim), dtype=np.float32)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
@@ -42,20 +44,25 @@ def ours(problem: dm.LinearProblem, network: dm.topology.Topology) -> Way:
 
 def with_numpy(problem: dm.LinearProblem, network: dm.topology.Topology) -> Way:
     weights = network.matrix(0).weights.astype(np.float32)
-    rng, dim = np.random.Generator(np.random.SFC64(1)), problem.dim
-    features, labels = problem.train.features, problem.train.labels
+    rng = np.random.Generator(np.random.SFC64(1))
+    dim = problem.dim
+    features = problem.train.features
+    labels = problem.train.labels
 
     def run() -> np.ndarray:
         w = np.zeros((problem.nodes, dim), np.float32)
         for t in range(ROUNDS):
-            step = np.float32(0.5 / np.sqrt(t + 1))
-            noise = 2 * step * np.sqrt(dim) / EPSILON * rng.laplace(size=w.shape)
+            step_size = np.float32(0.5 / np.sqrt(t + 1))
+            noise_scale = 2 * step_size * np.sqrt(dim) / EPSILON
+            noise = noise_scale * rng.laplace(size=w.shape)
             mixed = weights @ (w + noise.astype(np.float32))
-            arrived = problem.batch(t, 1)[:, 0]
-            x, y = features[arrived], labels[arrived].astype(np.float32)
-            slope = -y * (0.5 - 0.5 * np.tanh(0.5 * y * np.einsum("ij,ij->i", mixed, x)))
-            w = mixed - step * slope[:, None] * x
-            w *= np.minimum(1, 1 / np.linalg.norm(w, axis=1))[:, None]
+            records_of_round = problem.batch(t, 1)[:, 0]
+            x = features[records_of_round]
+            y = labels[records_of_round].astype(np.float32)
+            margins = y * np.einsum("ij,ij->i", mixed, x)
+            slopes = -y * (0.5 - 0.5 * np.tanh(0.5 * margins))  # of the logistic loss
+            w = mixed - step_size * slopes[:, np.newaxis] * x
+            w *= np.minimum(1, 1 / np.linalg.norm(w, axis=1))[:, np.newaxis]
         return w
 
     return run
@@ -65,9 +72,9 @@ def copies(run: Way, problem: dm.LinearProblem) -> float:
     """Return the peak memory of a run, in units of the parameters of all nodes."""
     tracemalloc.start()
     run()
-    most = tracemalloc.get_traced_memory()[1]
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return most / (problem.nodes * problem.dim * problem.train.features.itemsize)
+    return peak / (problem.nodes * problem.dim * problem.train.features.itemsize)
 
 
 def cases() -> Iterator[Case]:

@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from benches.bench_federated import clients
+from benches.softmax import scores_to_probabilities
 from dpmesh.problems import LinearProblem
 
 EPOCHS = 5
@@ -38,9 +39,7 @@ def train(message: Message, context: Context) -> Message:
     for _ in range(EPOCHS):
         for batch in draw.permutation(len(records_of_client)).reshape(-1, BATCH):
             slopes = x[batch] @ w
-            slopes -= slopes.max(-1, keepdims=True)
-            np.exp(slopes, out=slopes)
-            slopes /= slopes.sum(-1, keepdims=True)
+            scores_to_probabilities(slopes)
             slopes -= y[batch]
             w -= np.float32(STEP_SIZE / BATCH) * (x[batch].T @ slopes)
     content = {
