@@ -161,7 +161,11 @@ def noise(
 ) -> None: ...
 
 # linear
-_Features: TypeAlias = _Floats | tuple[_Integers, _Integers, _Floats, int]  # dense or CSR
+_Features: TypeAlias = (
+    _Floats  # dense
+    | tuple[_Integers, _Integers, _Floats, int]  # CSR
+    | tuple[_Integers, _Floats, int]  # in 8 bits
+)
 _Ragged: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # indptr, indices
 _Batches: TypeAlias = _Ragged | npt.NDArray[np.int64]
 

@@ -11,7 +11,7 @@ import pytest
 import dpmesh as dm
 from dpmesh.tables import Columns
 from dpmesh.tables import features as tables_features
-from dpmesh.tables.features import centred, centred_in_place, within_unit
+from dpmesh.tables.features import centred, centred_in_place, stored_type, within_unit
 
 DRAW = np.random.default_rng(0)
 
@@ -48,7 +48,7 @@ def test_blocks_give_the_bits_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> N
     np.testing.assert_allclose(columns.encode(list(values.T)).features, whole, atol=1e-15)
     assert columns.encode(list(values.T)).features.dtype == np.float64
     monkeypatch.setattr(tables_features, "SINGLE_FROM", 1)
-    compact = columns.encode(list(values.T), compact=True)
+    compact = columns.encode(list(values.T), dtype=stored_type(50, columns.dim))
     assert compact.features.dtype == np.float32
     assert all(squared_norm(row) <= 1 for row in compact.features)
     np.testing.assert_allclose(compact.features, whole, atol=1e-6)

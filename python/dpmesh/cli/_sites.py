@@ -242,6 +242,24 @@ def read_sites(
     OSError
         If a file cannot be read.
     """
+    from dpmesh._memory import return_freed_memory
+
+    records = _read_sites(files, columns_used, labels, target, site, text_format, drop=drop)
+    return_freed_memory()  # texts that were parsed
+    return records
+
+
+def _read_sites(
+    files: Sequence[Path],
+    columns_used: Mapping[str, object],
+    labels: Sequence[str],
+    target: Label | None,
+    site: str | None,
+    text_format: TextFormat,
+    *,
+    drop: bool,
+) -> SiteRecords:
+    """Read the records of all files, as `read_sites`, whose parameters these are."""
     import numpy as np
     from pandas import DataFrame, Series
 

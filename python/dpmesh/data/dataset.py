@@ -15,6 +15,7 @@ from scipy import sparse
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray, new, read_only, unmasked, whole
+from dpmesh._rounded import RoundedFeatures
 from dpmesh._validate import fail
 
 A_DATASET = "a Dataset, such as Dataset(features, labels)"
@@ -32,7 +33,8 @@ class Dataset:
         Finite numbers of shape (records, dim): an array, a pandas table of numbers, or a scipy
         sparse matrix. float32 and float64 keep their type, and integers become float64. A sparse
         matrix is kept as a CSR array with sorted, unique column indices, and is never made dense.
-        Arrays with more axes, such as images, are flattened to one row for each record.
+        Arrays with more axes, such as images, are flattened to one row for each record. Estimators
+        store the features of large tables in 8 bits; ``numpy.asarray`` converts them.
     labels
         Labels, shape (records,): integers (classes, or -1 and +1) or booleans, stored as int64; or
         finite real targets, stored as float64.
@@ -114,6 +116,10 @@ class Dataset:
             sparse_features = self.features[indices]
             subset = replace(self, features=sparse_features, labels=labels)
             return subset._bounded(self.feature_norm)
+        stored: Any = self.features
+        if isinstance(stored, RoundedFeatures):
+            subset = replace(self, features=stored.take(indices), labels=labels)
+            return subset._bounded(self.feature_norm)
         # `new` aligns memory to cache lines, which makes kernels faster
         features = new((len(labels), self.dim), self.features.dtype)
         # indices are checked already; the mode "raise" would copy twice
@@ -151,10 +157,15 @@ def _numbers_of_table(table: Any) -> FloatArray:
     return numbers
 
 
-def _read_only_features(
-    features: npt.ArrayLike | sparse.sparray | sparse.spmatrix,
-) -> FloatArray | sparse.csr_array:
-    """Return finite features of shape (records, dim): a dense array, or a canonical CSR array."""
+def _read_only_features(features: Any) -> Any:
+    """Return finite features of shape (records, dim): a dense array, or a canonical CSR array.
+
+    `RoundedFeatures` stay in 8 bits.
+    """
+    if isinstance(features, RoundedFeatures):
+        _check_shape(features.shape)
+        _check_finite("features", features.scales)
+        return features.read_only()
     if sparse.issparse(features):
         return _read_only_sparse(features)
     return _read_only_dense(features)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Literal, NamedTuple, get_args
 
-from numpy import ndarray
+from scipy.sparse import issparse
 
 from dpmesh._validate import every, fail, integer, one_of, positive, probability
 from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
@@ -154,7 +154,7 @@ class Sizes:
         """Return the sizes of a problem with records in memory."""
         features = 0
         images = False
-        if isinstance(problem, LinearProblem) and isinstance(problem.train.features, ndarray):
+        if isinstance(problem, LinearProblem) and not issparse(problem.train.features):
             features = problem.train.dim
             images = _has_scattering_features(problem)
         return cls(

@@ -37,6 +37,7 @@ from dpmesh import _core
 from dpmesh._arrays import FloatArray, floats, integers, per_row, ragged
 from dpmesh._core import is_float_array, is_index_array
 from dpmesh._ragged import Numbers, Walks
+from dpmesh._rounded import RoundedFeatures
 from dpmesh._validate import fail, non_negative, positive
 from dpmesh.kernels.linear_model import (
     REGRESSION,
@@ -471,9 +472,11 @@ def linear_scores(params: npt.ArrayLike, features: Features) -> FloatArray:
     """
     params = floats("params", params, ndim=2)
     arrays, records = feature_parts(features)
-    if isinstance(arrays, tuple):
-        _, _, entries, _ = arrays  # of a CSR matrix
-        dtype = entries.dtype
+    dtype: np.dtype[np.floating[Any]]
+    if isinstance(features, RoundedFeatures):
+        dtype = features.dtype
+    elif isinstance(arrays, tuple):
+        dtype = features.data.dtype  # type: ignore[union-attr]  # of a CSR matrix
     else:
         dtype = arrays.dtype
     if dtype != params.dtype:

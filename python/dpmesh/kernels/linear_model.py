@@ -19,6 +19,7 @@ from dpmesh._arrays import (
     unmasked,
 )
 from dpmesh._ragged import Flags, Indices
+from dpmesh._rounded import RoundedFeatures
 from dpmesh._validate import fail, integer, one_of
 
 Loss = Literal[
@@ -33,14 +34,18 @@ KINKED: tuple[Loss, ...] = ("hinge", "absolute")
 MOST_LABELS = 63
 """Largest number of labels of a record's set of labels, which is one integer."""
 
-Features: TypeAlias = FloatArray | sparse.csr_array | sparse.csr_matrix
+Features: TypeAlias = FloatArray | sparse.csr_array | sparse.csr_matrix | RoundedFeatures
 """Shape (records, dim): a dense array or a scipy CSR matrix with sorted, unique column indices."""
 
 Batches: TypeAlias = Indices | tuple[Indices, Indices]
 """Records of each node: an array (nodes, batch_size), or ``(indptr, indices)`` where node ``i`` has
 the records ``indices[indptr[i]:indptr[i + 1]]``, possibly none."""
 
-_FeatureParts: TypeAlias = FloatArray | tuple[npt.NDArray[Any], npt.NDArray[Any], FloatArray, int]
+_FeatureParts: TypeAlias = (
+    FloatArray
+    | tuple[npt.NDArray[Any], npt.NDArray[Any], FloatArray, int]
+    | tuple[npt.NDArray[np.int8], npt.NDArray[np.float32], int]
+)
 
 
 def check_loss(loss: Loss, classes: int | None) -> None:
@@ -60,6 +65,10 @@ def check_loss(loss: Loss, classes: int | None) -> None:
 
 def feature_parts(features: Any) -> tuple[_FeatureParts, int]:
     """Return features in the form of the extension module, and the number of records."""
+    if isinstance(features, RoundedFeatures):
+        codes = readable(features.codes, np.int8)
+        scales = readable(features.scales, np.float32)
+        return (codes, scales, features.dim), len(features)
     if not is_sparse(features):
         dense = floats("features", features, ndim=2)
         return dense, len(dense)

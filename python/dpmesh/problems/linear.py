@@ -16,6 +16,7 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
 from dpmesh._privacy_types import Sensitive
 from dpmesh._ragged import Numbers, Ragged, Walks
+from dpmesh._rounded import RoundedFeatures
 from dpmesh._validate import as_python_numbers, fail, instance, integer, non_negative, positive
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
@@ -26,7 +27,7 @@ from dpmesh.keys import Key
 from dpmesh.problems.constants import Constants, linear_constants
 from dpmesh.problems.partition import IndexArrays, PartitionedProblem, flat_partition
 from dpmesh.tables import Features
-from dpmesh.tables.features import AXES, centred, centred_in_place
+from dpmesh.tables.features import AXES, centred, centred_in_place, centred_rounded
 from dpmesh.tables.kinds import Count
 from dpmesh.tables.models import Model, Outline
 
@@ -79,9 +80,10 @@ class LinearProblem(PartitionedProblem):
         as they are. If it states frequencies of the classes, they weight the losses of the training
         records.
     memory
-        Flat array that begins with the training features and has room for one more number per
-        record, shape (records * (features + 1),). `centred` overwrites it, after which this problem
-        cannot be used. None makes `centred` copy the features.
+        Memory of the training features with room for one more number per record: a flat array that
+        begins with them, shape (records * (features + 1),), or features in 8 bits with such room.
+        `centred` overwrites it, after which this problem cannot be used. None makes `centred` copy
+        the features.
 
     Raises
     ------
@@ -107,7 +109,7 @@ class LinearProblem(PartitionedProblem):
     feature_norm: float | None = None
     label_bound: float = 1.0
     outline: Outline | None = field(default=None, repr=False)
-    memory: FloatArray | None = field(default=None, repr=False)
+    memory: FloatArray | RoundedFeatures | None = field(default=None, repr=False)
     _records: Ragged = field(init=False, repr=False)
     _linear: LinearModel = field(init=False, repr=False)
 
@@ -352,13 +354,16 @@ class LinearProblem(PartitionedProblem):
                 "the features of this problem were replaced by others, less a centre"
             )
         self.__dict__.pop("_centred", None)  # frees the memory of an earlier centred problem
+        features: Any
         if self.memory is None:
-            features = centred(np.asarray(self.train.features), centre)
+            features = _centred_copy(self.train.features, centre)
+        elif isinstance(self.memory, RoundedFeatures):
+            features = centred_rounded(self.memory.widened(self.train.dim), centre, self.memory)
         else:
             features = centred_in_place(self.memory, self.train.records, centre)
         test = self.test
         if test is not None:
-            test = replace(test, features=centred(np.asarray(test.features), centre))
+            test = replace(test, features=_centred_copy(test.features, centre))
         problem = replace(
             self,
             train=replace(self.train, features=features),
@@ -382,7 +387,13 @@ class LinearProblem(PartitionedProblem):
         features = self.train.dim + 1
 
         def blank(data: Dataset) -> Dataset:
-            return replace(data, features=np.zeros((data.records, features), data.features.dtype))
+            stored: Any = data.features
+            zeros: Any
+            if isinstance(stored, RoundedFeatures):
+                zeros = RoundedFeatures.empty(data.records, features)
+            else:
+                zeros = np.zeros((data.records, features), stored.dtype)
+            return replace(data, features=zeros)
 
         columns = self.outline.columns.with_centre(np.zeros(self.train.dim))
         problem = replace(
@@ -583,6 +594,8 @@ class LinearProblem(PartitionedProblem):
         x: Any = self.train.features
         if sparse.issparse(x):
             norms = np.sqrt(x.power(2, np.float64).sum(axis=1))
+        elif isinstance(x, RoundedFeatures):
+            norms = x.norms()
         else:
             norms = kernels.row_norms(x)
         longest = float(norms.max())
@@ -595,3 +608,10 @@ class LinearProblem(PartitionedProblem):
             expected = f"{self.train.dim} features of {self.train.features.dtype}, as in train"
             fail("test", expected, f"{test.dim} of {test.features.dtype}")
         self._check_labels("test", test)
+
+
+def _centred_copy(records: Any, centre: FloatArray) -> Any:
+    """Return centered records in the type of the records, see `dpmesh.tables.features.centred`."""
+    if isinstance(records, RoundedFeatures):
+        return centred_rounded(records, centre, None)
+    return centred(np.asarray(records), centre)

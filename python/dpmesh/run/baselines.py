@@ -522,8 +522,10 @@ def _private(
 def _problem_of_node(problem: LinearProblem, node: int) -> LinearProblem:
     """Return a problem whose only node holds the records of `node`, without test records."""
     train = problem.train.take(problem.partition[node])
-    if train.records > MOST_RECORDS and not issparse(train.features):
-        train = replace(train, features=train.features.astype(np.float64))
+    features = train.features
+    is_single = not issparse(features) and features.dtype == np.float32
+    if is_single and train.records > MOST_RECORDS:
+        train = replace(train, features=np.asarray(features, np.float64))
     partition = (np.arange(train.records),)
     local_problem = replace(problem, train=train, partition=partition, test=None, memory=None)
     return local_problem.as_node(int(problem.members[node]), problem.all_records)

@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from dpmesh._extras import needed_by
 from dpmesh._ragged import Indices, Numbers
+from dpmesh._rounded import RoundedFeatures
 from dpmesh.data import Dataset
 from dpmesh.defaults import Sizes, choose
 from dpmesh.kernels.linear_model import members
@@ -118,13 +119,18 @@ class _Representation:
 
     def training_rows(self, records: Indices) -> Matrix:
         """Return the rows of some training records, without the scaling to norm 1."""
-        return self._unscaled(self.train[records])
+        rows = _rows(self.train, records)
+        if not self.has_intercept:
+            return rows
+        unscaled = rows[:, 1:]
+        unscaled /= rows[:, :1]  # in place: `rows` is a copy
+        return unscaled
 
     def test_scores(self, scorer: Scorer) -> Numbers:
         """Return the scores of the test records, computed in blocks."""
         scores = []
         for first in range(0, self.test.shape[0], _BLOCK):
-            rows = self.test[first : first + _BLOCK]
+            rows = _rows(self.test, slice(first, first + _BLOCK))
             scores.append(scorer(self._unscaled(rows)))
         return np.concatenate(scores)
 
@@ -133,6 +139,13 @@ class _Representation:
         if not self.has_intercept:
             return rows
         return rows[:, 1:] / rows[:, :1]
+
+
+def _rows(features: Matrix, records: Indices | slice) -> Matrix:
+    """Return some records of a matrix, those in 8 bits as float32."""
+    if isinstance(features, RoundedFeatures):
+        return features.rows(records, np.float32)
+    return features[records]
 
 
 def non_private(
@@ -234,9 +247,8 @@ def _scores_of_best(
     best_quality = quality(np.tile(trivial, (len(validated), 1)))
     best: tuple[_Representation, Fit] | None = None
     for representation in representations:
-        rows = representation.training_rows(records)
-        outside = [_without(rows, labels, fold) for fold in folds]
-        inside = [rows[fold] for fold in folds]
+        outside = [_without(representation, records, labels, fold) for fold in folds]
+        inside = [representation.training_rows(records[fold]) for fold in folds]
         for fit in _fits(problem, task, outputs, is_small):
             scores_of_folds = []
             for training, validation_rows in zip(outside, inside, strict=True):
@@ -246,6 +258,7 @@ def _scores_of_best(
             if fit_quality > best_quality:
                 best_quality = fit_quality
                 best = (representation, fit)
+        del outside, inside  # before others are made
     if best is None:
         return trivial_of_test
     representation, fit = best
@@ -282,10 +295,12 @@ def _folds(labels: Cells, task: LearningTask) -> list[Indices]:
     return [np.sort(order[first::FOLDS]) for first in range(FOLDS)]
 
 
-def _without(rows: Matrix, labels: Cells, fold: Indices) -> tuple[Matrix, Cells]:
+def _without(
+    representation: _Representation, records: Indices, labels: Cells, fold: Indices
+) -> tuple[Matrix, Cells]:
     """Return rows and labels of the records outside of a fold."""
     remaining = np.setdiff1d(np.arange(len(labels)), fold)
-    return rows[remaining], labels[remaining]
+    return representation.training_rows(records[remaining]), labels[remaining]
 
 
 def _fits(problem: LinearProblem, task: LearningTask, outputs: int, is_small: bool) -> list[Fit]:

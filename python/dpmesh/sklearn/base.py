@@ -31,6 +31,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 import dpmesh as dm
 from dpmesh._epsilons import rounded_up
 from dpmesh._networks import MakeNetwork
+from dpmesh._rounded import RoundedFeatures
 from dpmesh._validate import fail, positive
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.calibrated import Calibrated
@@ -43,13 +44,13 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
 from dpmesh.run.tasks import LearningTask
-from dpmesh.sklearn.repeated import EarlierFits, earlier_fits, share_history
+from dpmesh.sklearn.repeated import EarlierFits, earlier_fits, fingerprints_of, share_history
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Columns, Number, Ranges, Table, as_table
 from dpmesh.tables.calibration import MOMENTS, Calibration
-from dpmesh.tables.cells import Cells, TableError, is_missing, map_cells
+from dpmesh.tables.cells import Cells, FloatArray, TableError, is_missing, map_cells
 from dpmesh.tables.copies import describe_copies, fingerprints
-from dpmesh.tables.features import COLUMNS, SCATTERING, FeatureMap
+from dpmesh.tables.features import COLUMNS, SCATTERING, FeatureMap, stored_type
 from dpmesh.tables.labels import MOST_LABELS
 from dpmesh.tables.models import Model, Outline, as_json
 from dpmesh.tables.sites import site_of_each
@@ -463,6 +464,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         encoded = self._encoded_problem(X, y, groups)
         _check_writable(encoded.outline)
         chosen = self._choose_settings(Sizes.of(encoded.problem))
+        fingerprints = None
+        if self.epsilon is not None:
+            fingerprints = fingerprints_of(encoded.problem.train.features)
         run = dm.simulate(
             chosen.algorithm,
             encoded.problem,
@@ -497,11 +501,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         }
         model = encoded.outline.model(weights, about)
         self.model_ = replace(model, calibration=calibration)
-        if self.epsilon is not None:
+        if self.epsilon is not None and fingerprints is not None:
             if _is_searched():
                 self._restate_cost(self.epsilon, f"of this fit alone: {OTHER_FITS}")
                 warnings.warn(f"{OTHER_FITS}; {TUNE_INSTEAD}", UserWarning, stacklevel=2)
-            self._count_fits(earlier_fits(self, encoded.problem.train.features, self.epsilon))
+            self._count_fits(earlier_fits(self, fingerprints, self.epsilon))
         return self
 
     def _count_fits(self, earlier: EarlierFits) -> None:
@@ -593,7 +597,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if warning is not None:
             warnings.warn(warning, UserWarning, stacklevel=4)
         columns = replace(columns, features=self._features(columns, partition, network))
-        encoded = columns.encode(table.columns, compact=True)
+        dtype = stored_type(table.records, columns.dim, rounded=network is None)
+        encoded = columns.encode(table.columns, dtype=dtype)
         assumption = ""
         if self.ranges is None:
             assumption = "ranges= is missing, and [-1, 1] was taken. "
@@ -678,7 +683,7 @@ def linear_problem(
     train: dm.Dataset,
     partition: Partition,
     test: dm.Dataset | None = None,
-    memory: Cells | None = None,
+    memory: FloatArray | RoundedFeatures | None = None,
 ) -> dm.LinearProblem:
     """Return the linear problem of encoded records, with the loss that the outline implies.
 

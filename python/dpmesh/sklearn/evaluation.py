@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ import dpmesh as dm
 import dpmesh.run.baselines as baselines
 from dpmesh._epsilons import as_given
 from dpmesh._html import InNotebooks
+from dpmesh._memory import return_freed_memory
 from dpmesh._networks import scores_of
 from dpmesh._table import Table
 from dpmesh._validate import fail, instance, integer, one_of, positive, probability
@@ -229,6 +230,7 @@ def evaluate(
             None if groups is None else owners[train],
             quiet=finished_splits > 0,
         )
+        return_freed_memory()
         problems = _problems(fitted, table, targets, owners, is_tested)
         for epsilon, fit in zip(compared, fitted, strict=True):
             scored = _compare_with_baselines(fit, problems, noise_draw, owners[is_tested])
@@ -504,13 +506,13 @@ def _problems(
     """
     model = fits[0].model_
     assert isinstance(model.columns, Columns)
-    plain = replace(model.columns, centre=None, features=COLUMNS, intercept=True)
-    encoded = plain.encode(table.select(plain.names).columns).features
-    # a record (1, columns) was scaled to norm 1: division by its constant undoes the scaling
-    columns = encoded[:, 1:] / encoded[:, :1]
     if model.target is None and not model.multilabel:
         y = read_labels("y", model.class_kind, y)
     labels = model.encode_labels(y)
+    columns = (
+        _plain_columns(model.columns, table, ~is_tested),
+        _plain_columns(model.columns, table, is_tested),
+    )
     by_features: dict[FeatureMap, dm.LinearProblem] = {}
     for fitted in fits:
         columns_of_fit = fitted.model_.columns
@@ -519,9 +521,26 @@ def _problems(
             problem = _problem(fitted, table, labels, owners, is_tested)
             by_features[columns_of_fit.features] = problem
     widest = max(by_features, key=lambda features: by_features[features].dim)
-    return _SplitProblems(
-        by_features=by_features, widest=widest, columns=(columns[~is_tested], columns[is_tested])
-    )
+    return _SplitProblems(by_features=by_features, widest=widest, columns=columns)
+
+
+def _plain_columns(
+    columns: Columns, table: DataTable, is_used: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.floating[Any]]:
+    """Return the encoded columns of some records, without a feature map, shape (records, columns).
+
+    They are in float32 where the features of a large table are not in float64.
+    """
+    dtype: type[np.floating[Any]] = np.float64
+    if stored_type(len(is_used), columns.dim) != np.float64:
+        dtype = np.float32
+    plain = replace(columns, centre=None, features=COLUMNS, intercept=True)
+    records = [column[is_used] for column in table.select(plain.names).columns]
+    encoded = plain.encode(records, dtype=dtype).features
+    # a record (1, columns) was scaled to norm 1: division by its constant undoes the scaling
+    unscaled: npt.NDArray[np.floating[Any]] = encoded[:, 1:]
+    unscaled /= encoded[:, :1]
+    return unscaled
 
 
 def _problem(
@@ -541,7 +560,7 @@ def _problem(
     values = table.select(columns.names).columns
     trained = np.flatnonzero(~is_tested)
     tested = np.flatnonzero(is_tested)
-    dtype = stored_type(len(trained), columns.dim)
+    dtype = stored_type(len(trained), columns.dim, rounded=model.network is None)
 
     def encoded(records: npt.NDArray[np.int64]) -> dm.Dataset:
         features = columns.encode([column[records] for column in values], dtype=dtype)

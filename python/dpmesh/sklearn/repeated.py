@@ -3,24 +3,32 @@
 scikit-learn's calibration, bagging, one-vs-rest and cross-validation clone an estimator, and fit
 each clone with the whole epsilon. By sequential composition the epsilons add up. `_histories`
 holds one history of fits for an estimator and all its clones: per fit, the *fingerprints* of its
-records and its epsilon. `PrivateEstimator.fit` asks `earlier_fits` for the fits that shared a
-record, and states the total in its report. `evaluate` and `tune` count their fits themselves, and
-give each clone a new history (`with_new_history`).
+records (`fingerprints_of`) and its epsilon. `PrivateEstimator.fit` asks `earlier_fits` for the fits
+that shared a record, and states the total in its report. `evaluate` and `tune` count their fits
+themselves, and give each clone a new history (`with_new_history`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
-from dpmesh.tables.cells import Cells
+__all__ = [
+    "EarlierFits",
+    "Fingerprints",
+    "earlier_fits",
+    "fingerprints_of",
+    "share_history",
+    "with_new_history",
+]
 
-__all__ = ["EarlierFits", "earlier_fits", "share_history", "with_new_history"]
+Fingerprints: TypeAlias = npt.NDArray[np.float64]
+"""One number for each distinct record, sorted."""
 
 _DIGITS = 9
 """Decimal digits of a fingerprint. Matrix products of different sizes round further digits
@@ -53,7 +61,7 @@ EstimatorT = TypeVar("EstimatorT", bound=BaseEstimator)
 class _History:
     """Fingerprints of the records, and the epsilon, of each fit."""
 
-    fits: list[tuple[npt.NDArray[np.float64], float]] = field(default_factory=list)
+    fits: list[tuple[Fingerprints, float]] = field(default_factory=list)
 
 
 _histories: WeakKeyDictionary[BaseEstimator, _History] = WeakKeyDictionary()
@@ -71,20 +79,21 @@ def with_new_history(clone: EstimatorT) -> EstimatorT:
     return clone
 
 
-def earlier_fits(estimator: BaseEstimator, features: Cells, epsilon: float) -> EarlierFits:
+def earlier_fits(
+    estimator: BaseEstimator, fingerprints: Fingerprints, epsilon: float
+) -> EarlierFits:
     """Add a fit to the history, and return the earlier fits that shared a record with it.
 
     Parameters
     ----------
     estimator
         The estimator that is fitted.
-    features
-        Encoded records, shape (records, features).
+    fingerprints
+        Fingerprints of the records, see `fingerprints_of`.
     epsilon
         Epsilon of this fit.
     """
     history = _histories.setdefault(estimator, _History())
-    fingerprints = _fingerprints(features)
     overlapping_epsilons = []
     for earlier_fingerprints, earlier_epsilon in history.fits:
         if np.isin(fingerprints, earlier_fingerprints).any():
@@ -93,8 +102,17 @@ def earlier_fits(estimator: BaseEstimator, features: Cells, epsilon: float) -> E
     return EarlierFits(count=len(overlapping_epsilons), epsilon=float(sum(overlapping_epsilons)))
 
 
-def _fingerprints(features: Cells) -> npt.NDArray[np.float64]:
-    """Return one number for each distinct record, sorted: its product with a fixed direction."""
+def fingerprints_of(features: Any) -> Fingerprints:
+    """Return the product of each distinct record with a fixed direction.
+
+    A fit that centers its records in place must compute them before: the centre differs from fit
+    to fit.
+
+    Parameters
+    ----------
+    features
+        Encoded records, shape (records, features): an array, or features in 8 bits.
+    """
     direction = np.random.Philox(key=0).random_raw(features.shape[1]) / 2.0**64 - 0.5
     products = np.empty(len(features))
     for first in range(0, len(features), _BLOCK):

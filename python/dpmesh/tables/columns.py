@@ -18,18 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._files import JsonObject
+from dpmesh._rounded import BLOCK as ROUNDED_BLOCK
+from dpmesh._rounded import RoundedFeatures
 from dpmesh._validate import fail, nearest
 from dpmesh.tables.cells import Cells, FloatArray, Problems, TableError, shown
-from dpmesh.tables.features import (
-    BLOCK,
-    COLUMNS,
-    FeatureMap,
-    Layout,
-    centred,
-    stored_type,
-    unit,
-    within_unit,
-)
+from dpmesh.tables.features import BLOCK, COLUMNS, FeatureMap, Layout, centred, unit, within_unit
 from dpmesh.tables.kinds import Dates, Kind, Number
 from dpmesh.tables.ranges import are_ends, as_range, read_ranges
 from dpmesh.tables.table import Table, TableLike, as_table
@@ -56,8 +49,9 @@ class Encoded(NamedTuple):
     absent
         Names of columns that the table does not have; all their values are missing.
     memory
-        Flat array that begins with `features` and has room for one more feature of each record, for
-        `dpmesh.tables.features.centred_in_place`; None without such room.
+        Memory of `features` with room for one more feature of each record, for
+        `dpmesh.tables.features.centred_in_place`: a flat array that begins with `features`, or the
+        features in 8 bits. None without such room.
 
     Examples
     --------
@@ -68,11 +62,11 @@ class Encoded(NamedTuple):
     {'age': 1}
     """
 
-    features: npt.NDArray[np.float64]
+    features: Any
     outside: dict[str, int]
     unread: dict[str, list[object]]
     absent: tuple[str, ...] = ()
-    memory: FloatArray | None = None
+    memory: FloatArray | RoundedFeatures | None = None
 
     def notices(self) -> list[str]:
         """Describe clipped, unreadable and absent values, in a sentence for each column.
@@ -238,8 +232,7 @@ class Columns:
         self,
         columns: Sequence[Cells],
         *,
-        compact: bool = False,
-        dtype: type[np.floating[Any]] | None = None,
+        dtype: type[np.floating[Any]] | type[np.int8] = np.float64,
     ) -> Encoded:
         """Encode records as features: rows of norm 1 with elements in [-1, 1].
 
@@ -247,12 +240,10 @@ class Columns:
         ----------
         columns
             Values of each column, shape (records,) each, in the order of `names`.
-        compact
-            True to store the features of a large table in float32, see `stored_type`. No stored
-            norm is above 1.
         dtype
-            Type of the stored features, for tables of any size; None for float64, or the type by
-            `compact`.
+            Type of the stored features: float64, float32, or int8 for `RoundedFeatures`. Large
+            tables have the type that `stored_type` returns. No norm of rows that are stored in
+            float32 or in 8 bits is above 1.
 
         Raises
         ------
@@ -275,20 +266,25 @@ class Columns:
                 if column.unread:
                     unread[name] = column.unread
         problems.check()
-        encoded = np.concatenate(parts, axis=1)
-        records = len(encoded)
-        if dtype is None:
-            dtype = np.float64
-            if compact:
-                dtype = stored_type(records, self.dim)
+        records = len(parts[0])
+
+        def features_of_block(first: int, size: int) -> npt.NDArray[np.float64]:
+            columns_of_block = [part[first : first + size] for part in parts]
+            return self._features_of(np.concatenate(columns_of_block, axis=1))
+
+        if dtype == np.int8:
+            rounded = RoundedFeatures.empty(records, self.dim, room=1)
+            for first in range(0, records, ROUNDED_BLOCK):
+                rounded.store(first, features_of_block(first, ROUNDED_BLOCK))
+            return Encoded(rounded, outside, unread, memory=rounded)
         if dtype == np.float64 and records <= BLOCK:
-            return Encoded(self._features_of(encoded), outside, unread)
+            return Encoded(features_of_block(0, records), outside, unread)
         # room for one more feature of each record, see `Encoded.memory`
-        memory = np.empty(records * (self.dim + 1), dtype)
+        memory: FloatArray = np.empty(records * (self.dim + 1), dtype)
         features = memory[: records * self.dim].reshape(records, self.dim)
         for first in range(0, records, BLOCK):
             block = features[first : first + BLOCK]
-            block[:] = self._features_of(encoded[first : first + BLOCK])
+            block[:] = features_of_block(first, BLOCK)
             if block.dtype == np.float32:
                 within_unit(block)
         return Encoded(features, outside, unread, memory=memory)

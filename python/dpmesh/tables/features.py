@@ -31,6 +31,8 @@ import numpy.typing as npt
 
 from dpmesh import _core  # the package of kernels would import scipy
 from dpmesh._files import JsonObject
+from dpmesh._rounded import BLOCK as ROUNDED_BLOCK
+from dpmesh._rounded import RoundedFeatures
 from dpmesh._validate import every, fail, integer, nearest, positive
 from dpmesh.tables.cells import FloatArray
 
@@ -57,6 +59,9 @@ BLOCK = 1 << 12
 
 SINGLE_FROM = 1 << 28
 """Size of features in float64, in bytes, from which they are stored in float32."""
+
+ROUNDED_FROM = 1 << 30
+"""Size of features in float64, in bytes, from which they are stored in 8 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,15 +337,24 @@ def unit(records: Records) -> Records:
     return records / np.where(norms > 0, norms, 1)
 
 
-def stored_type(records: int, dim: int) -> type[np.floating[Any]]:
-    """Return float64, or float32 for features that take `SINGLE_FROM` bytes or more in float64.
+def stored_type(
+    records: int, dim: int, *, rounded: bool = True
+) -> type[np.floating[Any]] | type[np.int8]:
+    """Return the type of stored features by their size in float64, which is public.
+
+    It is float64, from `SINGLE_FROM` bytes on float32, and from `ROUNDED_FROM` bytes on int8, for
+    `RoundedFeatures`.
 
     Parameters
     ----------
     records, dim
         Number of records, and of features of a record.
+    rounded
+        False for models that cannot learn from `RoundedFeatures`, such as networks.
     """
     bytes_in_float64 = 8 * records * dim
+    if rounded and bytes_in_float64 >= ROUNDED_FROM:
+        return np.int8
     if bytes_in_float64 >= SINGLE_FROM:
         return np.float32
     return np.float64
@@ -426,6 +440,33 @@ def centred_in_place(memory: FloatArray, records: int, centre: FloatArray) -> Fl
         first = max(0, last - BLOCK)
         longer_rows[first:last] = centred(rows[first:last], centre)
     return longer_rows
+
+
+def centred_rounded(
+    records: RoundedFeatures, centre: FloatArray, memory: RoundedFeatures | None
+) -> RoundedFeatures:
+    """Center records in 8 bits as `centred` does, and round the result.
+
+    Parameters
+    ----------
+    records
+        Shape (records, features).
+    centre
+        As in `centred`.
+    memory
+        The same records with room for one more feature, which the result overwrites; None for a
+        copy.
+
+    Returns
+    -------
+    Shape (records, features + 1).
+    """
+    dim = records.dim + 1
+    result = RoundedFeatures.empty(len(records), dim) if memory is None else memory.widened(dim)
+    for first in range(0, len(records), ROUNDED_BLOCK):
+        block = records[first : first + ROUNDED_BLOCK]
+        result.store(first, centred(block, centre))
+    return result
 
 
 @lru_cache(maxsize=2)

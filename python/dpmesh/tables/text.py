@@ -47,6 +47,9 @@ _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?')
 _AT_ONCE = 2**18
 """Number of cells that are distributed to columns at once."""
 
+_MOST_SHARED = 2**16
+"""Number of distinct texts of a column beyond which equal texts are sought anew."""
+
 _MOST_PROBLEMS = 5
 """Largest number of faulty lines that one error describes."""
 
@@ -412,6 +415,7 @@ def _is_record(names: Sequence[str]) -> bool:
 def _cells(lines: _Lines, header: _Header, text_format: TextFormat) -> list[list[str]]:
     """Return the cells of each column, as texts."""
     columns: list[list[str]] = [[] for _ in header.names]
+    distinct_texts: list[dict[str, str]] = [{} for _ in header.names]
     count = len(columns)
     pending: list[str] = []  # values of whole records that are not in `columns` yet
     problems: list[str] = []
@@ -425,17 +429,34 @@ def _cells(lines: _Lines, header: _Header, text_format: TextFormat) -> list[list
         if len(problems) == _MOST_PROBLEMS:
             break
         if len(pending) >= _AT_ONCE:
-            _distribute(pending, columns)
+            _distribute(pending, columns, distinct_texts)
     if problems:
         raise _MisfitsError(*problems)
-    _distribute(pending, columns)
+    _distribute(pending, columns, distinct_texts)
     return columns
 
 
-def _distribute(values: list[str], columns: list[list[str]]) -> None:
-    """Move the values of records, record by record, to the ends of their columns."""
-    for place, column in enumerate(columns):
-        column += values[place :: len(columns)]
+def _distribute(
+    values: list[str], columns: list[list[str]], distinct_texts: list[dict[str, str]]
+) -> None:
+    """Move the values of records, record by record, to the ends of their columns.
+
+    Equal texts of a column become one object, which takes less memory.
+
+    Parameters
+    ----------
+    values
+        The values, which are removed from this list.
+    columns
+        The cells of each column.
+    distinct_texts
+        Texts of each column that were moved before, as keys and as values.
+    """
+    for place, (column, texts) in enumerate(zip(columns, distinct_texts, strict=True)):
+        cells = values[place :: len(columns)]
+        column += map(texts.setdefault, cells, cells)
+        if len(texts) > _MOST_SHARED:
+            texts.clear()
     values.clear()
 
 

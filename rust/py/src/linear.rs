@@ -1,13 +1,14 @@
 //! Boundary of `dpmesh_core::linear`.
 
 use dpmesh_core::linear::{
-    self, Averaging, Batches, Clipping, Csr, Dense, Form, Loss, Objective, Step, Training, Walks,
+    self, Averaging, Batches, Clipping, Csr, Dense, Form, Loss, Objective, Rounded, Step, Training,
+    Walks,
 };
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods, dtype};
 use pyo3::prelude::*;
 
 use crate::arguments::{buffer, empty, floats, one_of, per_row, positive};
-use crate::convert::{Array, Read, read, row_len, run_native, unfit, write};
+use crate::convert::{Array, Float, Read, read, row_len, run_native, unfit, write};
 use crate::with_real;
 
 #[macro_use]
@@ -157,10 +158,14 @@ impl LinearModel {
         let params = params.as_slice()?;
         let mut out = write("sums", &sums)?;
         let out = out.as_slice_mut()?;
-        let features = self.features.values(py);
-        with_real!(features, T => {
-            with_model!(self, py, T, m => m.clipped_sums_into(params, batches, clipping, out))
-        })?;
+        match self.features.float(py)? {
+            Float::F32 => {
+                with_model!(self, py, f32, m => m.clipped_sums_into(params, batches, clipping, out))
+            }
+            Float::F64 => {
+                with_model!(self, py, f64, m => m.clipped_sums_into(params, batches, clipping, out))
+            }
+        }?;
         Ok(sums)
     }
 
@@ -339,7 +344,11 @@ impl LinearModel {
         let params = floats(argument, value)?;
         self.check_shape(argument, &params)?;
         let py = value.py();
-        let (dtype, own) = (params.dtype(), self.features.values(py).dtype());
+        let dtype = params.dtype();
+        let own = match self.features.float(py)? {
+            Float::F32 => numpy::dtype::<f32>(py),
+            Float::F64 => numpy::dtype::<f64>(py),
+        };
         if !dtype.is_equiv_to(&own) {
             let wanted = format!("{dtype}, the type of {argument}");
             return Err(unfit("features", &wanted, own));

@@ -33,9 +33,22 @@ const ORDINARY: std::ops::RangeInclusive<f64> = 1e-100..=1e100;
 /// Features that stay in the cache from their records' scores to their gradients.
 pub(super) const NUMBERS_AT_ONCE: usize = 1 << 13;
 
+/// Indices of decoded records among those that are decoded together.
+pub(super) const PLACES: [i64; RECORDS_AT_ONCE] = {
+    let mut places = [0; RECORDS_AT_ONCE];
+    let mut place = 0;
+    while place < RECORDS_AT_ONCE {
+        places[place] = place as i64;
+        place += 1;
+    }
+    places
+};
+
 /// Memory that a thread keeps from one block of records to the next.
 #[derive(Debug, Default)]
-struct Room {
+struct Room<T> {
+    /// Features of the records, where they are decoded.
+    rows: Vec<T>,
     /// Sums of the powers of the records' features.
     powers: Vec<f64>,
     /// Scores, then slopes, then clipped slopes.
@@ -106,22 +119,34 @@ impl<F: Features> LinearModel<'_, F> {
         records: &[i64],
         clipping: Clipping,
         target: &mut [f64],
-        room: &mut Room,
+        room: &mut Room<F::Value>,
     ) {
         let outputs = self.objective.outputs();
         let at_once = NUMBERS_AT_ONCE / self.features.cost().max(1) / SIDE * SIDE;
         let at_once = at_once.clamp(SIDE, RECORDS_AT_ONCE);
-        let Room { powers, slopes } = room;
+        let Room {
+            rows,
+            powers,
+            slopes,
+        } = room;
         let mut left = records;
         while !left.is_empty() {
             let records = &left[..at_once.min(left.len())];
             slopes.clear();
             slopes.resize(records.len() * outputs, 0.0);
-            self.features.scores_in_f64(records, params, slopes);
             powers.resize(records.len(), 0.0);
+            let decoded = self.features.decoded(records, rows);
+            let places = &PLACES[..records.len()];
+            match &decoded {
+                Some(rows) => rows.scores_in_f64(places, params, slopes),
+                None => self.features.scores_in_f64(records, params, slopes),
+            }
             vectorized!({
                 self.slopes(records, slopes);
-                self.features.sums_of_powers(records, clipping.norm, powers);
+                match &decoded {
+                    Some(rows) => rows.sums_of_powers(places, clipping.norm, powers),
+                    None => self.features.sums_of_powers(records, clipping.norm, powers),
+                }
                 let each = slopes.chunks_exact_mut(outputs).zip(&*powers);
                 for ((slopes, &powers), &record) in each.zip(records) {
                     let of_slopes = sum_of_powers(slopes, clipping.norm);
@@ -136,7 +161,10 @@ impl<F: Features> LinearModel<'_, F> {
                     }
                 }
             });
-            self.features.add_scaled_in_f64(left, slopes, target);
+            match &decoded {
+                Some(rows) => rows.add_scaled_in_f64(places, slopes, target),
+                None => self.features.add_scaled_in_f64(left, slopes, target),
+            }
             left = &left[records.len()..];
         }
     }

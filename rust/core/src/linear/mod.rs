@@ -37,6 +37,7 @@ mod evaluation;
 mod in_f64;
 mod losses;
 mod model;
+mod rounded;
 mod scores;
 mod scratch;
 mod sparse;
@@ -55,6 +56,7 @@ pub use batches::{Averaging, Batches, Clipping};
 pub use dense::Dense;
 pub use losses::{Loss, MOST_LABELS, Objective};
 pub use model::LinearModel;
+pub use rounded::{Rounded, SHARED};
 pub use scores::scores_into;
 pub use sparse::Csr;
 pub use steps::Step;
@@ -87,6 +89,16 @@ pub trait Features: Sync {
     /// # Errors
     /// If its place or its columns are out of range, or its columns do not rise.
     fn check(&self, record: usize) -> Result<(), KernelError>;
+    /// The records' features as rows in `room`, to be read several times; `None` if they are stored as rows of numbers
+    /// already, or are sparse.
+    #[inline(always)]
+    fn decoded<'r>(
+        &self,
+        _records: &[i64],
+        _room: &'r mut Vec<Self::Value>,
+    ) -> Option<Dense<'r, Self::Value>> {
+        None
+    }
     /// Sum of one record's absolute values, for the L1 norm, or squares, for the L2 norm.
     fn sum_of_powers(&self, record: usize, norm: Norm) -> f64;
     /// Writes all of a record's features.

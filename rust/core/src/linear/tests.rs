@@ -7,6 +7,7 @@ use crate::projection::norm;
 
 mod clipped;
 mod refusals;
+mod rounded;
 
 /// A random problem: shapes, features with many zeros, ragged batches with empty and repeated records.
 #[derive(Debug, Clone)]

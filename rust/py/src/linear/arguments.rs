@@ -5,9 +5,10 @@ use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 use crate::arguments::{positive, real};
-use crate::convert::{Array, Read, read, refused, row_len, unfit};
+use crate::convert::{Array, Float, Read, float_type, read, refused, row_len, unfit};
 
-/// A dense matrix, or the `(indptr, indices, values, columns)` of a sparse one with indices of 32 bits.
+/// A dense matrix, the `(indptr, indices, values, columns)` of a sparse one with indices of 32 bits, or the
+/// `(codes, scales, columns)` of one in 8 bits.
 // Variants are tried in order, and a mismatch costs microseconds: arrays, the usual case, come first.
 #[derive(FromPyObject)]
 pub enum Features {
@@ -19,19 +20,24 @@ pub enum Features {
         Py<PyUntypedArray>,
         usize,
     ),
+    Rounded(Py<PyUntypedArray>, Py<PyUntypedArray>, usize),
 }
 
 impl Features {
-    pub(super) fn values<'py>(&self, py: Python<'py>) -> &Array<'py> {
+    /// The type of the features: that of their array, and `f64` for those in 8 bits.
+    pub(super) fn float(&self, py: Python<'_>) -> PyResult<Float> {
         match self {
-            Features::Dense(values) | Features::Sparse(_, _, values, _) => values.bind(py),
+            Features::Rounded(..) => Ok(Float::F64),
+            Features::Dense(values) | Features::Sparse(_, _, values, _) => {
+                float_type("features", values.bind(py))
+            }
         }
     }
 
     pub(super) fn columns(&self, py: Python<'_>) -> usize {
         match self {
             Features::Dense(values) => row_len(values.bind(py)),
-            Features::Sparse(.., columns) => *columns,
+            Features::Sparse(.., columns) | Features::Rounded(.., columns) => *columns,
         }
     }
 }
@@ -57,6 +63,16 @@ macro_rules! with_features {
                 let values = values.as_slice()?;
                 run_native($py, || {
                     let $x = Csr::new(indptr, indices, values, *columns)?;
+                    $body
+                })
+            }
+            Features::Rounded(codes, scales, columns) => {
+                let stride = row_len(codes.bind($py));
+                let codes = read::<i8>("features.codes", codes.bind($py))?;
+                let scales = read::<f32>("features.scales", scales.bind($py))?;
+                let (codes, scales) = (codes.as_slice()?, scales.as_slice()?);
+                run_native($py, || {
+                    let $x = Rounded::<$T>::new(codes, scales, stride, *columns)?;
                     $body
                 })
             }
