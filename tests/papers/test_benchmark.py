@@ -13,6 +13,7 @@ import dpmesh as dm
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
+from dpmesh_papers.benchmark import folder as benchmark_folder
 from dpmesh_papers.benchmark.cells import ALONE, ALONE_PRIVATE, MAJORITY, POOLED, Cell, cells_of
 from dpmesh_papers.benchmark.methods import ROWS
 from dpmesh_papers.benchmark.results import AS_MAJORITY, as_markdown, read, save, verdict
@@ -102,6 +103,31 @@ def test_a_folder_keeps_the_results_of_other_tasks(tmp_path: Path) -> None:
     (tmp_path / "benchmark.json").write_text('{"cells": []}')
     with pytest.raises(ValueError, match="remove it, or name another folder"):
         read(tmp_path)
+
+
+def test_cells_of_other_settings_are_measured_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Only another date, as a night has two, and other epsilons keep the earlier cells."""
+    kept = Cell(task="rcv1", method=ALONE, trust="x", epsilon=4.0, accuracy=(0.5,))
+    fresh = Cell(task="rcv1", method=ALONE, trust="x", epsilon=1.0, accuracy=(0.6,))
+    save([kept], tmp_path, {"rcv1": {"epsilons": [4.0], "commit": "a", "date": "day 1"}})
+    monkeypatch.setattr(
+        benchmark_folder, "cells_of", lambda _, **options: [[*options["earlier"], fresh]]
+    )
+
+    def run(**settings: str) -> None:
+        options = benchmark_folder.Options(epsilons=[1.0])
+        benchmark_folder.run_task("rcv1", tmp_path, options, settings, lambda _: None)
+
+    run(commit="a", date="day 2")
+    cells, provenances = read(tmp_path)
+    assert [cell.epsilon for cell in cells] == [1.0, 4.0]
+    assert provenances["rcv1"] == {"epsilons": [1.0, 4.0], "commit": "a", "date": "day 2"}
+    run(commit="b", date="day 2")
+    cells, provenances = read(tmp_path)
+    assert [cell.epsilon for cell in cells] == [1.0]
+    assert provenances["rcv1"]["epsilons"] == [1.0]
 
 
 @pytest.mark.slow
