@@ -14,7 +14,7 @@ from math import ceil, erfc, floor, inf, isfinite, isnan, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import isotonic_regression
+import scipy  # its submodules are imported on first use
 
 from dpmesh._table import Table
 from dpmesh._validate import fail
@@ -540,7 +540,7 @@ def quantile(q: float, counts: Floats, noise: float, absent: bool) -> Floats:
     sampling_low, sampling_high = _quantile_interval(balance, sampling_variance)
     low, high = _quantile_interval(balance, noise_variance + sampling_variance)
 
-    rising = isotonic_regression(balance).x
+    rising = scipy.optimize.isotonic_regression(balance).x
     crossing = int(np.clip(np.searchsorted(rising, 0.0), 1, bins))  # the edge above the quantile
     bin_ends = (crossing - 1, crossing)
     estimate = np.interp(0.0, rising[crossing - 1 : crossing + 1], bin_ends)
