@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpmesh._privacy_types import Sensitive
-from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE
+from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, integer_laplace
 from dpmesh.keys import Key, Purpose
 from dpmesh.noise import Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.noise.mechanisms import KINDS, mechanism_named
@@ -36,10 +36,10 @@ class Stated(Gaussian):
         return dp_accounting.GaussianDpEvent(self.noise_to_sensitivity / 2)
 
 
-def cost(mechanism: Mechanism) -> tuple[float, str]:
-    """Return the epsilon of three releases, and how it was computed."""
+def cost(mechanism: Mechanism, count: int = 3) -> tuple[float, str]:
+    """Return the epsilon of so many releases, and how it was computed."""
     sensitivity = Sensitivity(1.0, mechanism.norm, "numbers")
-    releases = tuple(Release(t, mechanism, sensitivity) for t in range(3))
+    releases = tuple(Release(t, mechanism, sensitivity) for t in range(count))
     plan = Plan(releases=releases, neighboring_relation="replace_one", unit="record")
     answer = plan.cost(DELTA)
     return answer.epsilon, answer.accountant
@@ -51,7 +51,7 @@ def test_each_mechanism_states_the_law_of_its_losses() -> None:
     assert Laplace(1.0).losses is LAPLACE
     on_grid = Laplace(1.0, grid=GRID).losses
     assert on_grid is not None
-    assert on_grid.has_atom
+    assert on_grid.is_pure
     assert NoNoise().losses is None
 
 
@@ -150,3 +150,28 @@ def test_no_class_of_this_package_is_accounted_by_a_law_that_it_does_not_state(
     new = type("New", (Laplace,), members | {"losses_of_reals": None, "losses_of_integers": None})
     with pytest.raises(ValueError, match=r"losses_of_.*: wanted the Law by which this package"):
         cost(new(1.0, grid=grid))
+
+
+def test_a_class_of_this_package_with_a_law_of_neither_family_is_refused() -> None:
+    """Its releases would add up as Gaussian ones of the same scale: here half of the loss."""
+    doubled = GAUSSIAN._replace(
+        profile=lambda loss, ratio, factor, slack: GAUSSIAN.profile(loss, ratio / 2, factor, slack),
+        largest=lambda ratio, deviations: GAUSSIAN.largest(ratio / 2, deviations),
+        losses=lambda ratio: GAUSSIAN.losses(ratio / 2),
+    )
+    members = {"__module__": "dpmesh.noise.new", "distribution": "new"}
+    new = type("New", (Gaussian,), members | {"losses_of_reals": doubled})
+    expected = "^losses_of_reals: wanted GAUSSIAN or a law of pure DP: .*, got another in New$"
+    with pytest.raises(ValueError, match=expected):
+        cost(new(2.0))
+
+
+def test_the_law_of_any_pure_noise_on_a_grid_is_that_of_one_step() -> None:
+    """The smaller profile of many steps is proved for discrete Laplace noise alone."""
+    members = {"__module__": "dpmesh.noise.new", "distribution": "new"}
+    new = type("New", (Laplace,), members | {"losses_of_integers": integer_laplace()})
+    fine, _ = cost(new(4.0, grid=GRID), 20)
+    one_step, _ = cost(Laplace(4.0, grid=2.0), 20)
+    assert fine == pytest.approx(one_step, rel=1e-12)
+    laplace, _ = cost(Laplace(4.0, grid=GRID), 20)
+    assert fine > 1.02 * laplace

@@ -236,11 +236,11 @@ def _grid(merged: Sequence[Merged], delta: float, scale: float) -> tuple[Grid, l
     coarse = _interval_adding(_COARSE_VARIANCE_SHARE * deviation**2, spread, times, width)
     fine = _interval_adding(_FINE_VARIANCE_SHARE * deviation**2, spread, times, width)
     interval = scale * max(fine, min(coarse, width / points), width / _MAX_GRID_POINTS)
-    # a law with an atom has one at its largest loss, which should lie on the grid
+    # a pure law may have an atom at its largest loss, as Laplace noise: it should lie on the grid
     atoms = [
         float(np.max(losses))
         for losses, group in zip(largest_losses, merged, strict=True)
-        if group.pair.law.has_atom
+        if group.pair.law.is_pure
     ]
     if atoms and max(atoms) > interval:
         atom = max(atoms)

@@ -40,7 +40,11 @@ of the losses, in multiples of `UNIT`, and has their shape.
 
 
 class Law(NamedTuple):
-    """Privacy losses of noise on a query of all data, as functions of the noise ratio."""
+    """Privacy losses of noise on a query of all data, as functions of the noise ratio.
+
+    Plans account for two families of laws, and refuse others: `GAUSSIAN`, and laws that are pure
+    (`is_pure`). Releases of one family add up without a loss distribution.
+    """
 
     profile: ProfileOf
     """The hockey-stick profile at losses of at least 0: see `ProfileOf`."""
@@ -60,12 +64,17 @@ class Law(NamedTuple):
     A profile of samples is the law's profile at other losses, times a factor. So it is convex in
     this coordinate, too. Hockey-stick divergences are also convex in the sampling rate.
     """
-    has_atom: bool
-    """True if the largest loss has positive probability, as for Laplace noise."""
+    is_pure: bool
+    """True if a release is pure ``1 / noise_ratio``-DP; `largest` is then ``1 / noise_ratio``."""
     merged_from: float = 0.0
     """Least noise ratio of rounds that `_merge` may replace.
 
     For smaller ones profiles are not convex in `coordinate`, or its differences cancel.
+    """
+    of_steps: Callable[[int], Law] | None = None
+    """A function of the number of grid steps by which a row moves at least; it returns a law.
+
+    It returns the law of noise on so fine a grid. None if this law is all that is known.
     """
 
 
@@ -191,7 +200,7 @@ GAUSSIAN = Law(
     # profile is convex at all losses for s >= 1 / sqrt(12), about 0.289; below, it is concave at
     # small losses.
     coordinate=np.square,
-    has_atom=False,
+    is_pure=False,
     merged_from=1 / sqrt(12),
 )
 LAPLACE = Law(
@@ -200,7 +209,7 @@ LAPLACE = Law(
     losses=_laplace_losses,
     # the profile is linear in exp(-1 / (2 noise_ratio)), cut off at 0, and so convex
     coordinate=lambda noise_ratio: np.expm1(-0.5 / noise_ratio),
-    has_atom=True,
+    is_pure=True,
     merged_from=0.1,  # the coordinate is within exp(-5) of -1 below
 )
 
@@ -209,7 +218,8 @@ LAPLACE = Law(
 def integer_laplace(steps: int = 1) -> Law:
     """Return the law of discrete Laplace noise on integers of L1 sensitivity `steps` or more.
 
-    The law with one step dominates every release of pure ``1 / noise_ratio``-DP.
+    The law with one step dominates every release of pure ``1 / noise_ratio``-DP. More steps are
+    for discrete Laplace noise alone: see `DISCRETE_LAPLACE`.
     """
     coordinate = None
     if steps == 1:
@@ -225,6 +235,10 @@ def _integer_coordinate(noise_ratio: Floats) -> Floats:
     """Return the coordinate of discrete Laplace noise with one step: see `Law.coordinate`."""
     coordinate: Floats = -np.tanh(0.5 / noise_ratio)
     return coordinate
+
+
+DISCRETE_LAPLACE = integer_laplace()._replace(of_steps=integer_laplace)
+"""Law of discrete Laplace noise, whose profile is smaller on a finer grid."""
 
 
 _LARGE_GROWTH = 1e12

@@ -150,7 +150,7 @@ class Allocation(DominatingPair):
     def public_epsilon(self, noise_ratio: float, delta: float) -> float:
         """Return the epsilon of a public allocation: an upper bound."""
         least_noise = noise_ratio * self._smallest_relative_noise
-        if self.law.has_atom:
+        if self.law.is_pure:
             return 1 / least_noise
         gaussian = gdp_epsilon(delta=delta, mu=1 / least_noise)
         if self.pure is None:
@@ -226,7 +226,7 @@ class Allocation(DominatingPair):
         `u` and `v` are the factors of the direction, see `_allocated`.
         """
         shift = self._shift / noise_ratio
-        if self.law.has_atom:
+        if self.law.is_pure:
             return PureStep(share, shift, u, v)
         gaussian = GaussianStep(share, shift, u, v)
         if self.pure is None:
@@ -238,7 +238,7 @@ class Allocation(DominatingPair):
         shift = self._shift / (noise_ratio * self._smallest_relative_noise)
         gaussian_shift = shift
         pure_shift = 0.0
-        if self.law.has_atom:
+        if self.law.is_pure:
             gaussian_shift = 0.0
             pure_shift = shift
         elif self.pure is not None:

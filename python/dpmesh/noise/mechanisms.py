@@ -20,7 +20,7 @@ from dpmesh._core import is_float_array
 from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Indices
 from dpmesh._validate import argument_of, as_python_numbers, fail, integer, number, one_of, positive
-from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, Law, integer_laplace
+from dpmesh.accounting._pairs import DISCRETE_LAPLACE, GAUSSIAN, LAPLACE, Law
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Stream
 from dpmesh.noise.grid import MOST_STEPS, add_on_grid, check_length, power_of_two, round_to_grid
@@ -122,10 +122,16 @@ class Mechanism(ABC):
 
     losses_of_reals: ClassVar[Law | None] = None
     """Law of the losses of real-valued noise, by which this package accounts; None if it has none.
+
+    A plan accepts `GAUSSIAN` and laws of pure DP (`Law.is_pure`).
     """
 
     losses_of_integers: ClassVar[Law | None] = None
     """Law of the losses of noise on a grid, of which a row moves by one step; None if it has none.
+
+    ``integer_laplace()`` of `dpmesh.accounting._pairs` covers any noise on a grid that is pure
+    ``1 / noise_to_sensitivity``-DP. `GAUSSIAN` stands for discrete Gaussian noise alone, whose
+    noise ratio a plan corrects for the grid.
     """
 
     deviation: ClassVar[float] = nan
@@ -448,7 +454,7 @@ class Laplace(Mechanism):
     norm = "l1"
     proof = "the density of Laplace noise falls by at most a factor exp(shift / scale)"
     losses_of_reals = LAPLACE
-    losses_of_integers = integer_laplace()
+    losses_of_integers = DISCRETE_LAPLACE
     deviation = sqrt(2)
     composition = 1
 

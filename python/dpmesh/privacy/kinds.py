@@ -21,7 +21,7 @@ import numpy.typing as npt
 from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail
-from dpmesh.accounting._pairs import GAUSSIAN, DominatingPair, Law, integer_laplace
+from dpmesh.accounting._pairs import GAUSSIAN, DominatingPair, Law
 from dpmesh.accounting.allocation import Allocation
 from dpmesh.accounting.discrete import FINE, gaussian_multiplier
 from dpmesh.noise.grid import MOST_STEPS as MOST_GRID_STEPS
@@ -56,8 +56,8 @@ class Noise(NamedTuple):
 
     @property
     def is_pure(self) -> bool:
-        """True if it is Laplace noise, which needs no delta."""
-        return self.law is not None and self.law.has_atom
+        """True if it is pure DP, which needs no delta: Laplace noise."""
+        return self.law is not None and self.law.is_pure
 
 
 COARSE = Noise("discrete Gaussian", None, of_integers=True)
@@ -243,14 +243,23 @@ def _noise_of(mechanism: Mechanism) -> Noise:
         has_own_curve = mechanism.sums is not None or mechanism.is_joint
         states_its_loss = mechanism.law is None
         if mechanism.adds_noise and not has_own_curve and not states_its_loss:
-            field = "losses_of_reals" if mechanism.grid is None else "losses_of_integers"
             expected = f"the Law by which this package accounts for {mechanism.distribution} noise"
-            fail(field, expected, f"none in {type(mechanism).__name__}")
+            fail(_law_field(mechanism), expected, f"none in {type(mechanism).__name__}")
         return Noise(mechanism.name, None, of_integers=True)
+    if losses is not GAUSSIAN and not losses.is_pure:
+        expected = "GAUSSIAN or a law of pure DP: no proof adds up releases of another law"
+        fail(_law_field(mechanism), expected, f"another in {type(mechanism).__name__}")
     name = mechanism.distribution.capitalize()
     if mechanism.grid is None:
         return Noise(name, losses)
     return Noise(f"discrete {name}", losses, of_integers=True)
+
+
+def _law_field(mechanism: Mechanism) -> str:
+    """Return the name of the attribute that states the law of a mechanism."""
+    if mechanism.grid is None:
+        return "losses_of_reals"
+    return "losses_of_integers"
 
 
 def _mixed(members: Sequence[Kind]) -> Kind:
@@ -274,8 +283,10 @@ def _on_grid(release: Release, kind: Kind) -> Kind:
     if grid is None or kind.secure_sum is not None:
         return kind
     steps = release.sensitivity.bound / grid + 1
-    if kind.noise.is_pure:
-        law = integer_laplace(min(2 ** (frexp(steps)[1] - 1), MOST_STEPS))
+    law = kind.noise.law
+    if law is not None and law.is_pure:
+        if law.of_steps is not None:
+            law = law.of_steps(min(2 ** (frexp(steps)[1] - 1), MOST_STEPS))
         return kind._replace(noise=kind.noise._replace(law=law))
     z = kind.noise_to_sensitivity
     scale = z * steps

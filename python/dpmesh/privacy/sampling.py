@@ -232,7 +232,7 @@ class RandomAllocation:
             Neighbouring relation.
         """
         shares = tuple((share, 1.0, count) for share, count in self.alike)
-        return Allocation(LAPLACE if law.has_atom else GAUSSIAN, shares, relation)
+        return Allocation(LAPLACE if law.is_pure else GAUSSIAN, shares, relation)
 
     def require(self, relation: NeighboringRelation) -> None:
         """Accept both neighbouring relations; no error is raised."""
