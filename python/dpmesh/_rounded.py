@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._ragged import Indices, Numbers
+from dpmesh._ragged import Numbers
 
 FloatT = TypeVar("FloatT", np.float32, np.float64)
 
@@ -33,7 +33,7 @@ leaves room for the rounding of their scales."""
 _LONGEST = 1 - 1e-12
 """Largest computed norm of a record of norm at most 1: leaves room for the rounding of its sum."""
 
-Selection: TypeAlias = slice | Indices | npt.NDArray[np.bool_] | list[int]
+Selection: TypeAlias = slice | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_] | list[int]
 """Records by a slice, by their indices, or by a mask."""
 
 
@@ -80,6 +80,11 @@ class RoundedFeatures:
     def size(self) -> int:
         """Number of features of all records."""
         return len(self.codes) * self.dim
+
+    @property
+    def has_room(self) -> bool:
+        """True if there is memory for one more feature of each record."""
+        return bool(self.codes.shape[1] > self.dim)
 
     def __len__(self) -> int:
         return len(self.codes)

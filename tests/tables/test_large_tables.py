@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import dpmesh as dm
+from dpmesh._memory import return_freed_memory
 from dpmesh.tables import Columns
 from dpmesh.tables import features as tables_features
 from dpmesh.tables.features import centred, centred_in_place, stored_type, within_unit
+from dpmesh.tables.reader import open_table
 
 DRAW = np.random.default_rng(0)
 
@@ -108,3 +112,36 @@ def test_a_problem_whose_memory_was_reused_says_so() -> None:
         with pytest.raises(RuntimeError, match="were replaced"):
             problem.centred(np.zeros(3))
     assert problem.centred(np.full(3, 0.1)) is found
+
+
+def test_equal_texts_of_a_column_are_one_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpmesh.tables.text._AT_ONCE", 4)
+    path = tmp_path / "table.csv"
+    path.write_text("town,note\n" + "Springfield,one\nShelbyville,two\nSpringfield,two\n" * 20)
+    towns, notes = open_table(path).columns
+    assert towns.tolist() == ["Springfield", "Shelbyville", "Springfield"] * 20
+    assert notes.tolist() == ["one", "two", "two"] * 20
+    assert len({*map(id, towns)}) == 2
+    monkeypatch.setattr("dpmesh.tables.text._MOST_SHARED", 1)  # sought anew in each block
+    towns_of_blocks, _ = open_table(path).columns
+    assert towns_of_blocks.tolist() == towns.tolist()
+    assert 2 < len({*map(id, towns_of_blocks)}) < 60
+
+
+def test_memory_is_returned_only_where_the_c_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    library = SimpleNamespace(malloc_trim=calls.append)
+    monkeypatch.setattr("ctypes.CDLL", lambda name: library)
+    return_freed_memory()
+    assert calls == [0]
+    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace())
+    return_freed_memory()
+
+    def no_library(name: object) -> None:
+        raise TypeError("bad argument type for built-in operation")
+
+    monkeypatch.setattr("ctypes.CDLL", no_library)
+    return_freed_memory()
+    assert calls == [0]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,8 +22,10 @@ from dpmesh._arrays import FloatArray
 from dpmesh._epsilons import rounded_up
 from dpmesh._files import JsonObject
 from dpmesh._ragged import Indices, Numbers
+from dpmesh._rounded import RoundedFeatures
 from dpmesh._validate import fail, instance, integer
 from dpmesh.algorithms.gradients import MOST_RECORDS
+from dpmesh.data import Dataset
 from dpmesh.defaults import Sizes, choose
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
@@ -521,11 +523,20 @@ def _private(
 
 def _problem_of_node(problem: LinearProblem, node: int) -> LinearProblem:
     """Return a problem whose only node holds the records of `node`, without test records."""
-    train = problem.train.take(problem.partition[node])
+    members = problem.partition[node]
+    features: Any = problem.train.features
+    memory = None
+    if isinstance(features, RoundedFeatures):
+        copied = features.take(members)
+        train = Dataset(copied, problem.train.labels[members], problem.train.name)
+        if copied.has_room:
+            memory = copied  # centered in place: no other problem has this copy
+    else:
+        train = problem.train.take(members)
     features = train.features
     is_single = not issparse(features) and features.dtype == np.float32
     if is_single and train.records > MOST_RECORDS:
         train = replace(train, features=np.asarray(features, np.float64))
     partition = (np.arange(train.records),)
-    local_problem = replace(problem, train=train, partition=partition, test=None, memory=None)
+    local_problem = replace(problem, train=train, partition=partition, test=None, memory=memory)
     return local_problem.as_node(int(problem.members[node]), problem.all_records)

@@ -30,6 +30,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import dpmesh as dm
 from dpmesh._epsilons import rounded_up
+from dpmesh._memory import return_freed_memory
 from dpmesh._networks import MakeNetwork
 from dpmesh._rounded import RoundedFeatures
 from dpmesh._validate import fail, positive
@@ -599,6 +600,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         columns = replace(columns, features=self._features(columns, partition, network))
         dtype = stored_type(table.records, columns.dim, rounded=network is None)
         encoded = columns.encode(table.columns, dtype=dtype)
+        return_freed_memory()  # encoded columns, before their features
         assumption = ""
         if self.ranges is None:
             assumption = "ranges= is missing, and [-1, 1] was taken. "

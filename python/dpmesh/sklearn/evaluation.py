@@ -232,6 +232,7 @@ def evaluate(
         )
         return_freed_memory()
         problems = _problems(fitted, table, targets, owners, is_tested)
+        return_freed_memory()
         for epsilon, fit in zip(compared, fitted, strict=True):
             scored = _compare_with_baselines(fit, problems, noise_draw, owners[is_tested])
             runs[epsilon].append(scored)
@@ -513,6 +514,7 @@ def _problems(
         _plain_columns(model.columns, table, ~is_tested),
         _plain_columns(model.columns, table, is_tested),
     )
+    return_freed_memory()
     by_features: dict[FeatureMap, dm.LinearProblem] = {}
     for fitted in fits:
         columns_of_fit = fitted.model_.columns
