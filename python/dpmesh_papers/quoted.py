@@ -647,9 +647,9 @@ def estimator_claims() -> Iterator[Claim]:
         return with_interval(row["mean"], row["interval"])
 
     yield claim(
-        "docs/privacy/first_stage.md",
-        "under secure aggregation at epsilon 1, digits by class are learned to {digits}% "
-        "and breast\ncancer to {cancer}% (",
+        "docs/privacy/first_stage_accuracy.md",
+        "under secure aggregation at epsilon 1, the accuracy on digits by class is {digits}%, "
+        "and on breast cancer {cancer}% (",
         digits=percent("digits-by-class"),
         cancer=percent("breast-cancer"),
     )

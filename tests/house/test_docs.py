@@ -30,6 +30,8 @@ PRINTED = [
     "which_epsilon.md",
     "secure_aggregation_simulation.md",
     "secure_aggregation_contract.md",
+    "privacy/accounting.md",
+    "privacy/first_stage.md",
     "privacy/report.md",
     "privacy/random_allocation.md",
     "privacy/random_allocation_accuracy.md",

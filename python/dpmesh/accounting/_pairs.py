@@ -140,7 +140,7 @@ def _laplace_profile(steps: float) -> ProfileOf:
     The L1 sensitivity is `steps` integers or more; infinitely many steps stand for noise on the
     real numbers. With ``y = exp(loss - 1 / noise_ratio)`` and ``q = exp(-1 / (noise_ratio steps))``
     the profile is ``1 - 2 sqrt(q y) / (1 + q)`` for y <= q, and ``(1 - y) / (1 + q)`` above. It is
-    the power of the best test of any such change (docs/privacy/accounting.md).
+    the power of the best test of any such change (docs/privacy/accounting_proofs.md).
 
     A vector that changes in several numbers is dominated by one number that changes by the whole L1
     distance. The best tests between two shifts of one log-concave law are half-lines. So the

@@ -8,7 +8,7 @@ Theorem 14).
 Noise of a scale of at least `FINE` steps is nearly Gaussian noise of scale
 ``sqrt(sigma**2 - SMOOTHING**2)``, rounded at random to integers. The probabilities differ by a
 factor that is 1 in all digits: see `gaussian_multiplier` and `rounding_slack` (proof in
-docs/privacy/accounting.md).
+docs/privacy/accounting_proofs.md).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def gaussian_multiplier(noise_to_sensitivity: float, scale: float) -> float:
     """Return the noise ratio of Gaussian noise that protects no better than this discrete noise.
 
     Noise ratios are scales over sensitivity. The claim holds up to `rounding_slack`; proof in
-    docs/privacy/accounting.md.
+    docs/privacy/accounting_proofs.md.
 
     Parameters
     ----------

@@ -204,8 +204,8 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     against the adversary of the algorithm. A record moves the sum of its node by at most 2 in L2
     norm, since it is clipped to norm 1, and the sum of second moments by at most sqrt 2. A centered
     record is a function of the record itself and of these releases. The plan has `mean`, then
-    `moment`, then the releases of the algorithm (proof: ``docs/privacy/first_stage.md``). Released
-    parameters are the weights, then the centre, then the axes of the second moments.
+    `moment`, then the releases of the algorithm (proof: ``docs/privacy/first_stage_proof.md``).
+    Released parameters are the weights, then the centre, then the axes of the second moments.
 
     Examples
     --------

@@ -491,7 +491,7 @@ class Gaussian(Mechanism):
     With a `grid`, each release is ``mu**2 / 2``-zCDP (Canonne, Kamath and Steinke 2020, Theorem
     14), up to 2**-73 in total variation for each number. Noise with a standard deviation of at
     least 6 grid steps is also Gaussian-DP with a slightly larger mu
-    (docs/privacy/accounting.md).
+    (docs/privacy/accounting_proofs.md).
 
     Examples
     --------

@@ -12,7 +12,7 @@ either allows it. They bound:
   "Privacy odometers and filters").
 
 Plans may run side by side (Haney et al. 2023, "Concurrent composition for interactive differential
-privacy with adaptive privacy-loss parameters"). Proofs: ``docs/privacy/accounting.md``.
+privacy with adaptive privacy-loss parameters"). Proofs: ``docs/privacy/accounting_proofs.md``.
 """
 
 from __future__ import annotations
