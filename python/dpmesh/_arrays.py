@@ -99,28 +99,33 @@ def is_sparse(value: Any) -> bool:
     return kind is not np.ndarray and (kind in _CSR or sparse.issparse(value))
 
 
-def compressed(argument: str, rows: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return ``indptr`` and ``indices`` of a CSR matrix as int32, as kernels read them."""
-    return _as_int32(argument, rows.indptr), _as_int32("indices", rows.indices, rows.shape[1])
+def csr_int32(argument: str, matrix: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Return ``indptr`` and ``indices`` of a CSR matrix as int32, as kernels read them.
+
+    Kernels check the range of indices that already are int32.
+    """
+    columns = matrix.shape[1]
+    indptr = _as_int32(argument, matrix.indptr, 2**31, "fewer than 2**31 entries")
+    indices = _as_int32("indices", matrix.indices, columns, f"columns below {columns}")
+    return indptr, indices
 
 
 def _as_int32(
-    argument: str, indices: npt.NDArray[Any], below: int = 2**31
+    argument: str, integers: npt.NDArray[Any], below: int, expected: str
 ) -> npt.NDArray[np.int32]:
-    """Return indices as int32, after a check that all are at least 0 and less than `below`."""
-    may_be_outside = indices.dtype != np.int32 and indices.size > 0
-    if may_be_outside and (indices.min() < 0 or indices.max() >= below):
-        expected = "fewer than 2**31 entries"
-        if argument == "indices":
-            expected = f"columns below {below}"
-        fail(argument, expected, indices.max())
-    return readable(indices, np.int32)
+    """Return integers as int32; an error states `expected` unless all are in [0, `below`)."""
+    if integers.dtype != np.int32 and integers.size > 0:
+        for extreme in (integers.min(), integers.max()):
+            if not 0 <= extreme < below:
+                fail(argument, expected, extreme)
+    return readable(integers, np.int32)
 
 
-def whole(argument: str, value: Any) -> None:
+def check_sparse(argument: str, value: Any) -> None:
     """Raise a ValueError unless the arrays of a sparse matrix are consistent.
 
-    scipy checks only their shapes. It would read and write out of bounds at an invalid index.
+    Other values pass. scipy itself checks only the shapes of the arrays, and would read and write
+    out of bounds at an invalid index.
     """
     if hasattr(value, "check_format"):
         try:

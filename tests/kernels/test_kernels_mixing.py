@@ -122,6 +122,7 @@ test_bad_input_is_named = refused(
     (lambda: kernels.mix(1j * np.eye(2), X), "matrix: wanted a matrix of real numbers"),
     (lambda: kernels.mix(broken_csr(2, np.int32), X), "indices: wanted columns below 2, got 2"),
     (lambda: kernels.mix(broken_csr(-1, np.int32), X), "indices: wanted columns below 2"),
+    (lambda: kernels.mix(broken_csr(-5, np.int64), X), "indices: wanted columns below 2, got -5"),
     (lambda: kernels.mix(broken_csr(2**32, np.int64), X), "indices: wanted columns below 2"),
     (lambda: kernels.mix(np.eye(2), X.astype(complex)), "x: wanted an array of float32 or"),
     (lambda: kernels.mix(np.eye(2), np.empty((2, 0))), "x: wanted at least 1 element"),

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.kernels as kernels
-from dpmesh._arrays import FloatArray, new, read_only, unmasked, whole
+from dpmesh._arrays import FloatArray, check_sparse, new, read_only, unmasked
 from dpmesh._rounded import RoundedFeatures
 from dpmesh._validate import fail
 
@@ -187,7 +187,7 @@ def _read_only_dense(features: Any) -> FloatArray:
 def _read_only_sparse(features: sparse.sparray | sparse.spmatrix) -> sparse.csr_array:
     """Return a read-only, finite CSR array in canonical format."""
     _check_shape(features.shape)
-    whole("features", features)
+    check_sparse("features", features)
     csr = sparse.csr_array(features)
     if not csr.has_canonical_format:
         csr = csr.copy()  # sum_duplicates works in place, and the arrays are the caller's

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from dpmesh._arrays import (
     FloatArray,
-    compressed,
+    csr_int32,
     floats,
     integers,
     is_sparse,
@@ -75,7 +75,7 @@ def feature_parts(features: Any) -> tuple[_FeatureParts, int]:
     if features.format != "csr":
         fail("features", "an array or a CSR matrix", f"a {features.format.upper()} matrix")
     records, dim = features.shape
-    indptr, indices = compressed("features", features)
+    indptr, indices = csr_int32("features", features)
     entries = np.ascontiguousarray(features.data)
     return (indptr, indices, entries, dim), records
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray, compressed, floats, is_sparse, unmasked
+from dpmesh._arrays import FloatArray, csr_int32, floats, is_sparse, unmasked
 from dpmesh._validate import fail
 
 _CompressedRows: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], FloatArray]
@@ -134,6 +134,6 @@ def _compressed_rows(matrix: Any, x: FloatArray) -> _CompressedRows:
         matrix = sp.csr_array(matrix.astype(x.dtype, copy=False))  # scipy lacks some numpy types
     elif matrix.format != "csr":
         matrix = sp.csr_array(matrix)
-    indptr, indices = compressed("matrix", matrix)
+    indptr, indices = csr_int32("matrix", matrix)
     weights = np.ascontiguousarray(matrix.data, dtype=x.dtype)
     return indptr, indices, weights

@@ -22,7 +22,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
 
-from dpmesh._arrays import compressed, unmasked, whole
+from dpmesh._arrays import check_sparse, csr_int32, unmasked
 from dpmesh._ragged import Flags, Indices, Numbers
 from dpmesh._validate import fail, integer
 
@@ -366,7 +366,7 @@ def _canonical(matrix: Any) -> sparse.csr_array:
     """
     if not sparse.issparse(matrix):
         matrix = unmasked("weights", matrix)
-    whole("weights", matrix)
+    check_sparse("weights", matrix)
     if matrix.dtype.kind not in "fiub":
         fail("weights", "real numbers", f"dtype {matrix.dtype}")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
@@ -376,7 +376,7 @@ def _canonical(matrix: Any) -> sparse.csr_array:
     _check_entries(weights, np.isfinite(weights.data), "finite")
     _check_entries(weights, weights.data >= 0, "at least 0")
     weights.eliminate_zeros()
-    weights.indptr, weights.indices = compressed("weights", weights)
+    weights.indptr, weights.indices = csr_int32("weights", weights)
     return weights
 
 
