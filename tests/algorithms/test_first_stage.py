@@ -26,6 +26,7 @@ from dpmesh.audit.linear_run import from_scores
 from dpmesh.audit.transcript import record
 from dpmesh.keys import Key
 from dpmesh.privacy import Budget, Plan
+from dpmesh.privacy.views import OneNode
 from dpmesh.run.carriers import Gossip
 from dpmesh.tables.features import AXES, centred
 from dpmesh.topology import complete, ring
@@ -279,3 +280,12 @@ def test_two_sites_of_which_none_colludes_have_a_first_stage() -> None:
     built = FirstStage.before(learns, sites=2, records=12, features=FEATURES, mean_noise=2.0)
     assert built.mean.secure
     assert built.mean.colluding == 0
+
+
+def test_a_view_names_private_centering_as_the_reason_why_no_less_is_proved() -> None:
+    view = OneNode(topology=ring(SITES))
+    cost = staged("gossip").plan(ROUNDS, problem()).cost(1e-5, view=view)
+    assert cost.reason == FirstStage.no_views
+    assert cost.epsilon == cost.everybody
+    unknown = staged("gossip").plan(ROUNDS).cost(1e-5, view=view)
+    assert unknown.reason == "the plan was made without its problem"

@@ -196,14 +196,15 @@ AnyController = Controller[Any]
 
 
 def _require_shape(argument: str, array: npt.NDArray[Any], shape: tuple[int | str, ...]) -> None:
-    """Raise a ValueError unless an array has a shape, where a name is any length of at least 1."""
-    fits = array.ndim == len(shape)
-    if fits:
-        for length, expected in zip(array.shape, shape, strict=True):
-            if isinstance(expected, int):
-                fits = fits and length == expected
-            else:
-                fits = fits and length > 0
+    """Raise a ValueError unless an array has the shape.
+
+    An integer in `shape` is the length of an axis. A name, such as ``"dim"``, stands for any length
+    of at least 1.
+    """
+    fits = array.ndim == len(shape) and all(
+        length > 0 if isinstance(expected, str) else length == expected
+        for length, expected in zip(array.shape, shape, strict=True)
+    )
     if not fits:
         fail(argument, f"shape ({', '.join(map(str, shape))})", array.shape)
 

@@ -146,15 +146,16 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
     def _joint(self) -> CorrelatedGaussian | None:
         """Correlated noise of all rounds as one joint release; None if noise is independent.
 
-        A record is in `uses` noisy rounds, `separation` rounds apart. Independent noise of ratio z
-        on each of them is as private as noise of ratio z / sqrt(uses) on one joint release.
+        Let z be `noise_to_sensitivity`, and k the number of noisy rounds that use a record. The
+        joint release has the ratio z / sqrt(k) of noise to sensitivity. It is then as private as
+        k releases with independent noise of ratio z.
         """
         strategy = strategy_of(self.noise)
         if strategy is None or self.noise_to_sensitivity is None:
             return None
-        first = self.first_noisy_round
-        bounds = [self.sensitivity(t).bound for t in range(first, strategy.rounds)]
-        uses = ceil(len(bounds) / self.batches)
+        noisy_rounds = range(self.first_noisy_round, strategy.rounds)
+        bounds = [self.sensitivity(t).bound for t in noisy_rounds]
+        uses = ceil(len(noisy_rounds) / self.batches)
         return strategy.release(
             self.noise_to_sensitivity / sqrt(uses), bounds, uses=uses, separation=self.batches
         )

@@ -223,6 +223,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     moment: SecondMoments | None = None
 
     any_rows = "each record is clipped, and has norm 1 whatever centre the totals make"
+    no_views = "every node receives the noisy sums of private centering"
     communication = Algorithm.of_part("algorithm.communication")
     parameters_are_released = Algorithm.of_part("algorithm.parameters_are_released")
     public_coins = Algorithm.of_part("algorithm.public_coins")
@@ -371,9 +372,9 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         return (self.mean, self.moment)
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return the sensitivity to a record of round t's last release that depends on the data."""
+        """Return the sensitivity of round t's last release that depends on the data."""
         sensitivity: Sensitivity = self.algorithm.sensitivity(t)  # type: ignore[attr-defined]
-        if t == 0 and sensitivity.bound == 0:
+        if t == 0 and sensitivity.bound == 0:  # the algorithm begins without a private release
             return self.stages[-1].sensitivity
         return sensitivity
 
@@ -387,23 +388,33 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         return (*self.stages, *algorithm_releases)
 
     def plan(self, rounds: int, problem: object = None) -> Plan:
-        """Return the plan of the algorithm with the sums over records before it."""
+        """Return the plan of the algorithm with the sums over records before it.
+
+        It has no epsilon under a weaker adversary: `problem` only decides whether it states why.
+        """
         algorithm_plan = self.algorithm.plan(rounds)
         releases: list[Release] = []
         for record_sum in self.record_sums:
             releases += record_sum.plan(1).releases
         releases += algorithm_plan.releases
-        return replace(algorithm_plan, releases=tuple(releases))
+        return replace(
+            algorithm_plan,
+            releases=tuple(releases),
+            reaction=self._checked_reaction(rounds, problem),
+        )
 
     def outgrows_single(self, rounds: int, dim: int) -> bool:
-        """Return True if rounding messages to float32 might exceed what the noise covers."""
+        """Return True if rounding messages to float32 might exceed what the noise covers.
+
+        A released row has `dim` weights, then the centre, then the axes of the second moments.
+        """
         outgrows = getattr(self.algorithm, "outgrows_single", None)
         if outgrows is None:
             return False
-        centre_dim = self.mean.dim
+        vectors_of_features = 1  # the centre
         if self.moment is not None:
-            centre_dim += AXES * self.mean.dim
-        return bool(outgrows(rounds, dim + centre_dim))
+            vectors_of_features += AXES
+        return bool(outgrows(rounds, dim + vectors_of_features * self.mean.dim))
 
     def init(self, problem: LinearProblem, key: Key) -> FirstStageState:
         """Return the state before round 0: a centre of 0, and the algorithm's state.

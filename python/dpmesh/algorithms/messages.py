@@ -61,9 +61,9 @@ class Message(NamedTuple):
         Indices of the rows, shape (rows,), among all rows that the nodes together may send in a
         round. A row's index selects its stream of noise. None for 0, 1, ..
     row_count
-        Number of rows that a sender has, of which only `rows` are released. The received array has
-        all of them, with NaN in the rows that were not released. It is None if the sender released
-        nothing.
+        Number of rows that a sender has; None for 1. If the sender releases only some of them (see
+        `rows`), the round receives an array of all of them, with NaN in the others. If it releases
+        none, the round receives None.
     scale_factor
         Positive factor on the sensitivity and on the noise of `release`: a number, or one number
         for each row, shape (rows, 1). The values are divided by it before the noise is added, and
@@ -74,8 +74,8 @@ class Message(NamedTuple):
     bits
         Total length of all copies in bits. None for the length of the values in their dtype.
     is_sent
-        False to release the rows to their own nodes alone. The round then receives its own released
-        rows, and may send them by a `Relay`.
+        False to add the noise without sending: each node receives its own noisy row alone, and may
+        send it later by a `Relay`.
     unmixed
         True if gossip carries the rows of all nodes to all nodes without mixing them.
 

@@ -93,7 +93,8 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         sqrt(K) L. None for losses whose gradients have a known bound, as linear models may have.
     noise
         Kind of noise on one model: a class of mechanisms, such as `dpmesh.noise.Laplace` or a
-        custom one, without amplification by sampling. None for Gaussian noise.
+        custom one. None for Gaussian noise. Epsilon of custom noise counts every mini-batch as all
+        records: no amplification by sampling is proved for it.
 
     Guarantee
     ---------

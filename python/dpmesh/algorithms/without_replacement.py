@@ -133,19 +133,21 @@ class AllocatedPass:
     def is_global(self) -> Flags:
         """True for global steps, shape (steps, nodes), or (steps, 1) if all nodes decide alike."""
         key = Key.seeded(self.seed)
-        coins = [self.controller.choose((self.nodes, 1), t, key)[:, 0] for t in range(self.steps)]
-        decisions = np.array(coins)
-        if (decisions == decisions[:, :1]).all():
-            return decisions[:, :1]
-        return decisions
+        shape = (self.nodes, 1)  # one decision for all models of a node
+        decisions = [self.controller.choose(shape, t, key)[:, 0] for t in range(self.steps)]
+        is_global = np.array(decisions)
+        first_node = is_global[:, :1]
+        if (is_global == first_node).all():
+            return first_node
+        return is_global
 
     def global_nodes(self, step: int, nodes: Indices) -> Flags:
         """Return True for each of these nodes that makes a global step, shape (nodes,)."""
         decisions = self.is_global[step]
         if decisions.size == 1:
             return np.repeat(decisions, len(nodes))
-        chosen: Flags = decisions[nodes]
-        return chosen
+        decisions_of_nodes: Flags = decisions[nodes]
+        return decisions_of_nodes
 
     @cached_property
     def allocations(self) -> tuple[RandomAllocation | None, ...]:
@@ -155,18 +157,21 @@ class AllocatedPass:
         probability that a record affects it. A record whose mini-batch comes after the last release
         affects none, since the local model is reset at the end of the pass.
         """
-        return tuple(self._allocation(column) for column in self.is_global.T)
+        failure = self.failure
+        if self.is_global.all():
+            failure = 0.0  # only local steps can expand; all nodes have an equal `failure`
+        return tuple(self._allocation(column, failure) for column in self.is_global.T)
 
-    def _allocation(self, is_global: Flags) -> RandomAllocation | None:
-        """Return the allocation of a node with these global steps, shape (steps,)."""
-        failure = 0.0 if self.is_global.all() else self.failure  # equal for all nodes
-        if is_global.all():
+    def _allocation(self, node_is_global: Flags, failure: float) -> RandomAllocation | None:
+        """Return the allocation of a node, whose global steps are True, shape (steps,)."""
+        if node_is_global.all():
             return RandomAllocation(rounds=self.steps, failure=failure)
-        gaps = np.diff(np.flatnonzero(is_global), prepend=-1)  # mini-batches of each release
-        shares = tuple((gaps / self.steps).tolist())
-        if shares:
-            return RandomAllocation(shares=shares, failure=failure)
-        return None
+        global_steps = np.flatnonzero(node_is_global)
+        if global_steps.size == 0:
+            return None
+        mini_batches_of_release = np.diff(global_steps, prepend=-1)
+        shares = mini_batches_of_release / self.steps
+        return RandomAllocation(shares=tuple(shares.tolist()), failure=failure)
 
     def noise(self, epsilon: float, delta: float, copies: int) -> Mechanism:
         """Return the noise that is (epsilon, delta)-DP for the records of every node.

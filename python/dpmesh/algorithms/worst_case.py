@@ -164,18 +164,21 @@ def projection(directions: npt.ArrayLike) -> Scores:
 
 
 def opposed_clients(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
-    """Return a pair of clients that oppose one canary client, and a crowd of canary clients.
+    """Return problems for audits of user-level privacy, whose units are clients.
 
-    All updates are so long that they are clipped. Under add-remove the canary is absent in one of
-    the problems; under replace-one its update there has the direction of the other clients'. By
-    default a run has one round, and the pair tests a guarantee with a large delta, for which fewer
-    runs suffice if sampling hides the canary. Coupled runs have 20 rounds. The crowd's clients are
-    all canaries, with orthogonal directions.
+    All updates are so long that they are clipped. In the pair client 0 is the canary, and all other
+    clients pull in the opposite direction. The two problems differ in the canary alone: under
+    add-remove it is absent in the second one; under replace-one it pulls like the others there. The
+    clients of the crowd are all canaries, with orthogonal directions.
+
+    By default a run has one round, and a coupled run 20. The pair tests a guarantee at a delta of
+    0.03 by default. At so large a delta few runs refute a false claim, also if the canary is
+    sampled in few of them.
 
     Parameters
     ----------
     algorithm
-        A `FederatedLearning`, whose contribution has the clients of the pair.
+        A `FederatedLearning`. The pair has as many clients as its contribution.
     size
         Size of the runs.
     """

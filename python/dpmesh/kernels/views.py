@@ -241,7 +241,10 @@ def all_pairs(observers: Sequence[Observer], nodes: int) -> Indices:
 def cheap_bounds(
     system: ViewSystem, observers: Sequence[Observer], pairs: Indices, entries: int
 ) -> Numbers:
-    """Return a bound on mu for each pair without a search: 1.3 to 2 times the smallest bound.
+    """Return a valid bound on mu for each pair, without a search for the smallest one.
+
+    It is the smallest bound if the observer receives all messages of the target. It may be far
+    larger if the target is many edges away from the observer.
 
     Parameters
     ----------
