@@ -13,7 +13,7 @@ from mesh_parties import Sums
 from scipy import stats
 
 from dpmesh.deploy import Contract, Position, Router
-from dpmesh.deploy.node_sums import MOST_TRIES
+from dpmesh.deploy.node_sums import MOST_WRONG_TOTALS
 from dpmesh.deploy.schedule import bytes_of_round
 from dpmesh.deploy.signing import SigningKey, pack
 from dpmesh.deploy.sums import (
@@ -231,7 +231,7 @@ def test_a_router_that_guesses_totals_stops_the_node(made: Sums) -> None:
     ask = made.asks(Router(made.contract), 1)[0]
     (total,) = (Total.read(m, made.contract) for m in ask.attached if kind_of(m) == TOTAL)
     rest = [m for m in ask.attached if kind_of(m) != TOTAL]
-    made.nodes[0].protocol._tries = MOST_TRIES
+    made.nodes[0].protocol._wrong_totals = MOST_WRONG_TOTALS
     lie = replace(total, tag=total.tag ^ 1).as_bytes(made.contract)
     assert refusal_reason(made.answer(0, StepQuestion(ask.position, (*rest, lie)))) == "bad total"
     assert refusal_reason(made.answer(0, ask)) == "stopped"

@@ -145,6 +145,7 @@ class RecordGradients(Contribution[GradientProblem]):
         """
         indptr, _ = self._all_records(problem)
         counts = np.diff(indptr)
+        # with several processes, the problem has the clients `members` of all
         clients = getattr(problem, "members", np.arange(len(counts)))
         if counts.min() < 1:
             empty_client = clients[counts.argmin()]
@@ -155,21 +156,29 @@ class RecordGradients(Contribution[GradientProblem]):
             fail("problem", expected, f"{counts.max()} at client {clients[counts.argmax()]}")
 
     def leaking_data(self, algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return problems for audits: a canary record at each client, and many canaries at one."""
+        """Return problems for audits, whose canaries are records of the first client.
 
-        def sized(*, dim: int, records: int) -> Any:
-            sized_algorithm = replace(algorithm, contribution=replace(self, records=records))
+        If the number of rounds is free and records are sampled, coupled runs have 20 rounds or
+        more, so that the canary is in the sample of some of them.
+        """
+
+        def algorithm_for(*, dim: int, records: int) -> Any:
+            audited = replace(algorithm, contribution=replace(self, records=records))
             if algorithm.secure_sum is None:
-                return sized_algorithm
-            return replace(sized_algorithm, combination=replace(algorithm.combination, dim=dim))
+                return audited
+            return replace(audited, combination=replace(algorithm.combination, dim=dim))
 
         size = replace(size, rounds=size.rounds or algorithm.run_length)
         pair, crowd = opposed_records(
-            sized, size, records=self.records, nodes=self.clients, sign=-1.0
+            algorithm_for,
+            size,
+            records=self.records,
+            nodes=self.clients,
+            sign=-1.0,  # a sum of gradients moves along them
         )
         if self.sampling_rate < 1 and algorithm.run_length is None:
-            longer = replace(pair, rounds=max(pair.rounds, 20))  # in which the canary takes part
-            pair = replace(pair, coupled=(longer,))
+            coupled = replace(pair, rounds=max(pair.rounds, 20))
+            pair = replace(pair, coupled=(coupled,))
         return pair, crowd
 
     def cohort(self, t: int, key: Key, local_clients: int | None) -> Indices:

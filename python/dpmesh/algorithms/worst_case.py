@@ -220,7 +220,7 @@ def opposed_clients(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
 
 
 def opposed_records(
-    sized: Callable[..., Any], size: AuditSize, *, records: int, nodes: int, sign: float
+    algorithm_for: Callable[..., Any], size: AuditSize, *, records: int, nodes: int, sign: float
 ) -> tuple[Pair, Crowd]:
     """Return problems for algorithms that release sums of clipped record gradients.
 
@@ -233,7 +233,7 @@ def opposed_records(
 
     Parameters
     ----------
-    sized
+    algorithm_for
         Function that returns the algorithm for models of length `dim` and a number of `records`,
         both given by name.
     size
@@ -249,7 +249,7 @@ def opposed_records(
     dim = size.dim or 3
     canaries = size.canaries
     rounds = size.rounds or 1
-    algorithm = sized(dim=dim, records=records)
+    algorithm = algorithm_for(dim=dim, records=records)
     absent = algorithm.neighboring_relation == "add_remove"
 
     def one_canary(coin: bool) -> LinearProblem:
@@ -273,7 +273,7 @@ def opposed_records(
         score=projection(sign * diagonal(dim)),
     )
     crowd = Crowd(
-        algorithm=sized(dim=canaries, records=max(records, canaries + nodes)),
+        algorithm=algorithm_for(dim=canaries, records=max(records, canaries + nodes)),
         problem_of=partial(_canaries_of_one_node, nodes=nodes, absent=absent),
         canaries=canaries,
         rounds=rounds,

@@ -19,7 +19,7 @@ from dpmesh._files import durable_folder
 from dpmesh._validate import fail
 from dpmesh.deploy.wire import ReleaseIndex
 
-DISK = OSError, sqlite3.Error
+DISK_ERRORS = OSError, sqlite3.Error
 """Errors of a disk that is full, damaged or read-only."""
 _TABLES = """
 create table if not exists marks (

@@ -45,9 +45,9 @@ class Member(Outcome):
     OverBudget
         A `ValueError`, if the folder's budget has no room for the contract.
     ValueError
-        If the folder's key is not in the contract, or if the records are not as the contract
-        describes them, or are others than those with which the party joined it. The text may depend
-        on the records, and must not leave the party.
+        If the folder's key is not in the contract, if the records are not as the contract
+        describes them, or if the party joined the contract with different records. The text of the
+        error may depend on the records, and must not leave the party.
     """
 
     def __init__(
@@ -77,17 +77,21 @@ class Member(Outcome):
             self._read_secrets(folder.secrets(contract, lambda: RunSecrets.generate().as_bytes()))
 
     def _read_secrets(self, stored: bytes) -> None:
-        """Read this run's secrets, and the parties' keys, from bytes of `RunSecrets.as_bytes`.
+        """Read this run's secrets, and the parties' public keys, from the folder's bytes.
 
-        There are no keys before the first step, and no secrets once the run is over.
+        Parameters
+        ----------
+        stored
+            The bytes of `RunSecrets.as_bytes`, without keys before the first step; empty once the
+            run is over.
         """
         fields = unpack(stored)
-        secrets = fields[:2]
-        keys = fields[2:]
-        if secrets:
-            self._secrets = RunSecrets(*secrets)
+        if not fields:
+            return
+        x25519_private, local_secret, *keys = fields
+        self._secrets = RunSecrets(x25519_private, local_secret)
         if keys:
-            self._pairwise_secrets = self._secrets_with(keys)
+            self._pairwise_secrets = self._secrets_with(tuple(keys))
 
     def local_model(self) -> Any:
         """Return the party's local model, shape (1, dim), NOT private.

@@ -24,7 +24,7 @@ from typing import Any
 
 from dpmesh.data import Dataset
 from dpmesh.deploy.contract import Contract
-from dpmesh.deploy.files import DISK
+from dpmesh.deploy.files import DISK_ERRORS
 from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.member import Member
 from dpmesh.deploy.node_rows import RowProtocol
@@ -125,7 +125,7 @@ class Node(Member):
                 return self._answer(message)
             except RefusedError as reason:
                 return refusal(self.contract, str(reason))
-            except DISK:
+            except DISK_ERRORS:
                 raise
             except Exception:
                 _log.exception("node %s fails, with nothing charged", self.name)
@@ -347,7 +347,7 @@ class Node(Member):
                     self.folder.finish_run(self.contract, rounds)
             self.folder.update_mark(self.contract)
             self._channel = channel
-        except DISK:
+        except DISK_ERRORS:
             raise  # a new process computes the step again, from what is stored
         except Exception:
             _log.exception("node %s stops", self.name)

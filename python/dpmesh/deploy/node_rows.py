@@ -1,9 +1,10 @@
 """The part of a node that sends rows, which other nodes mix or, by token, learn from.
 
-A step ends at a position at which the node sends a row. The step's question brings the rows of
-other parties: those that the node mixes (gossip), or the models from which it goes on (token). They
-are checked by public numbers alone, before the step is charged. Then the node runs the algorithm up
-to the position, draws the noise, and signs the row.
+A *row* is a signed message with noisy model vectors (`dpmesh.deploy.row`). A step ends at a
+position at which the node sends a row. The step's question brings the rows of other parties: those
+that the node mixes (gossip), or the models from which it goes on (token). They are checked by
+public numbers alone, before the step is charged. Then the node runs the algorithm up to the
+position, draws the noise, and signs the row.
 
 `dpmesh.deploy.node.Node` calls `RowProtocol`. `dpmesh.deploy.node_sums.SumProtocol` has the same
 methods for secure sums.
@@ -53,18 +54,18 @@ class RowProtocol:
     Parameters
     ----------
     node
-        The node, as its base class.
+        The party whose rows the protocol sends: its contract, folder, problem and secrets.
     """
+
+    witness: EquivocationWitness | None
+    """Evidence of parties that sent different rows to different receivers."""
 
     def __init__(self, node: Member) -> None:
         self._node = node
         self._schedule = node.schedule
         self._number = node.number
         self._contract = node.contract
-        self.witness: EquivocationWitness | None = EquivocationWitness(
-            node.contract, node.folder, node.number
-        )
-        """Evidence of parties that sent different rows to different receivers."""
+        self.witness = EquivocationWitness(node.contract, node.folder, node.number)
         self.partner_nonces = PartnerNonces(node.schedule, node.number, rehearsal=node.rehearsal)
         """Nonces of the processes that share secrets with this node."""
         self.process_nonce = b""
@@ -153,15 +154,20 @@ class RowProtocol:
         return len(reports.keys() & confirmers.parties) >= confirmers.needed
 
     def is_next(self, last: StoredStep | None, position: Position) -> bool:
-        """Return True if a position is this node's next one; by token, any later turn of it."""
+        """Return True if this node's next step may end at a position.
+
+        In gossip there is one such position. By token it may be the end of the run, or any turn of
+        this node after its last one: a node that was absent misses its turns.
+        """
         schedule = self._schedule
         last_position = None
         if last is not None:
             last_position = last.position
         if schedule.is_gossip:
             return position == schedule.after(last_position)
-        sends = self._number in schedule.senders(position) or position == schedule.end
-        return sends and (last_position is None or last_position < position)
+        if last_position is not None and position <= last_position:
+            return False
+        return position == schedule.end or self._number in schedule.senders(position)
 
     def checked_messages(
         self, question: StepQuestion, last: StoredStep | None
@@ -415,21 +421,25 @@ class RowProtocol:
         )
 
     def _encoded(self, packet: Packet, values: Released, position: Position) -> bytes:
-        """Return released values as the bytes that a row has.
+        """Return released values as bytes: compressed, or little-endian floats.
+
+        By token, models that this turn does not release are rows of NaN, which are sent, too.
 
         Raises
         ------
         ValueError
-            If they are not finite or too long, or compressed in another way than the contract
-            states.
+            If a released value is not finite, if a released row is longer than the contract allows,
+            or if a packet is compressed and the contract states no compressor, or vice versa.
         """
         released = values
         if not self._schedule.is_gossip:
-            released = Released(values[~np.isnan(values[:, 0])])  # the models of this turn
+            is_released = ~np.isnan(values[:, 0])
+            released = Released(values[is_released])
         check_norms(released, self._contract)
-        compressor = compressor_at(self._contract, position)
-        if (packet.compressed is None) != (compressor is None):
+        must_be_compressed = compressor_at(self._contract, position) is not None
+        if must_be_compressed != (packet.compressed is not None):
             fail("compressor", "messages compressed by the algorithm's own compressor", "others")
         if packet.compressed is not None:
-            return packet.compressed.message(0)
+            only_row = 0  # a node sends one row
+            return packet.compressed.message(only_row)
         return values.astype(values.dtype.newbyteorder("<")).tobytes()

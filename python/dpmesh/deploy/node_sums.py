@@ -52,7 +52,7 @@ from dpmesh.privacy.releases import Release
 
 _log = logging.getLogger("dpmesh")
 
-MOST_TRIES = 1000
+MOST_WRONG_TOTALS = 1000
 """Most totals with a wrong tag before a node stops: each is a guess of a router that forges one."""
 MOST_RECALLED = 32
 """Most stored steps that a node reads for the totals of one recovery answer."""
@@ -73,7 +73,7 @@ class SumProtocol:
     Parameters
     ----------
     node
-        The node, as its base class.
+        The party that adds to sums: its contract, folder, problem and secrets.
     """
 
     witness = None
@@ -89,19 +89,20 @@ class SumProtocol:
         self._last_reported = BEFORE
         """The last attempt that was charged to another party, by reports since this start."""
         self._unknown_charges = (0,) * len(node.contract.planned.allowed_by_kind)
-        """By kind of sum: number of attempts charged to another party beyond those charged here."""
+        """By kind of sum: excess of another party's charged attempts over this node's, at least 0.
+
+        The folder of this node may have lost the record of so many attempts."""
         self._reported_progress: list[tuple[Position, tuple[int, ...]]] = []
-        """The progress that other parties reported since this start, see `read_sum_progress`."""
+        """Reports of other parties since this node's start: last attempt, and charges by kind."""
         self._charged_at_reports: tuple[int, ...] = ()
-        """By kind of sum: number of attempts charged here before the attempt whose question brought
-        these reports."""
-        self._tries = 0
+        """By kind of sum: attempts charged to this node when it received these reports."""
+        self._wrong_totals = 0
         """Number of totals with a wrong tag so far."""
         self._warned: set[str] = set()
         """Keys of the warnings that were logged."""
 
     def needs_confirmation(self, question: StepQuestion) -> bool:
-        """Return True if a question is for parts of sums; it is not at a closing position."""
+        """Return True if a question asks for masked parts, as all do but those that end a run."""
         return bool(self._headers(question))
 
     def may_withhold(self, question: StepQuestion) -> bool:
@@ -485,8 +486,8 @@ class SumProtocol:
 
     def _bad_total(self) -> RefusedError:
         """Return the error that refuses a total with a wrong tag; stop the node after too many."""
-        self._tries += 1
-        if self._tries > MOST_TRIES:
+        self._wrong_totals += 1
+        if self._wrong_totals > MOST_WRONG_TOTALS:
             self._node.folder.stop(self._contract)
         return RefusedError("bad total")
 

@@ -88,9 +88,9 @@ class PrivateUpdate(Filter):
     ---------
     (epsilon, delta)-differential privacy of the site's whole data set (unit: all records of one
     site, replaced by any others), against the server and all other sites, over all jobs with this
-    ledger. No server is trusted, so each site adds the whole noise. It is no stronger for one
-    record: for a guarantee of records at less noise, train by DP-SGD inside the site. Noise is
-    floating-point Gaussian noise from a key of the operating system.
+    ledger. No server is trusted, so each site adds the whole noise. The guarantee is no stronger
+    for a single record: for record-level DP with less noise, train by DP-SGD inside the site. Noise
+    is floating-point Gaussian noise from a key of the operating system.
 
     Raises
     ------
@@ -99,8 +99,8 @@ class PrivateUpdate(Filter):
 
     References
     ----------
-    Two clipped updates differ by at most twice the clipping norm; the Gaussian mechanism, composed
-    exactly (Dong, Roth and Su 2022).
+    Two clipped updates differ by at most twice the clipping norm. The epsilon of all Gaussian
+    releases together is exact (Dong, Roth and Su, "Gaussian differential privacy", 2022).
     """
 
     def __init__(
@@ -124,7 +124,9 @@ class PrivateUpdate(Filter):
         self.delta = delta
         self.ledger = ledger
         self._key: Key | None = None
-        self._count = 0
+        """Key of the noise, drawn at the first release."""
+        self._draws = 0
+        """Number of releases that this object drew noise for; each has another stream."""
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Return the private update of a result; called by NVFlare.
@@ -209,8 +211,8 @@ class PrivateUpdate(Filter):
             update = update * (2 * self.clipping_norm / largest)
         if self._key is None:  # not in __init__, which also runs where a job is written
             self._key = Key.generate()
-        stream = self._key.stream(Purpose.NOISE, self._count)
-        self._count += 1
+        stream = self._key.stream(Purpose.NOISE, self._draws)
+        self._draws += 1
         values = Sensitive(update[np.newaxis])
         return self._mechanism.release(values, self._sensitivity, stream)[0]
 

@@ -106,16 +106,20 @@ def _run_to_the_end(
 ) -> None:
     """Carry all questions and answers in this process, until the run is over.
 
+    A node may fail before its step is charged. A router asks such a node again, and in one process
+    it would fail for ever: so a rehearsal ends at the first failure.
+
     Raises
     ------
     RuntimeError
-        If a node fails, also before its step is charged: a router would ask it again for ever.
+        If a node fails, or refuses for good.
     """
     while not router.done:
         for party, message in router.requests().items():
             answer = nodes[party].answer(message)
             router.take(party, answer)
-            if router.gone or refusal_reason(answer) == "failed":
+            has_failed = refusal_reason(answer) == "failed"
+            if has_failed or router.gone:
                 raise RuntimeError(f"the node of {nodes[party].name} failed; the log says why")
         progress(router)
 

@@ -227,12 +227,12 @@ class Router(Attendance):
         self.present.add(signed.party)
         self.signatures[signed.party] = answer
         if self.open_position is None:
-            self._start(self.all_parties - self.present - set(self.gone))
+            self._start_if_complete()
         else:
             self.routing.advance()  # a quorum may be there again
 
     def _take_recovery_answer(self, party: int, answer: bytes) -> None:
-        """Take signatures or totals that a party stored before this router started."""
+        """Take the signatures and totals that a party stored under an earlier router of the run."""
         recalled = RecoveryAnswer.read(answer, self.contract)
         self._asked_for_signatures.add(party)
         for message in recalled.signatures:
@@ -241,21 +241,19 @@ class Router(Attendance):
         if recalled.totals:
             self.routing.take_stored_totals(party, recalled.totals)
         if self.open_position is None:
-            self._start(self.all_parties - self.present - set(self.gone))
+            self._start_if_complete()
 
-    def _start(self, absent: set[int] | frozenset[int]) -> None:
-        """Start the run, once all parties have signed and none is absent."""
-        if (
-            self.open_position is None
-            and len(self.signatures) == self.contract.nodes
-            and not absent
-        ):
+    def _start_if_complete(self) -> None:
+        """Start the run if all parties have signed, and all are present or gone."""
+        have_signed = len(self.signatures) == self.contract.nodes
+        if have_signed and not self.all_parties - self.present - set(self.gone):
             self.routing.start()
 
     def close(self) -> bool:
         """End the wait for the open position; call it when the deadline has passed.
 
-        Parties that hold up others are late from now on, not the parties that they hold up.
+        Parties that hold up the run are late from now on, above all those that are silent. A party
+        that waits for messages of another one does not hold up the run: the other one does.
 
         Returns
         -------
@@ -307,7 +305,7 @@ class Router(Attendance):
         for name in self.names(absent):
             _log.warning("%s is missing as this router starts", name)
         self.late |= absent
-        self._start(set())
+        self.routing.start()
         return True
 
     def _parties_holding_up(self) -> set[int]:
@@ -353,6 +351,6 @@ class Router(Attendance):
         if reason in FINAL_REFUSALS:
             self.gone[party] = reason
         if self.open_position is None:
-            self._start(self.all_parties - self.present - set(self.gone))
+            self._start_if_complete()
         else:
             self.routing.advance()

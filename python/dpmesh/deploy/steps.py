@@ -88,9 +88,10 @@ class StoredStep:
 class Steps(PrivateFile):
     """The steps of all contracts of one party, part of its `Folder`.
 
-    Nodes call it. Methods that are said to run within a transaction are durable once the caller's
-    transaction ends; all others are durable when they return. States and secrets must not leave
-    the party; charges, answers and received messages are public.
+    Methods that are said to run within a transaction are durable once the caller's transaction
+    ends; all others are durable when they return. States and secrets must not leave the party;
+    charges, answers and received messages are public. An *event* is a fact about a contract that
+    the folder notes once, as a text such as `LEFT`.
     """
 
     def _contracts_with_event(self, event: str) -> set[bytes]:
@@ -108,9 +109,15 @@ class Steps(PrivateFile):
         return contract.hash in self._contracts_with_event(LEFT)
 
     def steps_since_state(self, contract: AnyContract) -> list[StoredStep]:
-        """Return the steps from the round of the stored state on, in their order."""
-        since = "select round from steps where contract = ? and state is not null"
-        where = f"where contract = ? and round >= coalesce(({since}), 0) order by round, exchange"
+        """Return the steps from the round of the last stored state on, in their order.
+
+        They are all steps if no state is stored.
+        """
+        round_of_state = "select round from steps where contract = ? and state is not null"
+        where = (
+            f"where contract = ? and round >= coalesce(({round_of_state}), 0) "
+            "order by round, exchange"
+        )
         return self._steps(where, contract.hash, contract.hash)
 
     def last_step(self, contract: AnyContract) -> StoredStep | None:
@@ -123,7 +130,7 @@ class Steps(PrivateFile):
         return next(iter(self._steps(f"where {_STEP}", contract.hash, *position)), None)
 
     def _steps(self, where: str, *values: Any) -> list[StoredStep]:
-        """Return the steps that an SQL condition selects."""
+        """Return the steps that an SQL clause selects; `values` replace its question marks."""
         query = f"select round, exchange, rows, state, row from steps {where}"
         return [_step_of(*columns) for columns in self._read(query, *values)]
 

@@ -67,6 +67,8 @@ RELAYED_SECRET = b"dpmesh relayed 1"
 SEAL = b"dpmesh seal 1"
 WITHDRAWAL = b"dpmesh spent 1"
 TAG_BYTES = 8
+_HEADER_PLACE_BYTES = 3 * INT_BYTES
+"""Bytes of a header's step, attempt and dealer."""
 NONCE_BYTES = 12
 POLY1305_BYTES = 16
 RELAYED_SECRET_BYTES = INT_BYTES + NONCE_BYTES + KEY_BYTES + POLY1305_BYTES
@@ -181,9 +183,10 @@ class Header:
             If the message is no header, or names a party that the contract does not have.
         """
         kind, place, cohort_bits, sealed_tag_secret, transcript = unpack(message)
-        if kind != HEADER or len(place) != 3 * INT_BYTES:
+        if kind != HEADER or len(place) != _HEADER_PLACE_BYTES:
             fail("message", "a header", "another message")
-        round_, attempt, dealer = read_ints(*(place[i : i + 4] for i in (0, 4, 8)))
+        starts = range(0, _HEADER_PLACE_BYTES, INT_BYTES)
+        round_, attempt, dealer = read_ints(*(place[i : i + INT_BYTES] for i in starts))
         flags = np.unpackbits(np.frombuffer(cohort_bits, np.uint8))
         if _packed_flags(flags[: contract.nodes]) != cohort_bits or dealer >= contract.nodes:
             fail("header", f"a bit for each of {contract.nodes} parties", cohort_bits.hex())
@@ -271,10 +274,13 @@ class MaskedPart:
         kind, place, cohort_bits, body = unpack(message)
         if kind != MASKED_PART:
             fail("message", "a part", "another message")
-        header_place = place[: 3 * INT_BYTES]
-        agreement = place[3 * INT_BYTES :]
-        cohort_bits = cohort_bits or _all_party_bits(contract)
-        header = Header.read(pack(HEADER, header_place, cohort_bits, b"", b""), contract)
+        header_place = place[:_HEADER_PLACE_BYTES]
+        agreement = place[_HEADER_PLACE_BYTES:]
+        if not cohort_bits:
+            cohort_bits = _all_party_bits(contract)
+        no_secret, no_transcript = b"", b""
+        header_message = pack(HEADER, header_place, cohort_bits, no_secret, no_transcript)
+        header = Header.read(header_message, contract)  # checks the numbers of the parties
         sums = contract.planned.sum_at(header.position.round)
         if len(body) != sums.message_bytes + TAG_BYTES:
             fail("message", "a part of the length of its sum", "another message")

@@ -51,7 +51,8 @@ class _Version(NamedTuple):
 class EquivocationWitness:
     """Compares versions of each row: those that this node received, and those that others mixed.
 
-    It names parties in the log and in the outcome of a run. No answer of the node depends on it.
+    It names suspected parties in the log and in the outcome of a run, and stores rows for rollback
+    reports. No other answer of the node depends on it.
 
     Parameters
     ----------
@@ -68,16 +69,17 @@ class EquivocationWitness:
         self.equivocating: set[str] = set()
         """Names of parties that signed two different rows for one position, both received here."""
         self.disputed: set[str] = set()
-        """Names of parties whose rows differ between receivers: others signed that they mixed
-        another row than this node received, or than each other. Receivers may lie."""
+        """Names of parties whose row of one position differs between two receivers, by the hashes
+        that receivers sign. The party signed both rows, or one of the receivers lies."""
 
     def check_late_rows(self, question: StepQuestion, step: StoredStep) -> None:
         """Compare rows that arrive after their step was computed with the rows that it used.
 
         A router that asks again for a computed step may attach other rows. They do not change the
-        answer. A second version of a used row is evidence against its signer. Each late row is
-        stored if it is the latest one of its party: the node then reports it to that party after a
-        restart.
+        answer. A second version of a used row is evidence against its signer.
+
+        A late row is stored if it is the latest one of its party. If that party restarts from an
+        older copy of its folder, this node reports the row to it.
 
         Parameters
         ----------
@@ -105,7 +107,7 @@ class EquivocationWitness:
     def store_rows(self, messages: tuple[bytes, ...]) -> None:
         """Store each row that is the latest one of its party, within the caller's transaction.
 
-        The node reports these rows to their parties after a restart.
+        If a party restarts, the node reports the stored row to it.
         """
         for message in messages:
             row = Row.read(message, self.contract, stored=True)

@@ -180,18 +180,18 @@ def load(
     folder
         Where its files are; by default the subfolder of that name in the folder DPMESH_DATA.
     records
-        Use only that many records, the first ones; by default all.
+        Number of records to use, the first ones of the data set; by default all.
     positive
         Labels that become +1, the others -1; by default labels stay as they are.
     test_fraction
         Fraction that is set aside for testing, in (0, 1).
     public_fraction
-        Fraction of the others that is public and held by no node, in [0, 1): a controller DeepQ
-        with sees = "released" scores models on it.
+        Fraction of the remaining records that is public and held by no node, in [0, 1). A
+        controller DeepQ with sees = "released" scores models on it.
     unit_norm
         Whether each record is divided by its L2 norm.
     generator
-        Source of the order, from which the fractions are cut.
+        Source of the random order in which records are split off.
     """
     loader: Maker = getattr(data, source)
     is_shipped = source in ("digits", "breast_cancer")
@@ -215,7 +215,10 @@ def load(
 
 
 def source_of(table: object) -> Maker:
-    """Return the loader of a table ``[data]``: `load_files` with a key ``files``, else `load`."""
+    """Return the loader of a table ``[data]``.
+
+    It is `load_files` if the table has the key ``files``, else `load`.
+    """
     if isinstance(table, dict) and "files" in table:
         return load_files
     return load

@@ -144,21 +144,21 @@ def run_sweep(
     """
     instance("settings", settings, "what dpmesh.experiments.read returns", Settings)
     folder = Path(folder)
-    missing = _missing(settings, folder)
-    for cell in missing or cells(settings)[:1]:
+    unfinished = _unfinished(settings, folder)
+    for cell in unfinished or cells(settings)[:1]:
         Experiment.of(settings.replaced(cell.changes))
     claim(folder, settings)
-    for cell in missing:
+    for cell in unfinished:
         (folder / cell.name / FAILED).unlink(missing_ok=True)
     if progress is None:
-        progress = _ignore
-    count = min(len(missing), os.cpu_count() or 1)
+        progress = _no_progress
+    count = min(len(unfinished), os.cpu_count() or 1)
     if processes is not None:
         count = min(count, integer("processes", processes, at_least=1))
     if count <= 1:
-        failed = _run_one_by_one(settings, missing, folder, progress)
+        failed = _run_one_by_one(settings, unfinished, folder, progress)
     else:
-        failed = _run_in_parallel(settings, missing, folder, count, progress)
+        failed = _run_in_parallel(settings, unfinished, folder, count, progress)
     for cell, error in failed:
         writable_folder(folder / cell.name)
         replace_text(folder / cell.name / FAILED, str(error))
@@ -168,7 +168,7 @@ def run_sweep(
 def rounds_left(settings: Settings, folder: Path) -> int:
     """Return the total number of rounds of all unfinished cells."""
     total = 0
-    for cell in _missing(settings, folder):
+    for cell in _unfinished(settings, folder):
         changed = settings.replaced(cell.changes)
         stated = changed.table("run").get("rounds")
         if stated is None:
@@ -178,21 +178,21 @@ def rounds_left(settings: Settings, folder: Path) -> int:
     return total
 
 
-def _ignore(rounds: int) -> None:
-    """Ignore the number of finished rounds."""
+def _no_progress(rounds: int) -> None:
+    """Show no progress."""
 
 
-def _missing(settings: Settings, folder: Path) -> list[Cell]:
+def _unfinished(settings: Settings, folder: Path) -> list[Cell]:
     """Return the cells that are not finished."""
     return [cell for cell in cells(settings) if not is_finished(folder / cell.name)]
 
 
 def _run_one_by_one(
-    settings: Settings, missing: list[Cell], folder: Path, progress: Progress
+    settings: Settings, unfinished: list[Cell], folder: Path, progress: Progress
 ) -> Failures:
     """Run cells in this process; return those that failed."""
     failed: Failures = []
-    for cell in missing:
+    for cell in unfinished:
         error = _error_of(settings, cell, folder, progress)
         if error is not None:
             failed.append((cell, error))
@@ -209,7 +209,7 @@ def _error_of(settings: Settings, cell: Cell, folder: Path, progress: Progress) 
 
 
 def _run_in_parallel(
-    settings: Settings, missing: list[Cell], folder: Path, count: int, progress: Progress
+    settings: Settings, unfinished: list[Cell], folder: Path, count: int, progress: Progress
 ) -> Failures:
     """Run cells in several processes; return those that failed."""
     context = multiprocessing.get_context("spawn")
@@ -218,11 +218,12 @@ def _run_in_parallel(
     threads = max(1, (os.cpu_count() or 1) // count)
     worker_arguments = (finished_rounds, workers_end, threads)
     pool = ProcessPoolExecutor(count, context, _start_worker, worker_arguments)
+    # Ctrl-C only sets `interrupt.requested`, so that the workers are ended in order
     with workers_end, Interrupt(deferred=True, patient=True) as interrupt:
         try:
             with _without_ctrl_c():
                 running = {
-                    pool.submit(_run_in_worker, settings, cell, folder): cell for cell in missing
+                    pool.submit(_run_in_worker, settings, cell, folder): cell for cell in unfinished
                 }
             _report_until_done(running, finished_rounds, progress, interrupt)
         finally:

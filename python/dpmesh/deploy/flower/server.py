@@ -88,10 +88,15 @@ class _ReceivedUpdates(TrustedServer):
 
 
 class _ServerChannel(Channel):
-    """The channel of the server's rounds. Different sums have different noise."""
+    """The channel of the server's rounds.
+
+    A server that is killed and started again repeats its last round under the same key, perhaps
+    with other updates. Equal noise on two sums would reveal their difference. So the noise depends
+    on the sum, too: different sums have independent noise.
+    """
 
     def noise_key(self, values: Sensitive) -> Key:
-        """Return the key of the noise on a sum: bound to the sum, unless it is seeded."""
+        """Return the key of the noise on a sum, derived from the sum unless the key is seeded."""
         if self.key.is_seeded:
             return self.key
         return self.key.derive(b"noise on" + sha256(values.tobytes()).digest())
@@ -107,10 +112,11 @@ class DPFedLS(Strategy):
     Parameters
     ----------
     algorithm
-        Of `ClientUpdates`. Their ``clients`` are the parties, each with a SuperNode; how they train
-        (``epochs``, ``batch_size``, ``step_size``) is up to their own app and is not used.
+        A `FederatedLearning` whose contribution is `ClientUpdates`. Its ``clients`` are the
+        parties, each with a SuperNode. Their own app trains them: ``epochs``, ``batch_size`` and
+        ``step_size`` are not used here.
     budget
-        Budget of the whole run: what would cost more is refused. None for no limit.
+        Budget of the whole run; a round that would exceed it is refused. None for no limit.
     delta
         Delta of the reports, in [0, 1); by default that of the budget, or 0.
     key
@@ -124,14 +130,16 @@ class DPFedLS(Strategy):
         killed forgets what it spent.
     parties
         The clients' names, which their SuperNodes state (``--node-config
-        'dpmesh-party="north"'``, else their partition or connection id); None for those of the
-        first nodes that connect. Other nodes are asked for their names alone. Names are not
-        authenticated: that is up to Flower's authentication of SuperNodes.
+        'dpmesh-party="north"'``, else their partition or connection id). None accepts the first
+        nodes that connect, under the names that they state. Any other node is asked for its name,
+        and for nothing else. Names are not authenticated: that is up to Flower's authentication of
+        SuperNodes.
     quorum
         Number of clients that must be connected for a round, from 0 to all. With
         ``sampling="uniform"``, the same share of the cohort must answer. With Poisson sampling, the
         size of the cohort is secret, and too few answers are a warning in the log alone. By default
-        half of the expected answers, ``arrival_rate * clients / 2`` rounded up.
+        ``arrival_rate * clients / 2`` rounded up, half of the clients that are expected to return
+        an update if all are asked. `TrustedServer` has the ``arrival_rate``.
     patience
         Seconds to wait for all clients before the first round, and for the quorum before others.
 
@@ -332,26 +340,26 @@ class DPFedLS(Strategy):
             log.warning("without a checkpoint, a server that is killed forgets what it spent")
             return
         parts = zip(initial_arrays, initial_arrays.to_numpy_ndarrays(), strict=True)
-        run = {
+        identity = {
             "algorithm": without_addresses(self.algorithm),
             "parties": list(self.parties.numbers),
             "model": ", ".join(f"{name} {part.dtype}{part.shape}" for name, part in parts),
         }
         self._checkpoint = SavedRun(
-            Checkpoint(self._path, every=1), run, [self._key_name], self._salt
+            Checkpoint(self._path, every=1), identity, [self._key_name], self._salt
         )
         saved = self._checkpoint.resume(self._progress, self.plan(1))
         self._state = saved.state
         self._done = saved.rounds
-        self.parties.numbers = saved.carrier
+        self.parties.numbers = saved.carrier  # stored in the field of a carrier's memory
         self._ledger.restore(saved.ledger)
         self._channel.noise.recall(saved.noise)
         if self._done:
-            log.info("%d rounds were done before: going on after them", self._done)
+            log.info("resuming after %d finished rounds", self._done)
 
     @property
     def _progress(self) -> Progress:
-        """What the checkpoint stores of the run."""
+        """Progress of the run, as the checkpoint stores it."""
         return Progress(
             state=self._state,
             rounds=self._done,

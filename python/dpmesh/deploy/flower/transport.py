@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
-from dpmesh.deploy.files import DISK
+from dpmesh.deploy.files import DISK_ERRORS
 from dpmesh.deploy.flower import parties
 from dpmesh.deploy.flower.parties import Parties
 from dpmesh.deploy.flower.supernode import bytes_in, content_of, read, send
@@ -236,6 +236,6 @@ class _QuestionHandler(socketserver.BaseRequestHandler):
         question = read(self.request, self.server.longest, end)
         try:
             answer = self.server.node.answer(question)
-        except DISK as error:
+        except DISK_ERRORS as error:
             raise _DiskError from error
         send(self.request, answer, PATIENCE)
