@@ -75,9 +75,9 @@ class ForecastRow:
     claim
         Outcome of the comparison with non-private single-site models: ``"better"``, ``"worse"`` or
         ``"inconclusive"``. See `dpmesh.run.verdict.Verdict`.
-    own_gain
-        95% interval of the difference between the federation's and the single sites' accuracy on
-        test records with each site's label distribution, as fractions.
+    local_gain
+        95% interval (low, high) of the gain of the federation over the single sites: the difference
+        of accuracies, as fractions, on test records with each site's label distribution.
     no_site_gains
         True if joining gains nothing on these test records: no site is significantly better, and
         either a site is significantly worse or the mean difference is.
@@ -91,7 +91,7 @@ class ForecastRow:
     spread: float
     centralized: float
     claim: Claim | None
-    own_gain: tuple[float, float]
+    local_gain: tuple[float, float]
     no_site_gains: bool
 
 
@@ -167,7 +167,7 @@ class Forecast:
             lines.append(
                 f"{row.data:<24}{row.records:>8}{row.majority_class:>10.1%}{row.single_site:>8.1%}"
                 f"{mean:>16}{row.centralized:>9.1%}  {row.claim or '-':<22}"
-                f"{shown_difference('accuracy', *row.own_gain)}"
+                f"{shown_difference('accuracy', *row.local_gain)}"
             )
         return "\n".join([*lines, "", self.sentence])
 
@@ -477,8 +477,8 @@ def _row(
         unit="run",
         populations=populations,
     )
-    own_gain = verdict.own_gain  # mean gain over sites, each on its own test records
-    assert own_gain is not None  # populations are given
+    local_gain = verdict.own_gain
+    assert local_gain is not None  # populations are given
     accuracies = [scores["accuracy"] for scores in verdict.measured]
     return ForecastRow(
         data=name,
@@ -489,7 +489,7 @@ def _row(
         spread=float(np.std(accuracies, ddof=1)),
         centralized=verdict.baselines.centralized,
         claim=verdict.claim,
-        own_gain=(own_gain.low, own_gain.high),
+        local_gain=(local_gain.low, local_gain.high),
         no_site_gains=verdict.no_site_gains,
     )
 

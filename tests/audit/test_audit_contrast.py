@@ -15,7 +15,7 @@ from scipy import stats
 
 from dpmesh.algorithms import GradientDescent
 from dpmesh.audit import GaussianClaim, OneRelease, alone, audit_algorithm, audit_mechanism
-from dpmesh.audit.contrast import contrast, seen_in
+from dpmesh.audit.contrast import contrast, observed_numbers
 from dpmesh.audit.result import Observations, tell_apart
 from dpmesh.audit.transcript import Transcript
 from dpmesh.keys import Key
@@ -84,9 +84,9 @@ def test_numbers_that_tell_nothing_have_no_weight() -> None:
 
 def test_what_is_seen_has_the_length_that_is_wanted() -> None:
     run = Transcript(received=[np.array([[1.0, np.nan], [3.0, np.inf]])], sent=[np.ones((1, 9))])
-    np.testing.assert_array_equal(seen_in(run, 3), [1, 0, 3])
-    assert seen_in(run, 20).tolist()[3:] == [1e100] + 9 * [1] + 7 * [0]
-    assert seen_in(run, 0).size == 0
+    np.testing.assert_array_equal(observed_numbers(run, 3), [1, 0, 3])
+    assert observed_numbers(run, 20).tolist()[3:] == [1e100] + 9 * [1] + 7 * [0]
+    assert observed_numbers(run, 0).size == 0
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpmesh.privacy.other_tools import OtherRun, dp_sgd, fedavg, gaussian, judged, laplace
+from dpmesh.privacy.other_tools import OtherRun, check_claim, dp_sgd, fedavg, gaussian, laplace
 
 ORACLES = Path(__file__).parents[1] / "oracles" / "oracles-other-tools.json"
 CASES = json.loads(ORACLES.read_text())["cases"]
@@ -90,14 +90,14 @@ def test_calibrated_noise_keeps_epsilon(run: OtherRun, relation: Any) -> None:
 def test_a_claim_is_judged_under_its_relation() -> None:
     run = gaussian(releases=2)
     epsilon = run.epsilon(4.0, delta=1e-5)
-    true = judged(run, claims=epsilon * 1.001, noise_multiplier=4.0, delta=1e-5)
+    true = check_claim(run, claims=epsilon * 1.001, noise_multiplier=4.0, delta=1e-5)
     assert not true.refuted
     assert "larger than needed by" in str(true)
     assert "replace-one, one record" in str(true)
-    false = judged(run, claims=epsilon * 0.9, noise_multiplier=4.0, delta=1e-5)
+    false = check_claim(run, claims=epsilon * 0.9, noise_multiplier=4.0, delta=1e-5)
     assert false.refuted
     assert "too small by" in str(false)
     assert "(10.0%)" in str(false)
-    assert judged(
+    assert check_claim(
         run, claims=epsilon * 1.001, noise_multiplier=4.0, delta=1e-5, relation="replace_one"
     ).refuted

@@ -176,7 +176,7 @@ def test_a_node_alone_keeps_its_own_value() -> None:
 def test_nobody_waits_for_others_in_a_round_in_which_nothing_travels() -> None:
     carrier = gossip(Network(latency=1.0, compute=2.0), topology.ring(5))
     for t in range(6):
-        sent = SentInRound(bits=64, times=1) if t % 3 == 0 else SentInRound()
+        sent = SentInRound(bits=64, messages=1) if t % 3 == 0 else SentInRound()
         traffic = carrier.traffic(t, sent)
         assert (traffic.messages > 0) == (t % 3 == 0)
     assert carrier.seconds == pytest.approx(6 * 2.0 + 2 * 1.0)

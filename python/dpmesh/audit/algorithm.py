@@ -13,7 +13,7 @@ from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.worst_case import Crowd, Pair, Score
 from dpmesh.audit.claims import Claim, claim_of
-from dpmesh.audit.contrast import numbers_for, seen_in
+from dpmesh.audit.contrast import contrast_length, observed_numbers
 from dpmesh.audit.coupling import Coupling, couple
 from dpmesh.audit.one_run import audit_one_run
 from dpmesh.audit.result import AuditResult, Observations, tell_apart
@@ -88,7 +88,7 @@ def audit_algorithm(
         rounds=rounds,
         key=next(keys),
     )
-    numbers_per_run = numbers_for(runs)
+    numbers_per_run = contrast_length(runs)
 
     def observe(positive: bool) -> Observations:
         dataset = problem if positive else neighbor
@@ -97,7 +97,7 @@ def audit_algorithm(
         for run_key in islice(keys, runs):
             run = record(algorithm, dataset, carrier, rounds=rounds, key=run_key)
             scores.append(float(measure(run)))
-            numbers.append(seen_in(run, numbers_per_run))
+            numbers.append(observed_numbers(run, numbers_per_run))
         return Observations(np.array(scores), np.array(numbers))
 
     subject = f"{type(algorithm).__name__}, rounds: {rounds}"

@@ -30,21 +30,21 @@ _RIDGE = 1e-9
 """Added to the variances, relative to them: smaller eigenvalues are taken for rounding."""
 
 
-def numbers_for(runs: int) -> int:
-    """Return how many numbers of each run a contrast may use."""
+def contrast_length(runs: int) -> int:
+    """Return the number of numbers of each run that a contrast of so many pilot runs uses."""
     runs = integer("runs", runs, at_least=1)
     return min(_MOST_NUMBERS, runs // _RUNS_PER_NUMBER)
 
 
-def seen_in(run: Transcript, most: int) -> npt.NDArray[np.float64]:
-    """Return the first `most` numbers that a run released, received and sent, shape (most,).
+def observed_numbers(run: Transcript, length: int) -> npt.NDArray[np.float64]:
+    """Return the first numbers that a run released, received and sent, shape (length,).
 
     Zeros fill the array if there are fewer numbers.
     """
-    numbers = np.zeros(most)
+    numbers = np.zeros(length)
     filled = 0
     for values in (*run.released, *run.received, *run.sent):
-        prefix = values.ravel()[: most - filled]
+        prefix = values.ravel()[: length - filled]
         numbers[filled : filled + prefix.size] = prefix
         filled += prefix.size
     return np.nan_to_num(numbers).clip(-_HUGE, _HUGE)

@@ -364,5 +364,5 @@ def _traffic_differs(run: Transcript, neighbor_run: Transcript) -> Iterator[str]
     for t, (traffic, neighbor_traffic) in enumerate(pairs):
         if not np.array_equal(traffic.bits, neighbor_traffic.bits):
             yield f"round {t}: the length of messages depends on data"
-        if traffic.times != neighbor_traffic.times:
+        if traffic.messages != neighbor_traffic.messages:
             yield f"round {t}: the number of messages depends on data"

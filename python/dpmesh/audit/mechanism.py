@@ -14,7 +14,7 @@ from dpmesh.algorithms.base import Algorithm
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.audit.claims import claim_of
-from dpmesh.audit.contrast import numbers_for
+from dpmesh.audit.contrast import contrast_length
 from dpmesh.audit.result import AuditResult, Observations, tell_apart
 from dpmesh.audit.scores import log_likelihood_ratio
 from dpmesh.audit.transcript import fresh_keys
@@ -165,7 +165,7 @@ def audit_mechanism(
         row, neighbor_row = _checked_pair(*pair)
     scale = mechanism.noise_scale(sensitivity, row.size)
     keys = fresh_keys(key)
-    numbers_per_run = numbers_for(runs)
+    numbers_per_run = contrast_length(runs)
 
     def observe(positive: bool) -> Observations:
         released_row = row if positive else neighbor_row

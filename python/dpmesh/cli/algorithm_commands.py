@@ -175,7 +175,12 @@ def command_of(entry: Entry) -> Any:
 
 
 def _options(entry: Entry) -> dict[str, Option]:
-    """Return the options of an algorithm's command by name, in the order of the help."""
+    """Return the options of an algorithm's command by name, in the order of the help.
+
+    An algorithm with a parameter ``epsilon`` uses each record once: the number of rounds only
+    matters under a weaker adversary (a view). Its noise may be Laplace noise, whose scale depends
+    on the number of parameters (`dim`).
+    """
     fields = _fields(entry)
     has_epsilon_parameter = "epsilon" in fields
     has_views = _supports_views(entry.kind)
@@ -208,20 +213,20 @@ def _options(entry: Entry) -> dict[str, Option]:
 def _noise_option(fields: Mapping[str, Field]) -> Any:
     """Return the option ``--noise``, whose help names the unit of the noise."""
     return typer.Option(
-        help=f"{_ratio_of(fields).capitalize()}: compute the epsilon.",
+        help=f"{_unit_of_noise(fields).capitalize()}: compute the epsilon.",
         metavar="FLOAT",
         rich_help_panel=CLAIM,
     )
 
 
-def _ratio_of(fields: Mapping[str, Field]) -> str:
+def _unit_of_noise(fields: Mapping[str, Field]) -> str:
     """Return the unit of ``--noise`` in words, such as "noise multiplier".
 
     For an algorithm with a parameter ``epsilon`` it is noise over the sensitivity.
     """
-    for name, text in NOISES.items():
-        if name in fields:
-            return text
+    for noise_parameter, unit in NOISES.items():
+        if noise_parameter in fields:
+            return unit
     return _RATIO_TO_SENSITIVITY
 
 
@@ -491,9 +496,8 @@ class Solver:
         bound = dm.privacy.rounded_up(sensitivity.bound)
         distribution = mechanism.name.replace("_", " ")
         moves = f"where a {plan.unit} moves a release by {bound}"
-        meaning = (
-            f"{_ratio_of(part_fields(self.algorithm_class))}: {distribution}, scale {scale} {moves}"
-        )
+        unit = _unit_of_noise(part_fields(self.algorithm_class))
+        meaning = f"{unit}: {distribution}, scale {scale} {moves}"
         report = dm.privacy.report(plan, self.delta, view=self.view)
         return Solution(noise or mechanism.noise_to_sensitivity, meaning, rounds, report)
 

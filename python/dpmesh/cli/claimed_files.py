@@ -120,7 +120,7 @@ def _verify_model(file: Path, signed: _SigningContract | None) -> Verification:
         nodes=int(about["fit"]["sites"]),
     )
     if privacy.seeded:
-        return verification.beside(SEEDED_NOTE)
+        return verification.with_notes(SEEDED_NOTE)
     return verification
 
 
@@ -135,7 +135,7 @@ def _verify_run(folder: Path) -> Verification:
         nodes = len(result.released)
     verification = verify(result.ledger, [claim], nodes=nodes)
     if result.privacy.seeded:
-        return verification.beside(SEEDED_NOTE)
+        return verification.with_notes(SEEDED_NOTE)
     return verification
 
 
@@ -154,7 +154,7 @@ def _verify_answers(file: Path, signed: _SigningContract | None) -> Verification
     plans = [*map(Plan.from_dict, saved.get("earlier", ())), Plan.from_dict(saved["ledger"])]
     verification = verify(plans, [claim])
     if privacy.seeded:
-        return verification.beside(SEEDED_NOTE)
+        return verification.with_notes(SEEDED_NOTE)
     return verification
 
 
@@ -165,7 +165,7 @@ def _verify_signed(model_or_answers: Any, contract: Contract, claim: Statement) 
     origin = verified(model_or_answers, contract)
     sealed = ", ".join(origin.sealed_by) or "no party, as each has a model of its own"
     notes = f"ok    signed by {origin.party}", f"ok    sealed by {sealed}"
-    return verify(contract.plan, [claim], nodes=contract.nodes).beside(*notes)
+    return verify(contract.plan, [claim], nodes=contract.nodes).with_notes(*notes)
 
 
 def _verify_toml(file: Path, module: str | None) -> Verification:
@@ -247,7 +247,7 @@ def _verify_synthetic(file: Path, description: Path) -> Verification:
     )
     verification = verify([*map(Plan.from_dict, json.loads(stated["ledgers"]))], [claim])
     if stated.get("seeded"):
-        return verification.beside(SEEDED_NOTE)
+        return verification.with_notes(SEEDED_NOTE)
     return verification
 
 
@@ -255,7 +255,7 @@ def _verify_other_runs(
     content: Mapping[str, Any], procedures: Mapping[str, Callable[..., Any]]
 ) -> Verification:
     """Verify runs of other tools: a table such as [dp-sgd] for each."""
-    from dpmesh.privacy.other_tools import judged
+    from dpmesh.privacy.other_tools import check_claim
 
     lines = list[str]()
     is_refuted = False
@@ -275,7 +275,7 @@ def _verify_other_runs(
             run = procedures[name](**stated)
         except TypeError as error:
             fail(f"[{name}]", "the options of its command, with _ for -", str(error))
-        verification = judged(
+        verification = check_claim(
             run, claims=claims, noise_multiplier=noise_multiplier, delta=delta, relation=relation
         )
         lines += verification.lines

@@ -301,7 +301,7 @@ def _tables_of_model(
         sizes,
         epsilon=request.epsilon,
         delta=request.delta,
-        task=task_of(outline).rule,
+        task=task_of(outline).defaults_task,
         algorithm=algorithm,
         noise=noise,
         colluding=request.colluding,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _NOISE = "Standard deviation of the noise on the sum over the clipping norm."
 _SCALE = "Scale of the noise on the sum over the clipping norm (L1)."
 _CLAIMS = "Epsilon to check: exit code 1 if it is too small."
-_TOOL = "Tool whose steps and sampling rate are meant."
+_TOOL = "Tool whose rounding of steps and sampling rate applies."
 _STEPS = "Number of steps, in place of --epochs."
 
 Noise = Annotated[
@@ -205,7 +205,7 @@ def _print_answer(
     json
         True to print JSON.
     """
-    from dpmesh.privacy.other_tools import judged
+    from dpmesh.privacy.other_tools import check_claim
 
     neighboring_relation: NeighboringRelation = "replace_one"
     if relation == "add-remove":
@@ -222,7 +222,7 @@ def _print_answer(
     if claims is None:
         _print_epsilon(run, noise_multiplier, delta, neighboring_relation, json=json)
         return
-    verification = judged(
+    verification = check_claim(
         run,
         claims=claims,
         noise_multiplier=noise_multiplier,

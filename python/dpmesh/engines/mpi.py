@@ -403,7 +403,7 @@ class MpiGossip(Instant):
         It includes links to nodes on the same rank.
         """
         listeners = self._matrix(round).listeners[self._ranks.nodes]
-        messages = int(listeners.sum()) * sent.times
+        messages = int(listeners.sum()) * sent.messages
         bits = int(np.sum(listeners * sent.bits))
         return Traffic(messages, bits)
 

@@ -44,7 +44,7 @@ from dpmesh.kernels.linear_model import (
     Batches,
     Features,
     Loss,
-    batch_parts,
+    batch_arrays,
     check_loss,
     feature_parts,
     label_array,
@@ -163,7 +163,7 @@ class LinearModel:
         """
         return self._native.gradient(
             params if is_float_array(params) else floats("params", params),
-            batches if is_index_array(batches) else batch_parts(batches),
+            batches if is_index_array(batches) else batch_arrays(batches),
             regularization,
             divide_by,
             clipping_norm,
@@ -196,7 +196,7 @@ class LinearModel:
         """
         return self._native.clipped_sums(
             np.ascontiguousarray(floats("params", params), np.float64),
-            batches if is_index_array(batches) else batch_parts(batches),
+            batches if is_index_array(batches) else batch_arrays(batches),
             clipping_norm,
             norm,
         )
@@ -246,7 +246,7 @@ class LinearModel:
         return self._native.step(
             params if is_float_array(params) else floats("params", params),
             step_size if type(step_size) is float else per_row("step_size", step_size),
-            batches if is_index_array(batches) else batch_parts(batches),
+            batches if is_index_array(batches) else batch_arrays(batches),
             regularization,
             divide_by,
             clipping_norm,
@@ -373,7 +373,7 @@ class LinearModel:
     ) -> Numbers:
         return self._native.losses(
             params if is_float_array(params) else floats("params", params),
-            batches if is_index_array(batches) else batch_parts(batches),
+            batches if is_index_array(batches) else batch_arrays(batches),
             regularization,
             divide_by,
             of_classes,
@@ -391,7 +391,7 @@ class LinearModel:
         -------
         Shape (nodes, batch_size), or the shape of ``indices`` for batches of different lengths.
         """
-        return self._native.record_losses(floats("params", params), batch_parts(batches))
+        return self._native.record_losses(floats("params", params), batch_arrays(batches))
 
     def accuracy(self, params: npt.ArrayLike) -> Numbers:
         """Compute the accuracy of each model on all records.

@@ -106,14 +106,17 @@ def as_sets(labels: npt.NDArray[Any]) -> Indices:
 
 
 def members(sets: npt.NDArray[Any], labels: int) -> Flags:
-    """Return True for each label in each record's set, shape (records, labels): see `as_sets`."""
+    """Return True for each label in each record's set, shape (records, labels).
+
+    A set is an integer of `as_sets`, with bit j for label j.
+    """
     bits = sets[:, np.newaxis] >> np.arange(labels) & 1
     is_member: Flags = bits == 1
     return is_member
 
 
-def batch_parts(batches: Batches) -> Batches:
-    """Return batches in the form of the extension module."""
+def batch_arrays(batches: Batches) -> Batches:
+    """Return batches as int64 arrays for the kernels: two for ``(indptr, indices)``, else one."""
     if isinstance(batches, tuple):
         return ragged("batches", batches)
     return integers("batches", batches, ndim=2)

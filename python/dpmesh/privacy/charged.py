@@ -216,7 +216,9 @@ def _of_allocation(
     repeated_rounds = max(0, len(rounds) - allocation.rounds)
     is_unproved_mixture = len(members) > 1 and not all(map(has_allocation_proof, members))
     if repeated_rounds or is_unproved_mixture:
-        unamplified = [replace(member, sampling=allocation.known) for member in members]
+        unamplified = [
+            replace(member, sampling=allocation.without_amplification) for member in members
+        ]
         return unamplified * (1 + repeated_rounds)
     if len(members) == 1:
         return members

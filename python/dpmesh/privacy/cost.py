@@ -508,7 +508,22 @@ def _epsilon_of_sums(
     count: Numbers,
     relation: NeighboringRelation,
 ) -> float:
-    """Return the epsilon of Gaussian releases with sums of shares among them."""
+    """Return the epsilon of Gaussian releases, at least one of them by a secure sum.
+
+    The noise of a secure sum is the sum of *shares*, one of each site. Noise that is not of a
+    secure sum counts as one share.
+
+    Parameters
+    ----------
+    kinds
+        Kinds of the releases.
+    delta
+        In (0, 1).
+    sampling_rate, count
+        Sampling rate of each kind, and its number of releases, shape (kinds,).
+    relation
+        Neighbouring relation.
+    """
     sums = [kind.secure_sum for kind in kinds]
     scales, shares = zip(*(kind.scales for kind in kinds), strict=True)
     return sum_of_shares_epsilon(
@@ -527,22 +542,27 @@ def _epsilon_of_sums(
 def _composed(
     kinds: Sequence[Kind], times: Numbers, delta: float, relation: NeighboringRelation
 ) -> Cost:
-    """Return the cost of releases by a loss distribution, with a count for each kind."""
-    count = {kind: number for kind, number in zip(kinds, times, strict=True) if number > 0}
+    """Return the cost of releases by the privacy loss distribution of all of them together.
+
+    `times` has the number of releases of each kind, shape (kinds,).
+    """
+    releases_of_kind = {
+        kind: number for kind, number in zip(kinds, times, strict=True) if number > 0
+    }
     kinds_by_pair: dict[DominatingPair, list[Kind]] = {}
-    for kind in count:
+    for kind in releases_of_kind:
         kinds_by_pair.setdefault(kind.pair(relation), []).append(kind)
     rounds = [
         RoundKinds(
             pair,
             np.array([kind.rate for kind in members]),
             np.array([kind.noise_to_sensitivity for kind in members]),
-            np.array([count[kind] for kind in members]),
+            np.array([releases_of_kind[kind] for kind in members]),
         )
         for pair, members in kinds_by_pair.items()
     ]
-    names = set().union(*(kind.noise_names for kind in count))
-    samples = [kind.sampling.samples for kind in count if kind.sampling is not None]
+    names = set().union(*(kind.noise_names for kind in releases_of_kind))
+    samples = [kind.sampling.samples for kind in releases_of_kind if kind.sampling is not None]
     subject = " and ".join(dict.fromkeys(samples)) or ALL_DATA
     if names != {"Gaussian"}:
         subject = f"{' and '.join(sorted(names, reverse=True))} noise on {subject}"

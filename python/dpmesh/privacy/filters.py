@@ -87,22 +87,24 @@ def _by_mu(plans: Sequence[Plan], budget: Budget) -> float:
 
     Errors of samplers of noise on a grid may use `GRID_SHARE` of delta, at the budget's epsilon.
     """
-    touching = [(plan, releases) for plan in plans for releases in plan.compositions()]
-    if not all(_is_gaussian(releases, plan) for plan, releases in touching):
-        return inf
-    numbers = float(
-        sum(plan.copies * sum(map(_grid_numbers, releases)) for plan, releases in touching)
-    )
-    if numbers and budget.epsilon > largest_epsilon(budget.delta, GRID_SHARE, np.array(numbers)):
-        return inf
+    grid_numbers = 0
+    for plan in plans:
+        for releases in plan.compositions():
+            if not _is_gaussian(releases, plan):
+                return inf
+            grid_numbers += plan.copies * sum(map(_grid_numbers, releases))
+    if grid_numbers:
+        drawn = np.array(float(grid_numbers))
+        if budget.epsilon > largest_epsilon(budget.delta, GRID_SHARE, drawn):
+            return inf
     delta = (1 - SUM_SHARE - 2 * GRID_SHARE) * budget.delta
     return total_cost(plans, delta).epsilon + budget.delta
 
 
-def _is_gaussian(touching: Sequence[Release], plan: Plan) -> bool:
+def _is_gaussian(releases: Sequence[Release], plan: Plan) -> bool:
     """Return True if all releases have Gaussian noise, fine grids included, on all data."""
-    kinds, _ = kinds_of(touching, np.ones(len(touching), bool), plan.neighboring_relation)
-    if any(release.mechanism.law is None for release in touching):
+    kinds, _ = kinds_of(releases, np.ones(len(releases), bool), plan.neighboring_relation)
+    if any(release.mechanism.law is None for release in releases):
         return False
     return all(_is_gaussian_kind(kind, plan) for kind in kinds)
 
@@ -110,8 +112,9 @@ def _is_gaussian(touching: Sequence[Release], plan: Plan) -> bool:
 def _is_gaussian_kind(kind: Kind, plan: Plan) -> bool:
     """Return True if a kind of release counts as Gaussian noise on all data.
 
-    A secure sum must have noise of at least `FINE` steps; it counts as all data if no sampling
-    amplifies it. Other noise on a grid must be so fine that its moments prove nothing better.
+    The noise of a secure sum must have a scale of at least `FINE` steps of the grid, and no
+    amplification by sampling. Other noise on a grid must be so fine that the proof by a Gaussian is
+    the best one: coarser noise has `Kind.moments`, from which Rényi DP may prove a smaller epsilon.
     """
     if kind.secure_sum is None:
         return kind.is_exact and not kind.moments

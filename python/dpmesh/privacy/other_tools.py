@@ -28,7 +28,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.verification import Verification, is_below
 
-__all__ = ["OtherRun", "Tool", "dp_sgd", "fedavg", "gaussian", "judged", "laplace"]
+__all__ = ["OtherRun", "Tool", "check_claim", "dp_sgd", "fedavg", "gaussian", "laplace"]
 
 Tool = Literal["opacus", "tensorflow-privacy", "jax-privacy"]
 
@@ -167,9 +167,10 @@ def dp_sgd(
     epochs, steps
         Passes over the data, or number of steps: one of them. jax-privacy counts steps alone.
     tool
-        Whose rounding applies. Opacus has ``ceil(records / batch_size)`` steps an epoch, and
-        samples at one over that; TensorFlow Privacy has ``ceil(epochs * records / batch_size)``
-        steps in all, and samples at ``batch_size / records``, as jax-privacy does.
+        Tool whose rounding of steps and sampling rate applies. Opacus has
+        ``ceil(records / batch_size)`` steps an epoch, and samples at one over that; TensorFlow
+        Privacy has ``ceil(epochs * records / batch_size)`` steps in all, and samples at
+        ``batch_size / records``, as jax-privacy does.
 
     Raises
     ------
@@ -240,7 +241,7 @@ PROCEDURES: dict[str, Callable[..., OtherRun]] = {
 """By the name of their command."""
 
 
-def judged(
+def check_claim(
     run: OtherRun,
     *,
     claims: float,
@@ -248,22 +249,22 @@ def judged(
     delta: float,
     relation: NeighboringRelation = "add_remove",
 ) -> Verification:
-    """Compare the epsilon that somebody claims for a run with its own.
+    """Compare a claimed epsilon of a run with the epsilon that is proved for it.
 
     Parameters
     ----------
     run
         The releases.
     claims
-        The epsilon.
+        The claimed epsilon.
     noise_multiplier, delta, relation
-        As for `OtherRun.epsilon`. The other relation's epsilon stands beside it.
+        As for `OtherRun.epsilon`. The result also states the epsilon under the other relation.
 
     Examples
     --------
-    >>> from dpmesh.privacy.other_tools import fedavg, judged
+    >>> from dpmesh.privacy.other_tools import check_claim, fedavg
     >>> run = fedavg(clients=1000, cohort=20, rounds=100)
-    >>> judged(run, claims=1.0, noise_multiplier=1.0, delta=1e-5).refuted
+    >>> check_claim(run, claims=1.0, noise_multiplier=1.0, delta=1e-5).refuted
     True
     """
     non_negative("claims", claims)

@@ -30,6 +30,7 @@ from dpmesh.privacy.views.reaction import NotProved, Reaction
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
+    from dpmesh.noise.correlated import CorrelatedGaussian
     from dpmesh.privacy.views import View
     from dpmesh.privacy.views.cost import ViewCost
 
@@ -182,47 +183,47 @@ class Plan(InNotebooks):
         return replace(self, releases=releases, reaction=reaction)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan in plain types that JSON can hold; equal releases are stored once."""
-        kinds: dict[tuple[object, ...], int] = {}
-        listed: list[dict[str, Any]] = []
-        joint = joints(self.releases)
-        rows = []
-        number = {event: index for index, event in enumerate(joint)}
+        """Return the plan in plain types that JSON can hold.
+
+        ``kinds`` has each kind of release once: releases that are equal but for round and batch.
+        ``releases`` has a list ``[round, index of the kind, batch]`` for each release. With
+        correlated noise, ``correlated`` has its joint events.
+        """
+        events = joints(self.releases)
+        index_of_event = {event: index for index, event in enumerate(events)}
+        kinds: list[dict[str, Any]] = []
+        index_of_kind: dict[tuple[object, ...], int] = {}
+        rows: list[list[int | None]] = []
         for release in self.releases:
-            noise = release.mechanism, release.sensitivity
-            kind = kinds.setdefault((*noise, release.sampling, release.nodes), len(kinds))
-            if kind == len(listed):
-                listed.append({**release.as_dict(), "round": 0, "batch": None})
-                of_run = release.mechanism.joint_event
-                if of_run is not None:
-                    listed[-1]["correlated"]["joint"] = number[of_run]
-            rows.append([release.round, kind, release.batch])
-        return {
+            kind = (release.mechanism, release.sensitivity, release.sampling, release.nodes)
+            index = index_of_kind.setdefault(kind, len(kinds))
+            if index == len(kinds):  # the first release of its kind
+                kinds.append(_kind_as_dict(release, index_of_event))
+            rows.append([release.round, index, release.batch])
+        stored: dict[str, Any] = {
             "neighboring_relation": self.neighboring_relation,
             "unit": self.unit,
             "assumptions": list(self.assumptions),
             "copies": self.copies,
             "clipped": None if self.clipped is None else asdict(self.clipped),
-            **({"correlated": [event.as_dict() for event in joint]} if joint else {}),
-            "kinds": listed,
-            "releases": rows,  # round, kind, batch
         }
+        if events:
+            stored["correlated"] = [event.as_dict() for event in events]
+        stored["kinds"] = kinds
+        stored["releases"] = rows
+        return stored
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Plan:
         """Return the plan from a dictionary that `as_dict` returned."""
-        joint = joints_from(fields.get("correlated", ()))
-        kinds = []
-        for kind in fields["kinds"]:
-            if kind.get("correlated") is not None:
-                row = {**kind["correlated"], "joint": joint[kind["correlated"]["joint"]]}
-                kind = {**kind, "correlated": row}
-            kinds.append(Release.from_dict(kind))
-        rows = fields["releases"]
+        events = joints_from(fields.get("correlated", ()))
+        kinds = [_release_of_kind(kind, events) for kind in fields["kinds"]]
         clipped = fields.get("clipped")
-        releases = tuple(replace(kinds[kind], round=t, batch=batch) for t, kind, batch in rows)
         return cls(
-            releases=releases,
+            releases=tuple(
+                replace(kinds[index], round=t, batch=batch)
+                for t, index, batch in fields["releases"]
+            ),
             neighboring_relation=fields["neighboring_relation"],
             unit=fields["unit"],
             assumptions=tuple(fields["assumptions"]),
@@ -479,6 +480,26 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0, *, colluding: int | No
     return _together(runs, colluding).cost(delta)
 
 
+def _kind_as_dict(
+    release: Release, index_of_event: Mapping[CorrelatedGaussian, int]
+) -> dict[str, Any]:
+    """Return a kind of release in plain types; its joint event, if any, as an index."""
+    kind = {**release.as_dict(), "round": 0, "batch": None}
+    event = release.mechanism.joint_event
+    if event is not None:
+        kind["correlated"]["joint"] = index_of_event[event]
+    return kind
+
+
+def _release_of_kind(kind: Mapping[str, Any], events: Sequence[CorrelatedGaussian]) -> Release:
+    """Return the release that `_kind_as_dict` stored, with its joint event from `events`."""
+    correlated = kind.get("correlated")
+    if correlated is None:
+        return Release.from_dict(kind)
+    row = {**correlated, "joint": events[correlated["joint"]]}
+    return Release.from_dict({**kind, "correlated": row})
+
+
 def made_again(*plans: Plan) -> tuple[Plan, ...]:
     """Return the plans of runs that repeat each other with the same secret draws.
 
@@ -490,7 +511,7 @@ def made_again(*plans: Plan) -> tuple[Plan, ...]:
         return plans
     return tuple(
         plan.with_releases(
-            replace(release, sampling=release.sampling.known, batch=release.round)
+            replace(release, sampling=release.sampling.without_amplification, batch=release.round)
             if isinstance(release.sampling, RandomAllocation)
             else release
             for release in plan.releases

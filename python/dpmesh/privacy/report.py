@@ -20,20 +20,23 @@ from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.views import EverybodyButPartners, OneNode, Reaction, View, costs_by_distance
 from dpmesh.topology.topology import Static
 
-COVERED = ("released_accuracy", "bits_per_node", "compression", "megabytes", "seconds")
-"""What follows from releases, public numbers and test records."""
+COVERED_METRICS = ("released_accuracy", "bits_per_node", "compression", "megabytes", "seconds")
+"""Metrics that follow from releases, public numbers and test records alone.
 
-MOST_BY_DISTANCE = 64
-"""Most nodes of a network for which a report has epsilon by distance: every pair is searched."""
+The epsilon of a run covers them: it protects training records."""
 
-OF_MODELS = ("accuracy", "node_accuracy", "consensus_distance", "run.parameters")
-"""What follows from the models that nodes hold, which an algorithm may release or not."""
+MOST_NODES_BY_DISTANCE = 64
+"""Most nodes of a network for which a report has epsilon by distance, since that takes a search for
+each pair of nodes."""
+
+MODEL_METRICS = ("accuracy", "node_accuracy", "consensus_distance", "run.parameters")
+"""Metrics of the nodes' models, and these models: covered if the algorithm releases the models."""
 
 SEES_ALL = "an adversary who sees all that is released"
 """The adversary of an epsilon, unless partners or a secure sum share its noise."""
 
 SEEDED = "NOT private: seeded noise. Whoever knows the seed can remove the noise"
-"""What a report states of a run under a key with a known seed."""
+"""Assumption in the report of a run under a key with a known seed."""
 
 _VIEW_ASSUMPTIONS = (
     "the view covers what its observers receive during the run: models or messages that are "
@@ -291,9 +294,9 @@ def not_covered(measured: Iterable[str], *, parameters_are_released: bool) -> tu
     parameters_are_released
         True if the nodes' models are what is released, as where a server publishes them.
     """
-    covered = set(COVERED)
+    covered = set(COVERED_METRICS)
     if parameters_are_released:
-        covered.update(OF_MODELS)
+        covered.update(MODEL_METRICS)
     return tuple(name for name in measured if name not in covered)
 
 
@@ -313,7 +316,7 @@ def _by_distance(plan: Plan, delta: float, view: View | None) -> tuple[float, ..
     """Return the epsilon against a node at distance 1, 2, ..; nothing where it has no proof."""
     if not isinstance(view, OneNode) or not isinstance(view.topology, Static):
         return ()
-    if view.topology.nodes > MOST_BY_DISTANCE or not isinstance(plan.reaction, Reaction):
+    if view.topology.nodes > MOST_NODES_BY_DISTANCE or not isinstance(plan.reaction, Reaction):
         return ()
     costs = costs_by_distance(delta, plan.reaction, view)
     return tuple(min(cost.epsilon, cost.everybody) for _, cost in sorted(costs.items()))

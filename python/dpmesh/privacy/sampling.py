@@ -1,4 +1,7 @@
-"""Which units take part in a release: drawn by secret coins, which amplifies privacy."""
+"""Sampling schemes: secret draws of the units that take part in a release, which amplify privacy.
+
+A *unit* is a record or a user, the unit of privacy.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +172,8 @@ class RandomAllocation:
     Raises
     ------
     ValueError
-        If a number is out of its range, or both or neither of `rounds` and `shares` are given.
+        If a number is out of its range, or if `rounds` and `shares` contradict each other or both
+        are missing.
 
     Examples
     --------
@@ -204,18 +208,21 @@ class RandomAllocation:
         return max(self.shares, default=1 / self.rounds)
 
     @property
-    def alike(self) -> tuple[tuple[float, int], ...]:
-        """The distinct probabilities of releases, each with its number of releases."""
+    def release_counts(self) -> tuple[tuple[float, int], ...]:
+        """Distinct probabilities of a release, ascending, and the number of releases of each."""
         if not self.shares:
             return ((1 / self.rounds, self.rounds),)
         return tuple(sorted(Counter(self.shares).items()))
 
     @property
-    def known(self) -> RandomAllocation | None:
-        """Sampling of a release if the adversary knows the draws; None without a `failure`."""
-        if self.failure:
-            return replace(self, rounds=1, shares=())
-        return None
+    def without_amplification(self) -> RandomAllocation | None:
+        """Sampling of one release for an adversary who knows the draws of all units.
+
+        Each unit takes part, and only the `failure` still counts; None if that is 0.
+        """
+        if self.failure == 0:
+            return None
+        return replace(self, rounds=1, shares=())
 
     def event(self, release: DpEvent) -> DpEvent:
         """Return `release` without amplification: dp-accounting has no event for allocations."""
@@ -231,7 +238,7 @@ class RandomAllocation:
         relation
             Neighbouring relation.
         """
-        shares = tuple((share, 1.0, count) for share, count in self.alike)
+        shares = tuple((share, 1.0, count) for share, count in self.release_counts)
         return Allocation(LAPLACE if law.is_pure else GAUSSIAN, shares, relation)
 
     def require(self, relation: NeighboringRelation) -> None:

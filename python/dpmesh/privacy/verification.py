@@ -87,7 +87,7 @@ class Verification:
     def __str__(self) -> str:
         return "\n".join([*self.lines, REFUTED if self.refuted else SCOPE])
 
-    def beside(self, *notes: str) -> Verification:
+    def with_notes(self, *notes: str) -> Verification:
         """Return the comparison with further notes."""
         return Verification(lines=(*self.lines, *notes), refuted=self.refuted)
 

@@ -39,7 +39,7 @@ It is so small that a batch fits into a processor's cache: the patches of a conv
 times the image's memory."""
 
 _BLOCK = 64
-"""Number of terms in a partial sum."""
+"""Number of terms that are added at once in the norm of a gradient."""
 
 
 @dataclass(frozen=True, eq=False)

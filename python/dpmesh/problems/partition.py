@@ -318,8 +318,8 @@ class PartitionedProblem:
         round
             Round of the pass, from 0 to ``rounds - 1``.
         key
-            Key of the nodes' secret coins. Only node r may know row r of its streams of the purpose
-            `Purpose.ALLOCATION`.
+            Key of the nodes' secret draws, by its stream of the purpose `Purpose.ALLOCATION`. Row r
+            of the stream has the draws of node r, which no other party may know.
         rounds
             Number of rounds of the pass, a public number.
 

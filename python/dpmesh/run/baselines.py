@@ -512,8 +512,8 @@ def _private(
     else:  # models of different nodes must not share noise
         seed = int(generator(key, Purpose.INIT, node=node).integers(2**62))
         key = Key.seeded(seed)
-    rule = BY_LOSS[problem.loss].rule
-    choice = choose(Sizes.of(local_problem), epsilon=epsilon, delta=delta, task=rule)
+    task = BY_LOSS[problem.loss].defaults_task
+    choice = choose(Sizes.of(local_problem), epsilon=epsilon, delta=delta, task=task)
     algorithm = choice.algorithm
     local_problem = wide_enough(algorithm, local_problem, choice.rounds)
     carrier = carrier_for(algorithm, local_problem, choice.topology, None, key)

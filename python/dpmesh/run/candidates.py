@@ -467,8 +467,8 @@ def _procedure(problem: LinearProblem) -> Fit:
             feature_norm=1.0,
             label_bound=problem.label_bound,
         )
-        rule = task_of_problem(problem).rule
-        descent = choose(Sizes.of(local_problem), epsilon=None, delta=1e-5, task=rule)
+        task = task_of_problem(problem).defaults_task
+        descent = choose(Sizes.of(local_problem), epsilon=None, delta=1e-5, task=task)
         algorithm = descent.algorithm
         step_size = at(algorithm.step_size, 1)
         model = local_problem.zeros()

@@ -55,12 +55,12 @@ class SentInRound(NamedTuple):
     ----------
     bits
         Total length of a node's messages: a number, or shape (nodes,).
-    times
+    messages
         Number of messages of each node; by server or token, of all nodes together.
     """
 
     bits: int | Indices = 0
-    times: int = 0
+    messages: int = 0
 
 
 class Packet(NamedTuple):
@@ -176,7 +176,7 @@ class Gossip(Instant):
             bits = matrix.messages * sent.bits
         else:
             bits = int(matrix.listeners @ sent.bits)
-        return Traffic(matrix.messages * sent.times, bits)
+        return Traffic(matrix.messages * sent.messages, bits)
 
 
 class ToAll:
@@ -192,7 +192,7 @@ class Broadcast(ToAll, Instant):
 
     def traffic(self, round: int, sent: SentInRound) -> Traffic:
         """Return the number and the length of the messages, as the channel counted them."""
-        return Traffic(sent.times, int(sent.bits))
+        return Traffic(sent.messages, int(sent.bits))
 
 
 def require_complete(matrix: MixingMatrix) -> None:

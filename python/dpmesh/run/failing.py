@@ -122,7 +122,7 @@ class FailingGossip:
         links = self.links(round)
         bits = np.broadcast_to(sent.bits, self._topology.nodes)[links.senders]
         ready = self._clock + self._conditions.compute(round)  # the time when a node has computed
-        if sent.times == 0:  # no node waits for others in a round without messages
+        if sent.messages == 0:  # no node waits for others in a round without messages
             self._clock = ready
             return Traffic(0, 0)
         seconds_per_try = self._conditions.transfer(round, links.senders, sent.bits)
@@ -130,7 +130,7 @@ class FailingGossip:
         arrivals = ready[links.senders] + links.tries * seconds_per_try
         np.maximum.at(ready, links.receivers[is_awaited], arrivals[is_awaited])
         self._clock = ready
-        messages = sent.times * int(links.tries.sum())
+        messages = sent.messages * int(links.tries.sum())
         return Traffic(messages, int((links.tries * bits).sum()))
 
     def _links_of(self, round: int) -> RoundLinks:
@@ -213,9 +213,11 @@ class TimedServer(ToAll):
 
     def traffic(self, round: int, sent: SentInRound) -> Traffic:
         """Return the traffic of this round, repeats included, and advance the time."""
-        clients = self._conditions.some_nodes(round, (sent.times + 1) // 2)
-        client_of_message = np.concatenate([clients, clients])[: sent.times]  # down, then up
-        tries = self._conditions.attempts(round, sent.times)
+        # the first half of the messages goes down to the cohort, the second half comes up from it
+        cohort_size = (sent.messages + 1) // 2
+        clients = self._conditions.some_nodes(round, cohort_size)
+        client_of_message = np.concatenate([clients, clients])[: sent.messages]
+        tries = self._conditions.attempts(round, sent.messages)
         seconds = tries * self._conditions.transfer(round, client_of_message, _length(sent))
         transfer_of_client = np.bincount(client_of_message, seconds, self._conditions.nodes)
         busy = self._conditions.compute(round) + transfer_of_client
@@ -254,8 +256,8 @@ class TimedToken(ToAll):
 
     def traffic(self, round: int, sent: SentInRound) -> Traffic:
         """Return the traffic of this round, repeats included, and advance the time."""
-        holders = self._conditions.some_nodes(round, sent.times)
-        tries = self._conditions.attempts(round, sent.times)
+        holders = self._conditions.some_nodes(round, sent.messages)
+        tries = self._conditions.attempts(round, sent.messages)
         seconds = tries * self._conditions.transfer(round, holders, _length(sent))
         self._clock = self._clock + self._conditions.compute(round)
         # The token leaves holder k at t_k = max(t_(k-1), ready_k) + s_k, after s_k seconds. With
@@ -263,7 +265,7 @@ class TimedToken(ToAll):
         elapsed = np.cumsum(seconds)
         latest_ready = np.maximum.accumulate(self._clock[holders] - (elapsed - seconds))
         departures = np.maximum(self._token, latest_ready) + elapsed
-        if sent.times:
+        if sent.messages:
             self._clock[holders] = departures
             self._token = float(departures[-1])
         messages = int(tries.sum())
@@ -330,7 +332,7 @@ def _require_all_present(conditions: Conditions, waiting: str) -> None:
 
 def _length(sent: SentInRound) -> int:
     """Return the length of one message in bits, where all are equally long."""
-    return int(sent.bits) // max(1, sent.times)
+    return int(sent.bits) // max(1, sent.messages)
 
 
 class RealizedNetwork:

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("dpmesh")
 
 BUDGET = "the budget ended"
-"""Text in the settings of a run that ended early because of its budget."""
+"""Reason of an early end, for the settings of the run: a release would have exceeded the budget."""
 
 CALLBACK = "the callback ended it"
-"""Text in the settings of a run that its callback ended early."""
+"""Reason of an early end, for the settings of the run."""
 
 ProblemT = TypeVar("ProblemT", bound=Problem)
 
@@ -196,9 +196,9 @@ def finished(prepared: Prepared, end_reason: str | None) -> Run:
     request = prepared.request
     algorithm = request.algorithm
     problem = request.problem
-    end = gathered(prepared.run.remembered(), prepared.ranks, prepared.run.share)
+    end = gathered(prepared.run.resumable_progress(), prepared.ranks, prepared.run.share)
     length = f"{end.rounds} of {prepared.run.last}"
-    accounts = _with_gaps(
+    accounts = _accounts_of(
         prepared.plan,
         prepared.run.channel.ledger.plan,
         end.rounds,
@@ -212,7 +212,9 @@ def finished(prepared: Prepared, end_reason: str | None) -> Run:
     rounds: int | str = prepared.run.last
     if end_reason is not None:
         rounds = f"{length}: there {end_reason}"
-    holds_all_nodes = request.ranks is None
+    problem_of_all_nodes = None
+    if request.ranks is None:
+        problem_of_all_nodes = problem
     return Run(
         settings={
             "algorithm": chosen(algorithm),
@@ -226,7 +228,7 @@ def finished(prepared: Prepared, end_reason: str | None) -> Run:
         traffic=end.traffic,
         parameters=algorithm.parameters(end.state),
         released=algorithm.published(end.state, end.received),
-        problem=problem if holds_all_nodes else None,
+        problem=problem_of_all_nodes,
         outline=getattr(problem, "outline", None),
     )
 
@@ -351,7 +353,7 @@ class _Loop:
         """Save the rounds that all processes have run; describe the file, if there is one."""
         if self.saved is None:
             return None
-        progress_of_all = gathered(self.run.remembered(), self.ranks, self.run.share)
+        progress_of_all = gathered(self.run.resumable_progress(), self.ranks, self.run.share)
         if self.ranks.is_root:
             self.saved.save(progress_of_all)
         self.ranks.agree()
@@ -370,7 +372,7 @@ def _digest(releases: Sequence[Release]) -> int:
 
 
 class _Accounts(NamedTuple):
-    """Releases of a run: as its report counts them, and as they happened."""
+    """Releases of a run, as its report counts them and as they happened."""
 
     counted: Plan
     """Releases whose epsilon is reported; some of them may not have happened."""
@@ -397,13 +399,14 @@ def _ended_early(plan: Plan, ledger: Plan, rounds: int, length: str) -> _Account
     )
 
 
-def _with_gaps(
+def _accounts_of(
     plan: Plan, ledger: Plan, rounds: int, delta: float, *, releases_decide: bool
 ) -> _Accounts:
-    """Return the accounts of a run of `rounds` rounds, with a note on missing releases.
+    """Return the accounts of a run of `rounds` rounds.
 
-    A note is needed where planned releases did not happen and that lowers epsilon. If earlier
-    releases decided it (`releases_decide`), the report counts the missing ones, too.
+    If planned releases did not happen, and epsilon is smaller without them, the accounts state it
+    as an assumption. If earlier releases decided which happen (`releases_decide`), the report
+    counts the missing ones, too.
     """
     planned = plan.with_releases(release for release in plan.touching if release.round < rounds)
     missing = len(planned.releases) - len(ledger.touching)

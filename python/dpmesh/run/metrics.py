@@ -19,7 +19,7 @@ from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer, one_of
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.kernels.linear_model import Batches
-from dpmesh.privacy.report import COVERED, not_covered
+from dpmesh.privacy.report import COVERED_METRICS, not_covered
 from dpmesh.problems import LinearProblem, NotReached, Problem, best_fixed_predictor
 from dpmesh.run.history import Value
 
@@ -410,7 +410,7 @@ def _selected(
             omitted.add("regret")
         return [name for name in makers if name not in omitted]
     if chosen == "covered":
-        return [name for name in makers if name in COVERED]
+        return [name for name in makers if name in COVERED_METRICS]
     if isinstance(chosen, str) or not isinstance(chosen, Collection):
         fail("metrics", 'a list of names and functions, or "covered"', repr(chosen))
     return chosen

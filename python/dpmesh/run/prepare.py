@@ -404,7 +404,7 @@ def _check_same(ranks: Engine, facts: Identity) -> None:
 def _resumed(saved: SavedRun, plan: Plan, run: Rounds) -> Progress:
     """Return this process's part of the progress in the file, which is created if missing."""
     ranks = run.engine
-    start = gathered(run.remembered(), ranks, run.share)
+    start = gathered(run.resumable_progress(), ranks, run.share)
     progress_of_all = saved.resume(start, plan) if ranks.is_root else None
     ranks.agree()
     return scattered(progress_of_all, ranks, run.share)

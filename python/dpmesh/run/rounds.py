@@ -32,7 +32,7 @@ class Progress:
     history, ledger, traffic
         As in `Run`.
     metrics, carrier
-        Memory of each metric and of the carrier; see `Rounds.remembered`.
+        Memory of each metric and of the carrier; see `Rounds.resumable_progress`.
     noise
         Earlier rows of correlated noise, which are as secret as the state.
     """
@@ -142,7 +142,7 @@ class Rounds:
             return True
         return False
 
-    def remembered(self) -> Progress:
+    def resumable_progress(self) -> Progress:
         """Return the progress with all that a later process needs to resume the run."""
         return replace(
             self.progress,

@@ -120,7 +120,7 @@ def _parameters_of(released: Released, node: int | None) -> FloatArray:
 
 
 class _Finished(Protocol):
-    """Results of a finished run."""
+    """Results that a subclass of `Tabled` has."""
 
     @property
     def settings(self) -> dict[str, str | int]: ...
@@ -139,7 +139,11 @@ class _Finished(Protocol):
 
 
 class Tabled(InNotebooks):
-    """Text of a finished run, and its table for a notebook or a paper."""
+    """Text of a finished run, and its table for a notebook or a paper.
+
+    Base class of `Run` and of `dpmesh.experiments.Result`, a run read from a folder. Both have the
+    results that `_Finished` lists.
+    """
 
     def __repr__(self: _Finished) -> str:
         return in_words(
@@ -174,10 +178,10 @@ class Tabled(InNotebooks):
         """
         if self.measured is not None and self.baselines is not None:
             return compared(self.measured, self.baselines, self.privacy).table
-        names = self.history.metrics
-        row = [f"{self.history.last(name):.4g}" for name in names]
-        kind = str(self.settings["algorithm"]).partition("(")[0]
-        return Table(["at the end", *names], [[kind, *row]])
+        metrics = self.history.metrics
+        last_measurements = [f"{self.history.last(metric):.4g}" for metric in metrics]
+        algorithm_name, _, _ = str(self.settings["algorithm"]).partition("(")
+        return Table(["at the end", *metrics], [[algorithm_name, *last_measurements]])
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -2,7 +2,7 @@
 
 `TASKS` has an entry for each task: classes, several labels, numbers and counts. Estimators,
 baselines, verdicts and report pages read it. Every field is required, so that a new task is
-complete.
+complete. An *outline* has the public facts about a model: its inputs, outputs and loss.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class LearningTask:
         Key in `TASKS`.
     losses
         Losses of linear models for this task.
-    rule
-        Key in the constants of `dpmesh.defaults.rule`.
+    defaults_task
+        Task whose tuned constants `dpmesh.defaults.choose` uses for these labels.
     metric
-        Main measure, of which verdicts speak: ``"accuracy"`` or ``"R²"``.
+        Main measure, which verdicts compare: ``"accuracy"`` or ``"R²"``.
     trivial
-        Name of the trivial predictor in tables.
+        Name, in tables, of the baseline that ignores features: majority class, or mean.
     noun
         Kind of label in the first lines of ``dpmesh fit`` and on its page.
     range_parameter
@@ -62,15 +62,16 @@ class LearningTask:
         Utility of each held-out record for `dpmesh.sklearn.tune`. Utilities span at most 1, so that
         replacing one record moves their sum by at most 1.
     measures
-        Function of the outline, scores of shape (records, outputs), and labels in the form that
-        models learn; it returns the measures, the main one first.
+        Function that measures predictions, from the outline, scores of shape (records, outputs) and
+        labels as models learn them. It returns the measures, the main one first.
     trivial_scores
-        Scores of the trivial predictor, shape (outputs,), from the training labels.
+        Function that returns the scores of the `trivial` baseline, shape (outputs,), from the
+        outline and the training labels.
     """
 
     name: TaskName
     losses: tuple[Loss, ...]
-    rule: Task
+    defaults_task: Task
     metric: str
     trivial: str
     noun: str
@@ -226,7 +227,7 @@ TASKS: dict[TaskName, LearningTask] = {
     "classes": LearningTask(
         name="classes",
         losses=("softmax", "logistic", "hinge"),
-        rule="classification",
+        defaults_task="classification",
         metric="accuracy",
         trivial="majority class",
         noun="classes",
@@ -238,7 +239,7 @@ TASKS: dict[TaskName, LearningTask] = {
     "labels": LearningTask(
         name="labels",
         losses=("multilabel",),
-        rule="classification",
+        defaults_task="classification",
         metric="accuracy",
         trivial="majority class of each label",
         noun="several labels",
@@ -250,7 +251,7 @@ TASKS: dict[TaskName, LearningTask] = {
     "numbers": LearningTask(
         name="numbers",
         losses=("squared", "absolute", "huber"),
-        rule="regression",
+        defaults_task="regression",
         metric="R²",
         trivial="mean",
         noun="a number (regression)",
@@ -262,7 +263,7 @@ TASKS: dict[TaskName, LearningTask] = {
     "counts": LearningTask(
         name="counts",
         losses=("poisson",),
-        rule="counts",
+        defaults_task="counts",
         metric="R²",
         trivial="mean",
         noun="a count (Poisson regression)",

@@ -27,7 +27,7 @@ import dpmesh.data as data
 import dpmesh.noise as noise
 import dpmesh.privacy as privacy
 import dpmesh.privacy.views as views
-import dpmesh.run.network as delays
+import dpmesh.run.network as network
 import dpmesh.schedules as schedules
 import dpmesh.topology as topology
 from dpmesh.algorithms.base import AnyAlgorithm
@@ -104,9 +104,9 @@ VALUES: dict[str, type] = {
     "NoisyLoss": controllers.NoisyLoss,
     **_named(algorithms, "TrustedServer SecureAggregation AdaptiveClipping Average"),
     **_named(views, "PublishedMessages PublishedMean"),
-    **_named(delays, "Exponential LogNormal Uniform"),
+    **_named(network, "Exponential LogNormal Uniform"),
 }
-"""Classes that inner tables ``{kind = "..", ..}`` can name, by name."""
+"""Classes of values, by name: a parameter's table ``{kind = "..", ..}`` inside a part names one."""
 
 SECTIONS: dict[str, Mapping[str, Maker]] = {
     "partition": {"iid": data.iid, "dirichlet": data.dirichlet, "shards": data.shards},
@@ -118,17 +118,25 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
     ),
     "algorithm": KINDS,
     "first_stage": {"first_stage": Stage},
-    "network": {"network": delays.Network},
+    "network": {"network": network.Network},
     "budget": {"budget": privacy.Budget},
     "view": _named(views, "OneNode Node Coalition AnyCoalition Links LastOnly"),
 }
 """Tables of a file, and their possible ``kind``; a table with only one kind may omit it."""
 
 DERIVED = frozenset(
-    {
-        *("self", "dataset", "generator", "key", "train", "test", "partition", "public_data"),
-        *("topology", "outline"),
-    }
+    [
+        "self",
+        "dataset",
+        "generator",
+        "key",
+        "train",
+        "test",
+        "partition",
+        "public_data",
+        "topology",
+        "outline",
+    ]
 )
 """Names of parameters that follow from other parts of a file, so that no table has them."""
 

@@ -182,7 +182,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             sizes,
             epsilon=epsilon,
             delta=self.delta,
-            task=self._learning_task.rule,
+            task=self._learning_task.defaults_task,
             linear=getattr(self, "network", None) is None,
             algorithm=algorithm,
             noise=self.noise,
