@@ -18,6 +18,7 @@ from dpmesh.audit import alone, couple
 from dpmesh.defaults import Sizes, choose
 from dpmesh.defaults.rule import CALIBRATION_SHARE, calibration_pays, mu_of
 from dpmesh.keys import Key
+from dpmesh.privacy.views import OneNode
 from dpmesh.run.carriers import Gossip
 from dpmesh.sklearn import PrivateRegressor
 from dpmesh.tables.calibration import Calibration, moments_of
@@ -242,3 +243,12 @@ def test_a_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     again = {**how, "checkpoint": checkpoint}
     resumed = dm.simulate(choice.algorithm, problem(), choice.topology, **again)
     np.testing.assert_array_equal(resumed.released, whole.released)
+
+
+def test_a_view_names_the_moments_as_the_reason_why_no_less_is_proved() -> None:
+    choice = chosen("gossip", rounds=4)
+    view = OneNode(topology=ring(SITES))
+    for rounds in (choice.rounds - 1, choice.rounds):
+        cost = choice.algorithm.plan(rounds, problem()).cost(1e-5, view=view)
+        assert cost.reason == Calibrated.no_views
+        assert cost.epsilon == cost.everybody

@@ -38,7 +38,8 @@ from dpmesh.noise.secure import SecureSum
 from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.problems import LinearProblem
+from dpmesh.privacy.views import LossFacts
+from dpmesh.problems import LinearProblem, Problem
 from dpmesh.tables.calibration import MOMENTS, moments_of, predictions_of
 from dpmesh.tables.kinds import Count
 
@@ -117,6 +118,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
     moments: RecordSums
 
     any_rows = "predictions and targets are clipped to [-1, 1], whatever model was released"
+    no_views = "the release of moments after the last round is not accounted for"
     communication = Algorithm.of_part("algorithm.communication")
     parameters_are_released = Algorithm.of_part("algorithm.parameters_are_released")
     public_coins = Algorithm.of_part("algorithm.public_coins")
@@ -231,12 +233,14 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
             releases = (releases,)
         return (*releases, *self._last_releases)
 
-    def plan(self, rounds: int, problem: object = None) -> Plan:
+    def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
         """Return the plan of the algorithm with the release of the moments after it.
 
-        Under secure aggregation the moments are released once more for each dropout.
+        Under secure aggregation the moments are released once more for each dropout. The plan has
+        no epsilon under a weaker adversary: `problem` only decides whether it states why.
         """
-        plan = self.algorithm.plan(rounds)
+        reaction = self._checked_reaction(rounds, problem)
+        plan = replace(self.algorithm.plan(rounds), reaction=reaction)
         if rounds < self.rounds:
             return plan
         *models, moments = self._last_releases

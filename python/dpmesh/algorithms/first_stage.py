@@ -41,7 +41,8 @@ from dpmesh.noise.secure import SecureSum
 from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.problems import LinearProblem
+from dpmesh.privacy.views import LossFacts
+from dpmesh.problems import LinearProblem, Problem
 from dpmesh.tables.features import AXES, CONSTANT
 
 
@@ -387,7 +388,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
             return (*self.stages, algorithm_releases)
         return (*self.stages, *algorithm_releases)
 
-    def plan(self, rounds: int, problem: object = None) -> Plan:
+    def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
         """Return the plan of the algorithm with the sums over records before it.
 
         It has no epsilon under a weaker adversary: `problem` only decides whether it states why.
