@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from command import command
 
+import dpmesh as dm
 from dpmesh import accounting
 from dpmesh.privacy import Report, rounded_up
 
@@ -93,6 +95,37 @@ def test_an_algorithm_of_ones_own_is_priced_audited_and_named(
     finally:
         registry.REGISTRY[:] = [each for each in registry.REGISTRY if each.name != "heavy-ball"]
         registry.KINDS.pop("HeavyBall", None)
+
+
+def test_a_parameter_without_a_description_has_no_help() -> None:
+    from dpmesh.algorithms.registry import Entry
+    from dpmesh.cli.algorithm_commands import command_of
+
+    @dataclass(frozen=True, kw_only=True)
+    class Damped(dm.GradientDescent):
+        """Gradient descent whose docstring does not describe its parameter."""
+
+        damping: float = 1.0
+
+    example = Damped(records=4, noise_multiplier=4.0)
+    entry = Entry(name="damped", kind=Damped, example=example, asked=("damping",))
+    (option,) = (option for option in command_of(entry).params if option.name == "damping")
+    assert option.help == ""
+
+
+def test_the_help_of_an_algorithm_describes_each_parameter() -> None:
+    from dpmesh.algorithms.registry import REGISTRY
+    from dpmesh.cli._options import ALGORITHM
+    from dpmesh.cli.algorithm_commands import command_of
+
+    for entry in REGISTRY:
+        for option in command_of(entry).params:
+            if getattr(option, "rich_help_panel", "") == ALGORITHM:
+                is_described = option.help not in ("", None) and "As in" not in option.help
+                assert is_described, (
+                    f"{entry.name}: describe {option.name} in the docstring of "
+                    f"{entry.kind.__name__}; its first clause is the help of `dpmesh privacy`"
+                )
 
 
 def test_a_contract_finds_a_module_in_this_folder(

@@ -13,7 +13,8 @@ without its mechanism.
 A round may release several times. It then yields as many messages, and `release_of` returns a tuple
 of their releases, with these rules:
 
-- `sensitivity(t)` is the sensitivity of the last of these releases that depends on the data.
+- `sensitivity(t)`, a method of all algorithms of this package, returns the sensitivity of the last
+  of these releases that depends on the data; of the first one, 0, if none depends on the data.
 - The first message of a row in a round draws from the stream of (key, NOISE, round, row). Each
   further message of the row draws from another stream.
 - A value that follows from earlier releases and public numbers is released by `NoNoise` with a
@@ -323,6 +324,9 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     @abstractmethod
     def init(self, problem: ProblemT, key: Key) -> StateT:
         """Return the state before round 0, which must not depend on private data.
+
+        A model starts at the problem's `initial`: `initial_parameters` of this module returns it
+        for all nodes, in the dtype of the records.
 
         Parameters
         ----------

@@ -250,7 +250,12 @@ def _options_of_signature(entry: Entry, fields: Mapping[str, Field]) -> dict[str
 
 
 def _first_clause(text: str) -> str:
-    """Return the first clause of 20 or more characters; "t = 1, 2, .." does not end a clause."""
+    """Return the first clause of 20 or more characters; "t = 1, 2, .." does not end a clause.
+
+    It is empty if the docstring does not describe the parameter.
+    """
+    if not text:
+        return ""
     clause = re.split(r"(?<=.{20})[;:,.] (?![\d.])|(?<!\.)\.$", text)[0]
     if clause.endswith(".."):
         return clause
