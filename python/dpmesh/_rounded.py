@@ -1,8 +1,9 @@
 """Features in 8 bits, for tables whose features in float32 would not fit into memory.
 
 A record's features are stored as integers from -127 to 127, its *codes*, with one scale for every
-`SHARED` of them: feature j is ``codes[j] * scales[j // SHARED]``. The rounded record is a function
-of the record alone, so that learning from it has the guarantee of learning from the record.
+`SHARED` of them: feature j is ``codes[j] * scales[j // SHARED]``, rounded to float32. The rounded
+record is a function of the record alone, so that learning from it has the guarantee of learning
+from the record.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ _WITHIN = 1 - 2.0**-20
 """Norm to which records whose rounding made them longer than 1 are shortened; the difference to 1
 leaves room for the rounding of their scales."""
 
-_LONGEST = 1 - 1e-12
-"""Largest computed norm of a record of norm at most 1: leaves room for the rounding of its sum."""
+_LONGEST = 1 - 2.0**-22
+"""Largest computed square of the norm of a record of norm at most 1: leaves room for the rounding
+of its sum, and of the products of codes and scales."""
 
 Selection: TypeAlias = slice | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_] | list[int]
 """Records by a slice, by their indices, or by a mask."""
@@ -94,12 +96,12 @@ class RoundedFeatures:
         return self.rows(records, np.float64)
 
     def rows(self, records: Selection, dtype: type[FloatT]) -> npt.NDArray[FloatT]:
-        """Return the features of some records in float64, or rounded to float32."""
-        features = self.codes[records, : self.dim].astype(dtype)
-        scales = self.scales[records].astype(dtype)
+        """Return the features of some records in float64 or float32, which has the same numbers."""
+        features = self.codes[records, : self.dim].astype(np.float32)
+        scales = self.scales[records]
         for group, first in enumerate(range(0, self.dim, SHARED)):
             features[:, first : first + SHARED] *= scales[:, group, np.newaxis]
-        return features
+        return features.astype(dtype, copy=False)
 
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
@@ -164,7 +166,7 @@ class RoundedFeatures:
             longer = np.flatnonzero(squared_norms > _LONGEST)
 
     def _squared_norms(self, records: slice) -> Numbers:
-        """Return the squared norms of some records, shape (records,)."""
+        """Return the squared norms of some records, up to 2^-22 of them, shape (records,)."""
         scales = self.scales[records].astype(np.float64)
         total = np.zeros(len(scales))
         for group, start in enumerate(range(0, self.dim, SHARED)):
@@ -173,7 +175,7 @@ class RoundedFeatures:
         return total
 
     def norms(self) -> Numbers:
-        """Return the norm of each record, shape (records,)."""
+        """Return the norm of each record, up to 2^-23 of it, shape (records,)."""
         blocks = [
             self._squared_norms(slice(first, first + BLOCK)) for first in range(0, len(self), BLOCK)
         ]

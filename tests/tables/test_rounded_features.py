@@ -52,7 +52,7 @@ def test_rounded_records_are_near_and_no_longer_than_1(dim: int, power: float, s
     assert not numbers[0].any()
     for row in numbers:
         assert squared_norm(row) <= 1
-    np.testing.assert_allclose(features.norms(), np.linalg.norm(numbers, axis=1), rtol=1e-14)
+    np.testing.assert_allclose(features.norms(), np.linalg.norm(numbers, axis=1), rtol=2.0**-23)
     for first in range(0, dim, SHARED):
         part = slice(first, first + SHARED)
         largest = np.abs(rows[:, part]).max(axis=1, keepdims=True)

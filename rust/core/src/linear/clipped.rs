@@ -46,9 +46,9 @@ pub(super) const PLACES: [i64; RECORDS_AT_ONCE] = {
 
 /// Memory that a thread keeps from one block of records to the next.
 #[derive(Debug, Default)]
-struct Room<T> {
+struct Room {
     /// Features of the records, where they are decoded.
-    rows: Vec<T>,
+    rows: Vec<f32>,
     /// Sums of the powers of the records' features.
     powers: Vec<f64>,
     /// Scores, then slopes, then clipped slopes.
@@ -119,7 +119,7 @@ impl<F: Features> LinearModel<'_, F> {
         records: &[i64],
         clipping: Clipping,
         target: &mut [f64],
-        room: &mut Room<F::Value>,
+        room: &mut Room,
     ) {
         let outputs = self.objective.outputs();
         let at_once = NUMBERS_AT_ONCE / self.features.cost().max(1) / SIDE * SIDE;

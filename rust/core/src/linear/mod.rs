@@ -92,11 +92,7 @@ pub trait Features: Sync {
     /// The records' features as rows in `room`, to be read several times; `None` if they are stored as rows of numbers
     /// already, or are sparse.
     #[inline(always)]
-    fn decoded<'r>(
-        &self,
-        _records: &[i64],
-        _room: &'r mut Vec<Self::Value>,
-    ) -> Option<Dense<'r, Self::Value>> {
+    fn decoded<'r>(&self, _records: &[i64], _room: &'r mut Vec<f32>) -> Option<Dense<'r, f32>> {
         None
     }
     /// Sum of one record's absolute values, for the L1 norm, or squares, for the L2 norm.

@@ -6,19 +6,19 @@ use super::clipped::PLACES;
 use super::in_f64::SIDE;
 use super::vectors::scale_in_place;
 use super::{Dense, Features};
-use crate::KernelError;
 use crate::error::{rows, same_len};
 use crate::instructions::vectorized;
 use crate::projection::{Norm, sum_of_powers};
 use crate::wide::Wide;
+use crate::{KernelError, Real};
 
 /// Numbers of a record that share a scale.
 pub const SHARED: usize = 64;
 
 /// A matrix of the numbers `code * scale`, with one scale for [`SHARED`] codes of a record.
 ///
-/// The product of a code of 8 bits and a scale of 24 bits is exact in `f64`. All kernels give the bits that a [`Dense`]
-/// matrix of these products gives.
+/// The products are rounded to `f32`. All kernels give the bits that a [`Dense`] matrix of these numbers gives, stored as
+/// `T`.
 #[derive(Debug, Clone, Copy)]
 pub struct Rounded<'a, T> {
     codes: &'a [i8],
@@ -61,23 +61,22 @@ impl<'a, T: Wide> Rounded<'a, T> {
 
     /// Writes the numbers of a record.
     #[inline(always)]
-    fn decode(&self, record: usize, row: &mut [T]) {
+    fn decode<V: Real>(&self, record: usize, row: &mut [V]) {
         let groups = self.stride.div_ceil(SHARED);
         let codes = &self.codes[record * self.stride..][..self.columns];
         let scales = &self.scales[record * groups..][..groups];
         let parts = row.chunks_mut(SHARED).zip(codes.chunks(SHARED));
         for ((row, codes), &scale) in parts.zip(scales) {
-            let scale = f64::from(scale);
             for (number, &code) in row.iter_mut().zip(codes) {
-                *number = T::from_f64(f64::from(code) * scale);
+                *number = V::from_f64(f64::from(f32::from(code) * scale));
             }
         }
     }
 
     /// The numbers of some records, one after the other, in `room`.
     #[inline(always)]
-    fn decode_all<'r>(&self, records: &[i64], room: &'r mut Vec<T>) -> Dense<'r, T> {
-        room.resize(records.len() * self.columns, T::ZERO);
+    fn decode_all<'r, V: Wide>(&self, records: &[i64], room: &'r mut Vec<V>) -> Dense<'r, V> {
+        room.resize(records.len() * self.columns, V::ZERO);
         vectorized!(
             for (row, &record) in room.chunks_exact_mut(self.columns).zip(records) {
                 self.decode(record as usize, row);
@@ -116,7 +115,7 @@ impl<T: Wide> Features for Rounded<'_, T> {
     }
 
     #[inline(always)]
-    fn decoded<'r>(&self, records: &[i64], room: &'r mut Vec<T>) -> Option<Dense<'r, T>> {
+    fn decoded<'r>(&self, records: &[i64], room: &'r mut Vec<f32>) -> Option<Dense<'r, f32>> {
         Some(self.decode_all(records, room))
     }
 
@@ -142,7 +141,7 @@ impl<T: Wide> Features for Rounded<'_, T> {
 
     fn scores(&self, records: &[i64], params: &[T], scores: &mut [f64]) {
         let outputs = params.len() / self.columns;
-        let mut room = Vec::new();
+        let mut room = Vec::<T>::new();
         for (records, scores) in records.chunks(SIDE).zip(scores.chunks_mut(SIDE * outputs)) {
             let rows = self.decode_all(records, &mut room);
             rows.scores(&PLACES[..records.len()], params, scores);
@@ -154,7 +153,7 @@ impl<T: Wide> Features for Rounded<'_, T> {
             return vectorized!(scale_in_place(target, decay));
         }
         let outputs = target.len() / self.columns;
-        let mut room = Vec::new();
+        let mut room = Vec::<T>::new();
         let mut decay = decay;
         for (records, factors) in records.chunks(SIDE).zip(factors.chunks(SIDE * outputs)) {
             let rows = self.decode_all(records, &mut room);
@@ -165,7 +164,7 @@ impl<T: Wide> Features for Rounded<'_, T> {
 
     fn scores_in_f64(&self, records: &[i64], params: &[f64], scores: &mut [f64]) {
         let outputs = params.len() / self.columns;
-        let mut room = Vec::new();
+        let mut room = Vec::<f32>::new();
         for (records, scores) in records.chunks(SIDE).zip(scores.chunks_mut(SIDE * outputs)) {
             let rows = self.decode_all(records, &mut room);
             rows.scores_in_f64(&PLACES[..records.len()], params, scores);
@@ -174,7 +173,7 @@ impl<T: Wide> Features for Rounded<'_, T> {
 
     #[inline(always)]
     fn sums_of_powers(&self, records: &[i64], norm: Norm, sums: &mut [f64]) {
-        let mut room = Vec::new();
+        let mut room = Vec::<f32>::new();
         for (records, sums) in records.chunks(SIDE).zip(sums.chunks_mut(SIDE)) {
             let rows = self.decode_all(records, &mut room);
             rows.sums_of_powers(&PLACES[..records.len()], norm, sums);
@@ -183,7 +182,7 @@ impl<T: Wide> Features for Rounded<'_, T> {
 
     fn add_scaled_in_f64(&self, records: &[i64], factors: &[f64], target: &mut [f64]) {
         let outputs = target.len() / self.columns;
-        let mut room = Vec::new();
+        let mut room = Vec::<f32>::new();
         for (records, factors) in records.chunks(SIDE).zip(factors.chunks(SIDE * outputs)) {
             let records = &records[..factors.len() / outputs];
             let rows = self.decode_all(records, &mut room);

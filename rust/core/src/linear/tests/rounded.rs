@@ -23,7 +23,7 @@ impl Stored {
         let number = |i: usize| {
             let (record, column) = (i / columns, i % columns);
             let scale = scales[record * groups + column / SHARED];
-            f64::from(codes[record * stride + column]) * f64::from(scale)
+            f64::from(f32::from(codes[record * stride + column]) * scale)
         };
         let numbers = (0..records * columns).map(number).collect();
         Stored {
