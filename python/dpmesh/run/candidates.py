@@ -21,6 +21,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from dpmesh._extras import needed_by
+from dpmesh._memory import return_freed_memory
 from dpmesh._ragged import Indices, Numbers
 from dpmesh._rounded import RoundedFeatures
 from dpmesh.data import Dataset
@@ -224,6 +225,8 @@ def _scores_of_best(
     outline = problem.outline
     task = task_of_problem(problem)
     assert outline is not None
+    if quick:  # a large table: the rows of the model before
+        return_freed_memory()
     records = _sample(records, problem.train.labels, task)
     labels = problem.train.labels[records]
     trivial = task.trivial_scores(outline, labels)

@@ -376,6 +376,7 @@ def _compare_with_baselines(
     shared = problems.by_features[problems.widest]
     is_large = shared.train.records > MOST_RECORDS
     without_privacy = baselines.compute(shared, columns=problems.columns, quick=is_large)
+    return_freed_memory()
     if fitted.epsilon is not None:
         key = None
         if noise_draw is not None:
