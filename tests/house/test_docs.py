@@ -30,6 +30,7 @@ PRINTED = [
     "which_epsilon.md",
     "secure_aggregation_simulation.md",
     "secure_aggregation_contract.md",
+    "privacy/accountant_howto.md",
     "privacy/accounting.md",
     "privacy/first_stage.md",
     "privacy/report.md",
