@@ -54,6 +54,19 @@ def test_the_command_line_keeps_a_budget(tmp_path, monkeypatch, caplog) -> None:
 
 
 @pytest.mark.slow
+def test_noise_without_an_epsilon_is_explained(tmp_path) -> None:
+    algorithm = '[algorithm]\nkind = "GradientDescent"\n'
+    head = TEXT.replace("delta = 1e-5\n", "").partition("[algorithm]")[0]
+    for noise, said in (("20.0", True), ('"none"', False)):
+        file = write(tmp_path, f"format = 2\n{head}{algorithm}noise_multiplier = {noise}\n")
+        folder = tmp_path / str(said)
+        printed = command("run", file, "--output", folder)
+        explained = "There is noise, but no epsilon: Gaussian noise needs a delta above 0"
+        assert (explained in printed) == said
+        assert (explained in (folder / "report.html").read_text()) == said
+
+
+@pytest.mark.slow
 def test_the_command_line_takes_a_module_beside_the_file(tmp_path, monkeypatch) -> None:
     (tmp_path / "own_parts_here.py").write_text(OWN)
     write(tmp_path, WITH_OWN.partition("[sweep]")[0] + "[sweep]\nalgorithm.factor = [0.5, 1.0]\n")

@@ -148,11 +148,13 @@ def _report_failed(failed: list[tuple[Cell, Exception]]) -> None:
 def _print_results(folder: Path) -> None:
     """Print the table of results, the comparison with single sites, and the path of the page."""
     from dpmesh.experiments.results import load_results
-    from dpmesh.experiments.summary import compared, grouped, sentences
+    from dpmesh.experiments.summary import compared, grouped, missing_guarantees, sentences
 
     results = load_results(folder)[0]
     groups = grouped(results)
     typer.echo(f"\n{compared(groups)}\n")
+    for text in missing_guarantees(groups):
+        typer.echo(f"{text}\n")
     verdicts = sentences(groups)
     for text in verdicts:
         typer.echo(text)

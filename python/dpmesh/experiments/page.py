@@ -30,6 +30,7 @@ from dpmesh.experiments.summary import (
     grouped,
     largest_epsilon,
     last_measurements,
+    missing_guarantees,
     sentences,
 )
 
@@ -161,6 +162,8 @@ def _summary(results: Sequence[Result], groups: Groups) -> Iterable[str]:
     if any("seeded" in text for text in assumptions):
         yield '<p class="warning">NOT private: seeded noise. Whoever knows the seed can '
         yield "remove the noise of these runs.</p>"
+    for text in missing_guarantees(groups):
+        yield f'<p class="warning">{escape(text)}</p>'
     yield from (f"<p>{escape(text)}</p>" for text in sentences(groups))
 
 

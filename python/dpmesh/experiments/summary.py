@@ -2,7 +2,8 @@
 
 Runs that differ in their seed alone are one *group*, named by its setting. `compared` makes the
 table of epsilon, scores and traffic; `sentences` states the improvement over single sites, or which
-setting is best at an epsilon. ``dpmesh run`` prints both, and the page shows them.
+setting is best at an epsilon; `missing_guarantees` states why there is no epsilon. ``dpmesh run``
+prints all three, and the page shows them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dpmesh._files import JsonObject
 from dpmesh._table import Table
 from dpmesh.algorithms.base import NOISES
 from dpmesh.experiments.results import Result
+from dpmesh.privacy.cost import NO_PROOF, WITHOUT_NOISE
 from dpmesh.privacy.report import Report
 from dpmesh.run.measures import shown_difference
 from dpmesh.run.run import shown_epsilon
@@ -363,6 +365,16 @@ def sentences(groups: Groups) -> list[str]:
             per_unit = "" if unit == "-" else f" of one {unit}"
             leaders.append(_leader(comparable, f"At epsilon {epsilon}{per_unit}"))
     return leaders
+
+
+def missing_guarantees(groups: Groups) -> list[str]:
+    """Return why settings with noise have no epsilon, such as a missing delta; once per reason."""
+    reasons = []
+    for runs in groups.values():
+        privacy = largest_epsilon(runs)
+        if not privacy.is_finite and privacy.accountant != WITHOUT_NOISE:
+            reasons.append(privacy.accountant.removeprefix(NO_PROOF))
+    return [f"There is noise, but no epsilon: {reason}." for reason in dict.fromkeys(reasons)]
 
 
 def scores(runs: Sequence[Result]) -> list[float]:

@@ -47,6 +47,9 @@ left out."""
 Names = npt.NDArray[np.object_]
 
 PURE = "pure differential privacy of Laplace noise"
+NO_PROOF = "none: "
+"""Start of an accountant's text where epsilon is infinite; the reason follows."""
+WITHOUT_NOISE = f"{NO_PROOF}values left without noise"
 SAMPLERS_ERR = "none: what samplers of noise on a grid err exceeds delta at such an epsilon"
 NEEDS_DELTA = "none: Gaussian noise needs a delta above 0, such as 1e-5"
 
@@ -133,7 +136,7 @@ class Costs(NamedTuple):
         epsilon = float(self.epsilons[part])
         accountant = self.gaussian_accountant(part)
         if self.unprotected[part]:
-            return Cost(epsilon, "none: values left without noise")
+            return Cost(epsilon, WITHOUT_NOISE)
         if self.together[part]:
             return Cost(epsilon, self.together[part])
         if not accountant and not self.pure[part]:
