@@ -60,7 +60,7 @@ import dpmesh as dm
 from dpmesh.algorithms.registry import Entry, register
 
 class HeavyBall(dm.GradientDescent):
-    any_rows = "what others send is post-processing"
+    messages_need_no_trust = "what others send is post-processing"
 
 register(
     Entry(
@@ -135,7 +135,7 @@ def test_a_contract_finds_a_module_in_this_folder(
     """As the command does, whose `sys.path` begins with the folder of the program."""
     (tmp_path / "steady_descent.py").write_text(
         "import dpmesh as dm\n\nclass Steady(dm.GradientDescent):\n"
-        "    any_rows = 'what others send is post-processing'\n"
+        "    messages_need_no_trust = 'what others send is post-processing'\n"
     )
     hospitals = Path(__file__).parents[2] / "examples" / "three_hospitals" / "contract.toml"
     text = hospitals.read_text().replace('"GradientDescent"', '"Steady"')

@@ -136,7 +136,11 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "a router chooses after",
         ),
         ("algorithm", TURNS | {"noise": {"kind": "InTime"}}, "no proof if a node misses turns"),
-        ("algorithm", {"kind": "PushSum", "records": 9, "noise_multiplier": 10.0}, "any_rows"),
+        (
+            "algorithm",
+            {"kind": "PushSum", "records": 9, "noise_multiplier": 10.0},
+            "messages_need_no_trust",
+        ),
         ("contract", {"rounds": 11}, "at most 10, as many as the records last"),
         ("problem", {"loss": "logistic"}, "a public bound on the norm of a record"),
         ("contract", {"largest_row": 1e20}, "rounds longer rows"),
@@ -231,9 +235,13 @@ def test_an_algorithm_of_ones_own_is_hashed_with_its_source(
     file = tmp_path / "my_algorithm.py"
     file.write_text("import dpmesh as dm\n\nclass Mine(dm.OnlineLearning):\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=r"any messages of theirs \(any_rows\), got Mine"):
+    with pytest.raises(
+        ValueError, match=r"any messages of theirs \(messages_need_no_trust\), got Mine"
+    ):
         Contract.of(content, "my_algorithm")  # what its base proves may hold no more
-    file.write_text(file.read_text().replace("pass", "any_rows = 'it changes nothing'"))
+    file.write_text(
+        file.read_text().replace("pass", "messages_need_no_trust = 'it changes nothing'")
+    )
     del sys.modules["my_algorithm"]
     hashed = Contract.of(content, "my_algorithm").hash
     file.write_text(file.read_text() + "# another\n")

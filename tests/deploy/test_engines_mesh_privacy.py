@@ -12,7 +12,7 @@ import pytest
 from mesh_parties import ALGORITHMS, Parties
 
 import dpmesh as dm
-from dpmesh.algorithms.base import holds_for_any_rows
+from dpmesh.algorithms.base import reason_messages_need_no_trust
 from dpmesh.deploy import Folder, Node, Position
 from dpmesh.deploy.row import check_norms
 
@@ -166,9 +166,9 @@ def test_each_algorithm_of_a_mesh_is_tried() -> None:
     for entry in dm.algorithms.registry.REGISTRY:
         if entry.kind.communication not in ("gossip", "token"):
             continue
-        is_accepted = bool(holds_for_any_rows(entry.example))
+        is_accepted = bool(reason_messages_need_no_trust(entry.example))
         assert not is_accepted or entry.kind.__name__ in kinds, (
-            f"contracts accept {entry.kind.__name__}, since it states any_rows: add its table to "
-            "ALGORITHMS in tests/helpers/mesh_parties.py, and its name there to the tests of this "
-            "file that show a node hostile rows"
+            f"contracts accept {entry.kind.__name__}, since it states messages_need_no_trust: add "
+            "its table to ALGORITHMS in tests/helpers/mesh_parties.py, and its name there to the "
+            "tests of this file that show a node hostile rows"
         )

@@ -31,7 +31,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 class Patterned(dm.GradientDescent):
     """Gradient descent whose rounds yield what `pattern` names."""
 
-    any_rows = "a node steps from its own release, or what it received, by clipped gradients"
+    messages_need_no_trust = (
+        "a node steps from its own release, or what it received, by clipped gradients"
+    )
     pattern: str = "local"
     period: int = 3
 

@@ -15,7 +15,7 @@ from dpmesh.experiments.sweep import cells, rounds_left
 from dpmesh.noise import Quantizer, correlated
 from dpmesh.run import LogNormal, Uniform, simulate
 from dpmesh.settings import Settings
-from dpmesh.settings.parts import SECTIONS, VALUES, part_fields
+from dpmesh.settings.parts import INNER_KINDS, SECTIONS, part_fields
 
 pytest.importorskip("sklearn")
 
@@ -368,7 +368,7 @@ def test_noise_that_works_together_is_a_key_of_a_file(
 def test_every_key_is_described() -> None:
     makers = [maker for kinds in SECTIONS.values() for maker in kinds.values()]
     listed = all_keys()
-    for maker in [*makers, *VALUES.values()]:
+    for maker in [*makers, *INNER_KINDS.values()]:
         for name, entry in part_fields(maker).items():
             assert len(entry.text) > 10, f"{maker.__name__}.{name} has no description"
             assert f"  {name}" in listed

@@ -29,7 +29,7 @@ from dpmesh.privacy import Sensitive
 class Damped(dm.GradientDescent):
     """Gradient descent whose nodes go half of the way."""
 
-    any_rows = "what others send is post-processing"
+    messages_need_no_trust = "what others send is post-processing"
 
     def round(self, state, t, problem, key):
         after = yield from super().round(state, t, problem, key)

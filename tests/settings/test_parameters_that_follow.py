@@ -16,7 +16,7 @@ from dpmesh.deploy import Contract, read_contract
 from dpmesh.deploy.signing import SigningKey
 from dpmesh.noise.correlated import BetweenPartners, CorrelatedStrategy, InTime
 from dpmesh.noise.rounding import DOUBLE
-from dpmesh.settings.parts import PROTOCOLS, SECTIONS, VALUES, part_fields
+from dpmesh.settings.parts import INNER_KINDS, PROTOCOLS, SECTIONS, part_fields
 
 RECORDS = (40, 50, 60, 70)
 DIM = 4
@@ -102,7 +102,7 @@ def test_a_part_gets_what_it_names_alone() -> None:
 
 
 def test_what_follows_is_a_parameter_and_no_file_must_state_it() -> None:
-    kinds = {*VALUES.values(), *SECTIONS["algorithm"].values(), *PROTOCOLS[CorrelatedStrategy]}
+    kinds = {*INNER_KINDS.values(), *SECTIONS["algorithm"].values(), *PROTOCOLS[CorrelatedStrategy]}
     following = {kind: names_following(kind) for kind in kinds}
     assert sum(map(bool, following.values())) >= 6
     for kind, names in following.items():

@@ -117,7 +117,9 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
     communication = "server"
     parameters_are_released = True
     follows_from_sizes = ("sites", "records")
-    any_rows = "what a site adds up follows from its records and from totals that all parties have"
+    messages_need_no_trust = (
+        "what a site adds up follows from its records and from totals that all parties have"
+    )
 
     lengths: tuple[int, ...]
     longest: tuple[float, ...]

@@ -105,11 +105,11 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     parameters_are_released: ClassVar[bool] = False
     """True if `parameters` follow from releases alone, so that the guarantee covers them."""
 
-    any_rows: ClassVar[str] = ""
+    messages_need_no_trust: ClassVar[str] = ""
     """Reason why the sensitivity holds for any received messages, honest or malicious.
 
     Parties of a contract then need not trust each other's messages. Empty if that is not proved. A
-    subclass must state the reason again: see `holds_for_any_rows`.
+    subclass must state the reason again: see `reason_messages_need_no_trust`.
     """
 
     follows_from_sizes: ClassVar[tuple[str, ...]] = ()
@@ -578,20 +578,20 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         return None
 
 
-def holds_for_any_rows(algorithm: AnyAlgorithm) -> str:
+def reason_messages_need_no_trust(algorithm: AnyAlgorithm) -> str:
     """Return why an algorithm's sensitivity holds for any received messages, also malicious ones.
 
-    The class of the algorithm must state the reason as `any_rows`. A reason that it inherits does
-    not count, since the subclass may have changed the proof. An algorithm that wraps another one,
-    such as private centering, needs the reason of both.
+    The class of the algorithm must state the reason as `messages_need_no_trust`. A reason that it
+    inherits does not count, since the subclass may have changed the proof. An algorithm that wraps
+    another one, such as private centering, needs the reason of both.
 
     Returns
     -------
     The reason, or an empty string if there is no proof.
     """
-    reason = vars(type(algorithm)).get("any_rows", "")
+    reason = vars(type(algorithm)).get("messages_need_no_trust", "")
     inner = getattr(algorithm, "algorithm", None)
-    if inner is None or holds_for_any_rows(inner):
+    if inner is None or reason_messages_need_no_trust(inner):
         return str(reason)
     return ""
 

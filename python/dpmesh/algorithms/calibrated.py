@@ -117,7 +117,9 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
     rounds: int
     moments: RecordSums
 
-    any_rows = "predictions and targets are clipped to [-1, 1], whatever model was released"
+    messages_need_no_trust = (
+        "predictions and targets are clipped to [-1, 1], whatever model was released"
+    )
     no_views = "the release of moments after the last round is not accounted for"
     communication = Algorithm.of_part("algorithm.communication")
     parameters_are_released = Algorithm.of_part("algorithm.parameters_are_released")

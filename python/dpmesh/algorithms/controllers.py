@@ -210,7 +210,10 @@ def _require_shape(argument: str, array: npt.NDArray[Any], shape: tuple[int | st
 
 
 class FixedController(ABC):
-    """Base class of controllers without state, which decide by fixed rules and read no data."""
+    """Base class of controllers without state, which decide by fixed rules and read no data.
+
+    `Controller` describes `public`, `assumptions` and `noisy_loss`.
+    """
 
     public = True
     assumptions: tuple[str, ...] = ()

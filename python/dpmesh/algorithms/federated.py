@@ -171,7 +171,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
 
     communication = "server"
     parameters_are_released = True
-    any_rows = (
+    messages_need_no_trust = (
         "each update, or each record's gradient, is clipped at whatever model the totals make"
     )
     no_views = (

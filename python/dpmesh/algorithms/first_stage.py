@@ -223,7 +223,9 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     mean: RecordSums
     moment: SecondMoments | None = None
 
-    any_rows = "each record is clipped, and has norm 1 whatever centre the totals make"
+    messages_need_no_trust = (
+        "each record is clipped, and has norm 1 whatever centre the totals make"
+    )
     no_views = "every node receives the noisy sums of private centering"
     communication = Algorithm.of_part("algorithm.communication")
     parameters_are_released = Algorithm.of_part("algorithm.parameters_are_released")

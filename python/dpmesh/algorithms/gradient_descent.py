@@ -98,7 +98,7 @@ class GradientDescent(Descent[GradientDescentState]):
     '3.28'
     """
 
-    any_rows = "a node steps from what it received, by a mean of clipped gradients"
+    messages_need_no_trust = "a node steps from what it received, by a mean of clipped gradients"
 
     def release_of(self, t: int) -> Release:
         """Return the release of x_t + n_t, which depends on the batch of round t - 1."""

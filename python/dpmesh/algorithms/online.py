@@ -168,7 +168,9 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     """
 
     communication = "gossip"
-    any_rows = "a node steps from what it received, by a clipped gradient of each record"
+    messages_need_no_trust = (
+        "a node steps from what it received, by a clipped gradient of each record"
+    )
 
     epsilon: float | None = 1.0
     delta: float = 0.0

@@ -162,7 +162,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
     """
 
     communication = "gossip"
-    any_rows = "received rows enter the states of neighbouring datasets alike"
+    messages_need_no_trust = "received rows enter the states of neighbouring datasets alike"
 
     step_size: float | Schedule
     consensus_step_size: float | Schedule

@@ -120,7 +120,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     communication = "server"
     parameters_are_released = True
     follows_from_sizes = ("dim", "sites", "records", "rounds")
-    any_rows = "what a site adds up depends on nothing that others send"
+    messages_need_no_trust = "what a site adds up depends on nothing that others send"
 
     ensured: ClassVar[float] = 2.0
     """Diameter that clipping alone ensures. A smaller `diameter` is an assumption."""

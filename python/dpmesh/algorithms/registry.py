@@ -237,7 +237,7 @@ def register(entry: Entry) -> None:
     """Add a custom algorithm, which the command line, files and contracts can then name.
 
     Its class is responsible for its claims of privacy: `sensitivity`, `reaction`, `leaking_data`
-    and `any_rows`.
+    and `messages_need_no_trust`.
 
     Parameters
     ----------

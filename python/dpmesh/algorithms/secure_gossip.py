@@ -96,7 +96,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
 
     communication = "sums"
     parameters_are_released = True
-    any_rows = "each record's gradient is clipped at whatever point the totals make"
+    messages_need_no_trust = "each record's gradient is clipped at whatever point the totals make"
 
     follows_from_sizes = ("dim", "records")
 

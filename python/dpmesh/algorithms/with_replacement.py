@@ -114,7 +114,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
     """
 
     communication = "token"
-    any_rows = "gradients are bounded at any model, as `init` checks"
+    messages_need_no_trust = "gradients are bounded at any model, as `init` checks"
     no_views = "every node receives each global model"
     parameters_are_released = True
     public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE})

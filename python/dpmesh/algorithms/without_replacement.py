@@ -344,7 +344,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     """
 
     communication = "token"
-    any_rows = "a holder projects the model that it received before it uses it"
+    messages_need_no_trust = "a holder projects the model that it received before it uses it"
     no_views = "every node receives the global model after each update"
     counts_copies = True
     public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE, Purpose.CONTROLLER})

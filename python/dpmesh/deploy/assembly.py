@@ -14,7 +14,7 @@ import numpy as np
 
 from dpmesh._epsilons import ROUNDING, rounded_up
 from dpmesh.algorithms.adaptive_sums import AdaptiveSums
-from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
+from dpmesh.algorithms.base import AnyAlgorithm, reason_messages_need_no_trust
 from dpmesh.algorithms.calibrated import NO_PROOF_BETWEEN_PARTIES, Calibrated
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.deploy.terms import Party, Terms
@@ -83,10 +83,10 @@ def check_algorithm(
     `check_sums`.
     """
     kind = type(algorithm)
-    if not holds_for_any_rows(algorithm):
+    if not reason_messages_need_no_trust(algorithm):
         reason = (
             "a party cannot check what other parties send, and no proof of this algorithm's "
-            "sensitivity covers any messages of theirs (any_rows)"
+            "sensitivity covers any messages of theirs (messages_need_no_trust)"
         )
         settings.fail("algorithm", f"{reason}, got {kind.__name__}")
     for name, problem in algorithm.refused_by_parties().items():

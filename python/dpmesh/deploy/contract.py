@@ -20,7 +20,7 @@ from scipy import sparse
 
 from dpmesh._core import __version__
 from dpmesh._validate import fail
-from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
+from dpmesh.algorithms.base import AnyAlgorithm, reason_messages_need_no_trust
 from dpmesh.data import Dataset
 from dpmesh.defaults import Sizes
 from dpmesh.defaults.run_sizes import RunSizes
@@ -345,7 +345,7 @@ class Contract:
         kind = type(self.algorithm)
         if kind.__module__.startswith("dpmesh."):
             return self.plan.assumptions
-        reason = holds_for_any_rows(self.algorithm)
+        reason = reason_messages_need_no_trust(self.algorithm)
         claim = f"{kind.__name__} is no algorithm of dpmesh; it says that its sensitivity holds"
         return (f"{claim} for any rows since {reason}", *self.plan.assumptions)
 

@@ -29,7 +29,7 @@ from dpmesh.run.metrics import Callback
 from dpmesh.settings import Settings
 from dpmesh.settings.assembler import assemble, fail_without_topology
 from dpmesh.settings.format import FORMAT, check_format
-from dpmesh.settings.parts import SECTIONS, VALUES, Maker, installed_kinds, part_fields
+from dpmesh.settings.parts import INNER_KINDS, SECTIONS, Maker, installed_kinds, part_fields
 from dpmesh.topology import Topology
 
 Changes: TypeAlias = Mapping[str, Any]
@@ -348,7 +348,7 @@ def all_keys() -> str:
             if len(kinds) > 1:
                 title += f' kind = "{kind}"'
             tables[title] = maker
-    values = {**VALUES, **installed_kinds()}
+    values = {**INNER_KINDS, **installed_kinds()}
     tables |= {f'{{kind = "{name}"}}': cls for name, cls in values.items()}
     for title, maker in tables.items():
         lines += ["", title]

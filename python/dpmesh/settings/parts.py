@@ -98,7 +98,7 @@ PROTOCOLS: dict[object, tuple[type, ...]] = {
 }
 """Types of parameters that are interfaces, and the classes that implement them in a file."""
 
-VALUES: dict[str, type] = {
+INNER_KINDS: dict[str, type] = {
     **{cls.__name__: cls for classes in PROTOCOLS.values() for cls in classes},
     "SampleSize": schedules.SampleSize,
     "NoisyLoss": controllers.NoisyLoss,
@@ -106,7 +106,7 @@ VALUES: dict[str, type] = {
     **_named(views, "PublishedMessages PublishedMean"),
     **_named(network, "Exponential LogNormal Uniform"),
 }
-"""Classes of values, by name: a parameter's table ``{kind = "..", ..}`` inside a part names one."""
+"""Classes, by name, that the table ``{kind = "..", ..}`` of a parameter inside a part can name."""
 
 SECTIONS: dict[str, Mapping[str, Maker]] = {
     "partition": {"iid": data.iid, "dirichlet": data.dirichlet, "shards": data.shards},
@@ -228,7 +228,7 @@ def classes_for(hint: object) -> tuple[type, ...]:
     protocol = get_origin(hint) or hint
     if protocol in PROTOCOLS:
         return PROTOCOLS[protocol]
-    if isinstance(hint, type) and hint in VALUES.values():
+    if isinstance(hint, type) and hint in INNER_KINDS.values():
         return (hint,)
     return ()
 
@@ -287,7 +287,7 @@ def algorithm_of_repr(text: str) -> AnyAlgorithm:
     stages = (algorithms.Calibrated, algorithms.FirstStage, algorithms.RecordSums, SecondMoments)
     makers: dict[str, Maker] = {
         **SECTIONS["algorithm"],
-        **VALUES,
+        **INNER_KINDS,
         **{cls.__name__: cls for cls in stages},
         **installed_kinds(),
         "Independent": _independent_noise,
