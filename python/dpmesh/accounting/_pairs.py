@@ -65,7 +65,11 @@ class Law(NamedTuple):
     this coordinate, too. Hockey-stick divergences are also convex in the sampling rate.
     """
     is_pure: bool
-    """True if a release is pure ``1 / noise_ratio``-DP; `largest` is then ``1 / noise_ratio``."""
+    """True if a release is pure ``1 / noise_ratio``-DP; `largest` is then ``1 / noise_ratio``.
+
+    Random allocation under replace-one also needs that a shift by half of the sensitivity loses at
+    most half of this, as where the slope of the log density is bounded.
+    """
     merged_from: float = 0.0
     """Least noise ratio of rounds that `_merge` may replace.
 

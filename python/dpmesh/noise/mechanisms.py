@@ -123,15 +123,16 @@ class Mechanism(ABC):
     losses_of_reals: ClassVar[Law | None] = None
     """Law of the losses of real-valued noise, by which this package accounts; None if it has none.
 
-    A plan accepts `GAUSSIAN` and laws of pure DP (`Law.is_pure`).
+    A plan accepts `GAUSSIAN` and laws of pure DP (`Law.is_pure`). ``integer_laplace()`` of
+    `dpmesh.accounting._pairs` covers any noise that is pure ``1 / noise_to_sensitivity``-DP, on a
+    grid or not.
     """
 
     losses_of_integers: ClassVar[Law | None] = None
     """Law of the losses of noise on a grid, of which a row moves by one step; None if it has none.
 
-    ``integer_laplace()`` of `dpmesh.accounting._pairs` covers any noise on a grid that is pure
-    ``1 / noise_to_sensitivity``-DP. `GAUSSIAN` stands for discrete Gaussian noise alone, whose
-    noise ratio a plan corrects for the grid.
+    `GAUSSIAN` stands for discrete Gaussian noise alone, whose noise ratio a plan corrects for the
+    grid.
     """
 
     deviation: ClassVar[float] = nan
