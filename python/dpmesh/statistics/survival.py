@@ -34,7 +34,7 @@ from dpmesh.statistics.kaplan_meier import Cells, Curve, curve
 from dpmesh.tables.kinds import Flag, Kind, Number
 
 CONVENTION = (
-    "events at the time of a row count by it; of those censored in a bin half are at risk in it"
+    "a row includes events at its time; half of those censored in a bin count as at risk in it"
 )
 """Note of an answer: the closed end of a bin, and the treatment of censored records in it."""
 

@@ -176,8 +176,8 @@ class SecureSum:
         return (
             f"the guarantee is against {against}; if more collude it is weaker",
             f"all {parties} run this code; timing is not observed",
-            "X25519, HKDF and AES are as secure as assumed, "
-            f"if {parties} are on machines of their own",
+            "X25519, HKDF and AES are secure (standard cryptographic assumptions), "
+            f"if {parties} are on separate machines",
         )
 
     @property
