@@ -306,7 +306,10 @@ class RandomGlobal(FixedController):
         return self.rate > 0
 
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
-        """Return True with probability `rate`, independently for each node and classifier."""
+        """Draw the decisions, shape (nodes, classifiers): each is True with probability `rate`.
+
+        They are independent of each other.
+        """
         return kernels.bernoulli(shape, self.rate, key.stream(Purpose.CONTROLLER, round))
 
 

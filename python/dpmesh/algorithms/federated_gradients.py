@@ -227,9 +227,13 @@ class RecordGradients(Contribution[GradientProblem]):
     def losses(
         self, w: Released, cohort: Indices, t: int, problem: GradientProblem, key: Key
     ) -> Numbers:
-        """Return each client's loss at the global model on all of its records.
+        """Return each client's mean loss at the global model, on all of its records.
 
-        Only a simulation can compute it: no client sends its loss.
+        It includes weight decay. Only a simulation can compute it: no client sends its loss.
+
+        Returns
+        -------
+        Shape (clients,), for all clients of this process, whatever `cohort` is.
         """
         models = np.repeat(w, problem.nodes, axis=0)
         losses: Numbers = problem.objective(models, self._all_records(problem))

@@ -92,7 +92,9 @@ class ClientUpdates(Contribution[ClientProblem]):
     The unit is a client with all of its records. Each update has an L2 norm of at most L for any
     data, and does not depend on other clients. Adding or removing a client therefore moves the sum
     by at most L (add-remove). Under ``"uniform"`` the relation is replace-one, and replacing a
-    client moves the sum by at most 2 L. With ``"allocation"`` a pass is one event
+    client moves the sum by at most 2 L. With adaptive clipping, L is the clipping norm of the round
+    and the sum includes the clients' indicator bits. Both bounds are then larger by the factor that
+    `AdaptiveClipping` states, and the noise covers it. With ``"allocation"`` a pass is one event
     (``docs/privacy/random_allocation_proof.md``). `FederatedLearning` states adversary and noise.
 
     Examples
