@@ -99,7 +99,7 @@ def choose(
     calibrate: bool = False,
     key: Key | None = None,
 ) -> Choice:
-    """Choose algorithm, network, rounds and noise for a privacy budget, by the rule of this module.
+    """Choose algorithm, network, rounds and noise for a budget, by the rule of `dpmesh.defaults`.
 
     Parameters
     ----------
@@ -112,9 +112,10 @@ def choose(
         ``"classification"`` (softmax), ``"regression"`` (squared loss, targets in [-1, 1]) or
         ``"counts"`` (the loss ``"poisson"``).
     linear
-        True for a linear model. A neural network gets no momentum and at most 100 steps.
+        True for a linear model. A neural network has no momentum, and 100 steps by the rule.
     algorithm
-        ``"secure"``, ``"gossip"``, or None for the choice of `method_for`.
+        ``"secure"``, ``"gossip"``, or None: gossip if there is a `noise` or a `topology`, else the
+        choice of `method_for`.
     noise
         ``"BetweenPartners"``: sites that gossip share noise, see `dpmesh.noise.correlated`. The
         budget then holds against all parties except link partners. None for independent noise.
@@ -131,8 +132,9 @@ def choose(
         Number of sums of gradients that the plan counts in addition to the rounds, for sums that
         fail and are repeated. None counts one for each dropout.
     rounds
-        Number of rounds, at least 2; None for the rule's. The path that the noise allows is divided
-        among the rounds, and no step is longer than the rule's.
+        Number of rounds, at least 2; None for the rule's. The path (the sum of the learning rates)
+        that the noise allows is divided among the rounds. No learning rate is above the rule's
+        largest.
     between_parties
         True for a contract between parties that run on separate machines. Of shared noise, the
         guarantee of a gossip node then counts only the secrets that this node itself shares. Gossip

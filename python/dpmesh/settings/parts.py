@@ -218,7 +218,10 @@ def _description(name: str, text: str) -> str:
 
 
 def installed_kinds() -> dict[str, type]:
-    """Return the classes that entry points of installed distributions add to files, by name."""
+    """Return the classes that this distribution's entry points add to experiment files, by name.
+
+    Entry points of other installed distributions are not read.
+    """
     kinds = entry_points.all_loaded(entry_points.KINDS)
     return {name: cls for name, cls in kinds.items() if isinstance(cls, type)}
 
