@@ -260,7 +260,10 @@ class Contract:
 
     @property
     def dim(self) -> int:
-        """Number of parameters of a model."""
+        """Length of a party's parameters, those of all its `models` together.
+
+        For questions it is the length of their sums of all rounds together.
+        """
         return int(self.dummy_problem.dim)
 
     @property

@@ -124,9 +124,10 @@ class RowProtocol:
     def confirms_start(
         self, question: StepQuestion, reports: dict[int, bytes], last: Position
     ) -> bool:
-        """Return True if enough receivers of this node's next row report on it, with no later row.
+        """Return True if enough parties report that they have no row after this node's last one.
 
-        A router that hides their reports stops this node.
+        `Schedule.confirmers` says which parties, and how many. A router that hides their reports
+        stops this node.
 
         Parameters
         ----------

@@ -321,7 +321,11 @@ class Router(Attendance):
 
     @property
     def awaited(self) -> set[int]:
-        """Parties that the open position waits for; before the run, those without a signature."""
+        """Parties that the open position waits for.
+
+        Before the run they are all parties that are absent or have not signed, but for those that
+        have left the run for good.
+        """
         if self.open_position is None:
             return {*self.all_parties} - (self.present & self.signatures.keys()) - set(self.gone)
         return self.routing.awaited

@@ -59,8 +59,9 @@ class Confirmers(NamedTuple):
     Attributes
     ----------
     parties
-        Numbers of the parties that would have the node's next release, if it had sent it before
-        its start.
+        Numbers of the parties. In a run of rows they would have the node's next row, if the node
+        had sent it before its start. In a run of sums they are the present others of the cohort,
+        which know how many attempts were charged.
     needed
         Number of them that must report on the node.
     """

@@ -76,7 +76,7 @@ class Tables:
 
     @cached_property
     def columns(self) -> Columns | None:
-        """The columns of the features, with their public ranges; None without ranges."""
+        """The features' columns and public ranges; None without ranges, and for questions."""
         ranges = self.settings.table("ranges")
         if not ranges or self.questions is not None:
             return None
@@ -245,7 +245,13 @@ class Tables:
 
     @cached_property
     def outline(self) -> Outline | None:
-        """Names and meanings of a model's parameters; None without ranges."""
+        """Names and meanings of a model's parameters; None without ranges, and for questions.
+
+        Raises
+        ------
+        ValueError
+            If the loss is ``"poisson"`` for a label without counts, or another one for counts.
+        """
         if self.columns is None:
             return None
         if isinstance(self.label, Number):
