@@ -543,7 +543,13 @@ def _pair_of_pass(
 
 
 def share_array(shares: npt.ArrayLike) -> Floats:
-    """Return the probabilities of a pass's releases, which sum to at most 1, shape (releases,)."""
+    """Check the shares of a pass's steps, and return them, shape (steps,); a number is one share.
+
+    Raises
+    ------
+    ValueError
+        If a share is not in (0, 1], the sum of the shares is above 1, or there is none.
+    """
     expectation = "numbers in (0, 1] whose sum is at most 1"
     array = np.atleast_1d(numbers("shares", shares, expectation))
     if array.ndim > 1 or array.size == 0:

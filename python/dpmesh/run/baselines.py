@@ -318,9 +318,10 @@ def _without_privacy(problem: LinearProblem, models: NonPrivate) -> Baselines:
 
 
 def population_of(problem: LinearProblem, params: FloatArray) -> Population:
-    """Compare released models with each node on test records like the node's own.
+    """Compare released models with single-site models, on test records like those of each node.
 
-    Test records are dealt to nodes by their labels: see `dpmesh.run.populations.owners_by_label`.
+    Each test record is assigned to a node by its label, so that labels are distributed as in the
+    node's training records: see `dpmesh.run.populations.owners_by_label`.
 
     Parameters
     ----------
@@ -347,7 +348,7 @@ def population_of(problem: LinearProblem, params: FloatArray) -> Population:
 def population(
     problem: LinearProblem, owners: Indices, federation: Scores | Sequence[Scores]
 ) -> Population:
-    """Compare the federation with each node on the node's own test records, and on a rare class.
+    """Compare the federation with single-site models, on each node's test records and a rare class.
 
     Parameters
     ----------

@@ -450,7 +450,16 @@ class Channel:
         return parts
 
     def admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
-        """Let the ledger check and record the releases of a message."""
+        """Let the ledger check and record the releases of a message.
+
+        Raises
+        ------
+        ValueError
+            If the sender is no node, or a release is of another round or of other nodes than the
+            sender.
+        OverBudget, UnplannedRelease
+            As `Ledger.admit`.
+        """
         sender = message.sender
         if sender is not None and not 0 <= sender < self.ledger.nodes:
             fail("sender", f"a node below {self.ledger.nodes}", sender)

@@ -25,7 +25,10 @@ Rows: TypeAlias = Any
 
 
 def gathered(progress: Progress, engine: Engine, share: Share) -> Progress:
-    """Return the progress of all nodes on the root, and the local progress on other processes."""
+    """Return the progress of all nodes on the root, and the local progress on other processes.
+
+    Every process must call it, as rows are sent to the root.
+    """
     if share.nodes is None:
         return progress
     nodes = len(share.nodes)

@@ -86,8 +86,8 @@ class Difference(NamedTuple):
     --------
     >>> import numpy as np
     >>> from dpmesh.run.verdict import difference
-    >>> found = difference(np.array([0.05, 0.04, 0.06, 0.05, 0.05]), held_out=0.25)
-    >>> bool(found.low > 0)
+    >>> gain = difference(np.array([0.05, 0.04, 0.06, 0.05, 0.05]), held_out=0.25)
+    >>> bool(gain.low > 0)
     True
     """
 

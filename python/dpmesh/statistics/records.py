@@ -75,7 +75,7 @@ class QuestionProblem:
 
     @property
     def records(self) -> npt.NDArray[np.int64]:
-        """Number of records of each of these nodes."""
+        """Number of records of each node whose records this problem has, shape (nodes,)."""
         return np.array([len(part) for part in self.partition])
 
     @property

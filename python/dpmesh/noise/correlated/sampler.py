@@ -168,8 +168,8 @@ class CorrelatedNoise:
         Raises
         ------
         ValueError
-            If the release has no more rows (a longer run needs a C planned for it), or `key` is not
-            a `Key`.
+            If the release has no more rows (a longer run needs a `factorization` with more rows),
+            or `key` is not a `Key`.
         """
         release = self.release
         t = state.row

@@ -421,7 +421,7 @@ def calibrated_sum(*, epsilon: float, delta: float, **public: Any) -> SecureSum:
     epsilon, delta
         The budget of a run, all attempts included; see `SecureSum.epsilon`.
     public
-        All fields of `SecureSum` but `noise_to_sensitivity`.
+        Parameters of `SecureSum` other than `noise_to_sensitivity`, by name.
 
     Raises
     ------
