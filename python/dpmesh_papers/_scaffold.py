@@ -37,7 +37,15 @@ INTERRUPTED = "interrupted: the other cells did not run"
 
 
 class IncompleteError(Exception):
-    """Some cells failed; the files hold the others."""
+    """Error of an experiment, after its files are written, if some of its cells failed.
+
+    Parameters
+    ----------
+    files
+        Files with the other cells; empty if there are none.
+    failures
+        A description of each cell that failed; at least one.
+    """
 
     def __init__(self, files: Sequence[Path], failures: Sequence[str]) -> None:
         self.files = list(files)

@@ -68,7 +68,9 @@ class Training:
     Parameters
     ----------
     paper_clients, paper_rounds, sampling_rate, clipping_norm, step_size
-        The paper's N, T, tau, L and first eta_l; N and T determine its epsilon beside tau.
+        The paper's number of clients N, rounds T, sampling rate tau, clipping norm L, and clients'
+        learning rate eta_l of the first round. N, T, tau and the noise determine its epsilon. Our
+        run has the same tau, L and eta_l.
     clients, rounds, batch_size, local_epochs
         Our values. Shakespeare's texts have a client for each role, whatever `clients`.
     """

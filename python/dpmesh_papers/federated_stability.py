@@ -156,7 +156,10 @@ def curve_of(rows: list[Row], row: Row) -> str:
 
 
 def as_text(rows: list[Row]) -> str:
-    """Return all curves; the paper shows curves only."""
+    """Return the text of Figure 4: a line of accuracies for each curve.
+
+    The paper prints no numbers of this figure, so that there are none beside ours.
+    """
     shown = "".join(f"{t:>7}" for t in sorted(kinds(rows, "round")))
     lines = [
         "Figure 4: test accuracy (%) by round under much noise, Poisson sampling.",

@@ -117,7 +117,7 @@ class GradientPerturbation(Algorithm[ReleasedModels, GradientProblem]):
         return Message(Sensitive(gradient), self.release_of(t)[0], is_sent=False)
 
     def losses(self, state: ReleasedModels, t: int, problem: GradientProblem, key: Key) -> Floats:
-        """Return the losses at x on the records of the round."""
+        """Return each node's loss at its model x, on its sample of round t, shape (nodes,)."""
         return problem.objective(state.x, self._batches(t, problem, key))
 
     def _batches(self, t: int, problem: GradientProblem, key: Key) -> Ragged:

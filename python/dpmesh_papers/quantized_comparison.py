@@ -231,9 +231,10 @@ class Contender:
     Parameters
     ----------
     at_epsilon
-        Returns the algorithm whose whole run has an epsilon; without noise at infinity.
+        Function of the epsilon of a whole run, which returns the algorithm with noise for it. At
+        infinity the algorithm has no noise.
     samples
-        Gradients of records that a node computes in a round.
+        Number of records whose gradients a node computes in a round.
     """
 
     at_epsilon: Callable[[float], AnyAlgorithm]

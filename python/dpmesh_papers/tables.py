@@ -49,7 +49,7 @@ Accuracy: TypeAlias = Callable[[npt.NDArray[np.floating]], npt.NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A task, and how it is learned: a cell of the table, named as its columns.
+    """A cell of the table: a task, and the way it is learned. Fields are named as the columns.
 
     Parameters
     ----------

@@ -491,7 +491,10 @@ def _with_replacement(setting: Setting) -> Trial:
 
 
 def with_replacement_by_rule(algorithm: WithReplacement, problem: LinearProblem) -> WithReplacement:
-    """Return SGD with replacement with the step of the rule."""
+    """Return SGD with replacement with the learning rate of `dpmesh.defaults.step_size`.
+
+    The algorithm must have noise, and it runs for all turns of all nodes.
+    """
     rounds = rounds_with_replacement(algorithm)
     sensitivity = 2 * problem.model_constants().loss_lipschitz / algorithm.batch_size
     assert algorithm.noise_to_sensitivity is not None

@@ -101,7 +101,10 @@ def forest(target: int) -> Callable[[], Records]:
 
 
 def drawn_counts() -> Records:
-    """Draw negative binomial counts, which are more dispersed than Poisson counts."""
+    """Draw 12,000 records: four columns, and negative binomial counts that depend on two of them.
+
+    The counts are more dispersed than Poisson counts.
+    """
     generator = np.random.default_rng(0)
     columns = generator.uniform(-1, 1, (12_000, 4))
     mean = 2.9 * np.exp(0.6 * columns[:, 0] - 0.4 * columns[:, 1] - 0.12)

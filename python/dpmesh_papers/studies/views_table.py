@@ -88,7 +88,13 @@ class Descent:
         )
 
     def accuracy(self, noise: float | None) -> float:
-        """Run once; return the mean accuracy of the nodes' local models, in percent."""
+        """Simulate a run, and return the mean accuracy of the nodes' local models, in percent.
+
+        Parameters
+        ----------
+        noise
+            Standard deviation of the noise over the sensitivity; None for no noise.
+        """
         noise_of_round = (noise or NO_NOISE) * 2 * self.clipping_norm / self.records
         noise_of_score = sqrt(self.rounds / NODES) * noise_of_round  # in the mean of all nodes
         rule = step_size(noise_of_score, rounds=self.rounds)
