@@ -148,7 +148,8 @@ class RowRouting:
     def confirmers(self, party: int) -> Confirmers:
         """Return the parties that can confirm a party's start, and how many of them must.
 
-        They are the receivers of its next row, after the one that it knows to have sent last.
+        `Schedule.confirmers` says which: by gossip the receivers of its next row, after the one
+        that it knows to have sent last, and by token all other parties.
         """
         question = self._router.unconfirmed[party]
         start = self._starts.get(party)
