@@ -92,7 +92,7 @@ def test_who_drops_out_changes_the_divisor_and_no_cost(sampling) -> None:
     nobody = changed(usual, arrival_rate=1e-12)
     for algorithm, updates in ((failing, 3), (nobody, 1)):
         done = one_round(algorithm, algorithm.init(problem, key), 0, problem, key)
-        assert done.sent.times == 10 + updates  # ten models go out; 2.5 return on average
+        assert done.sent.messages == 10 + updates  # ten models go out; 2.5 return on average
         assert done.releases == [usual.release_of(0)]
 
 

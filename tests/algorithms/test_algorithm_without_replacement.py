@@ -188,7 +188,7 @@ def test_each_record_is_used_once() -> None:
         state = done.state
     assert len(seen) == len(set(seen)) == 28
     assert not len(turns)
-    assert done.sent.times == 0
+    assert done.sent.messages == 0
     assert not done.releases
     with pytest.raises(ValueError, match="rounds: wanted at most 5, as many as the records last"):
         dm.simulate(algorithm, problem, rounds=6)
