@@ -158,7 +158,15 @@ def published_size_epsilon(delta: float, q: float, population: int, **options) -
 
 
 @pytest.mark.parametrize(
-    ("population", "q"), [(1, 0.5), (1, 1e-3), (2, 0.01), (10, 0.9), (500, 0.99), (20, 1.0)]
+    ("population", "q"),
+    [
+        (1, 0.5),
+        (1, 1e-3),
+        (2, 0.01),
+        (20, 1.0),
+        pytest.param(10, 0.9, marks=pytest.mark.slow),
+        pytest.param(500, 0.99, marks=pytest.mark.slow),
+    ],
 )
 def test_a_published_size_of_the_whole_population_reveals_a_unit(population, q) -> None:
     """Without the unit, a sample of so many is impossible: no noise on the sum hides it."""
