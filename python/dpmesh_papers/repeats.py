@@ -177,8 +177,8 @@ class Repeats:
         records_of_node = len(self.problem.partition[0])
         last_checkpoint = checkpoints[-1]
         if last_checkpoint > records_of_node:
-            wanted = f"at most {records_of_node} examples, as many as each node has"
-            fail("checkpoints", wanted, list(checkpoints))
+            expected = f"at most {records_of_node} examples, as many as each node has"
+            fail("checkpoints", expected, list(checkpoints))
         if topology.nodes != self.nodes:
             fail("topology", f"{self.nodes} nodes, as a copy has", topology.nodes)
         if not key.is_seeded:
@@ -197,11 +197,11 @@ class Repeats:
         while examples_used < last_checkpoint:
             examples = algorithm.examples(t, self.problem, key)
             if not isinstance(examples, np.ndarray):
-                wanted = (
+                expected = (
                     "one that uses each example once, in batches of one size: checkpoints are"
                     " numbers of examples"
                 )
-                fail("algorithm", wanted, algorithm)
+                fail("algorithm", expected, algorithm)
             batch = examples.shape[1]
             sums_of_losses += batch * self._losses_on_all(algorithm.parameters(state), examples)
             state = channel.run(algorithm, state, t, self.problem, key).state
@@ -211,8 +211,8 @@ class Repeats:
             if examples_used in checkpoints:
                 losses.append(sums_of_losses.T / examples_used)
         if len(losses) != len(checkpoints):
-            wanted = f"ascending multiples of {batch}, the examples of a round"
-            fail("checkpoints", wanted, list(checkpoints))
+            expected = f"ascending multiples of {batch}, the examples of a round"
+            fail("checkpoints", expected, list(checkpoints))
         assert channel.received is not None
         return RepeatedRuns(
             losses=np.stack(losses, axis=-1),

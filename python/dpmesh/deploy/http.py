@@ -324,8 +324,8 @@ class RouterServer:
         strangers = [
             peer for peer, connection in self._connections.items() if connection.party is None
         ]
-        kept = MOST_STRANGERS - 1  # one place is for the new connection
-        self._drop(strangers[:-kept])
+        most_others = MOST_STRANGERS - 1  # one place is for the new connection
+        self._drop(strangers[:-most_others])
 
     def _drop_expired(self) -> None:
         """Close connections that are kept no longer."""

@@ -379,9 +379,9 @@ def save(cells: Sequence[Cell], folder: Path, provenances: Mapping[str, Provenan
     order = list(TASKS)
     all_cells.sort(key=lambda cell: (order.index(cell.task), cell.epsilon or 0.0))
     all_provenances = {**saved_provenances, **provenances}
-    made = {task: all_provenances[task] for task, _ in _titles(all_cells)}
+    shown_provenances = {task: all_provenances[task] for task, _ in _titles(all_cells)}
     rows = ",\n  ".join(json.dumps(vars(cell)) for cell in all_cells)
-    text = f'{{"made": {json.dumps(made, indent=1)},\n "cells": [\n  {rows}]}}\n'
+    text = f'{{"made": {json.dumps(shown_provenances, indent=1)},\n "cells": [\n  {rows}]}}\n'
     replace_text(folder / "benchmark.json", text)
 
 
