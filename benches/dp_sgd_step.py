@@ -53,7 +53,7 @@ def ours(x: Any, y: Any) -> Callable[[], Any]:
     w = np.repeat(problem.initial(Key.seeded(0)), NODES, axis=0)
 
     def step() -> Any:
-        sums = problem.gradient_sum(w, problem.everything, clipping_norm=1.0)
+        sums = problem.gradient_sum(w, problem.full_batches, clipping_norm=1.0)
         return sums + dm.kernels.gaussian(w.shape, 1.0, Key.seeded(1).stream(Purpose.NOISE, 0))
 
     return step

@@ -477,7 +477,7 @@ def _row(
         unit="run",
         populations=populations,
     )
-    local_gain = verdict.own_gain
+    local_gain = verdict.local_gain
     assert local_gain is not None  # populations are given
     accuracies = [scores["accuracy"] for scores in verdict.measured]
     return ForecastRow(

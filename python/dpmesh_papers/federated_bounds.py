@@ -178,14 +178,14 @@ def measured(setting: Setting, seeds: int) -> Row:
         denoiser=LaplacianSmoothing(setting.smoothing),
         step_size=server_rate,
     )
-    everything = np.arange(problem.train.records)[np.newaxis]
+    all_records = np.arange(problem.train.records)[np.newaxis]
 
     def excess(
         problem: LinearProblem,
         _parameters: npt.NDArray[np.float64],
         released: npt.NDArray[np.float64],
     ) -> float:
-        return float(problem.objective(released[:1], everything)[0] - lowest)
+        return float(problem.objective(released[:1], all_records)[0] - lowest)
 
     errors = []
     for seed in range(seeds):
@@ -198,7 +198,7 @@ def measured(setting: Setting, seeds: int) -> Row:
             metrics=Metrics([excess], every=max(1, setting.rounds // 100)),
         )
         errors.append(float(run.history["excess"].mean()))
-    start = float(problem.objective(np.zeros((1, DIM)), everything)[0] - lowest)
+    start = float(problem.objective(np.zeros((1, DIM)), all_records)[0] - lowest)
     return {
         "rounds": setting.rounds,
         "measured": float(np.mean(errors)),

@@ -89,7 +89,7 @@ def losses_on(images: Dataset, model: Floats, problem: LinearProblem) -> Floats:
     """Return the model's loss on each image, shape (images,)."""
     one_client = (np.arange(images.records),)
     all_images = replace(problem, train=images, partition=one_client, test=None)
-    return all_images.record_losses(model, all_images.everything)
+    return all_images.record_losses(model, all_images.full_batches)
 
 
 def curve(

@@ -127,8 +127,8 @@ def constants_of(nodes: int) -> ProblemConstants:
     """Return the problem's constants: F is the sum of the nodes' mean losses."""
     problem = records_of(nodes)
     smoothness = problem.model_constants().smoothness
-    everything = np.arange(nodes * RECORDS)[np.newaxis]
-    start = float(problem.objective(np.zeros((1, DIM)), everything)[0])
+    all_records = np.arange(nodes * RECORDS)[np.newaxis]
+    start = float(problem.objective(np.zeros((1, DIM)), all_records)[0])
     lowest = minimum_of(problem, problem.partition)
     local_minima = sum(minimum_of(problem, (part,)) for part in problem.partition)
     return ProblemConstants(
@@ -161,8 +161,8 @@ def measured(setting: Setting, seeds: int) -> Row:
         clipping_norm=CLIPPING_NORM,
         smoothness=constants.smoothness,
     )
-    everything = np.arange(setting.nodes * RECORDS)
-    everywhere = np.broadcast_to(everything, (setting.nodes, len(everything)))
+    all_records = np.arange(setting.nodes * RECORDS)
+    everywhere = np.broadcast_to(all_records, (setting.nodes, len(all_records)))
     lowest = minimum_of(problem, problem.partition)
     gaps = []
     for seed in range(seeds):

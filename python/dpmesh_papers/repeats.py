@@ -100,7 +100,7 @@ class Repeats:
         """
         instance("problem", problem, "a LinearProblem", LinearProblem)
         runs = integer("runs", runs, at_least=1)
-        records = problem.everything[1]
+        records = problem.full_batches[1]
         nodes = problem.nodes
         records_of_node = len(records) // nodes
         orders = []

@@ -39,8 +39,8 @@ from dpmesh_papers.without_replacement_setting import (
     Noise,
     covertype_setting,
     dealt_out,
-    everything_for_each,
     mnist_setting,
+    shuffled_copies,
 )
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def table(
 
     @lru_cache(maxsize=1)  # cells of one comparison follow each other
     def comparison_of(nodes: int, case: Case) -> Comparison:
-        problems = [everything_for_each(prepared_data, nodes, case, key) for key in keys]
+        problems = [shuffled_copies(prepared_data, nodes, case, key) for key in keys]
         return Comparison(prepared_data, case, nodes, nodes, problems, keys)
 
     def run(cell: Row) -> Row:

@@ -160,8 +160,8 @@ def algorithm_of(setting: Setting) -> WithoutReplacement:
 def average_excess(setting: Setting, seed: int) -> float:
     """Return the mean of F(w) - F(w*) over 50 rounds of a pass, evenly spaced."""
     problem = records_of(setting, seed)
-    everything = np.arange(setting.records)
-    lowest = best_fixed_predictor(problem, everything, radius=RADIUS).value
+    all_records = np.arange(setting.records)
+    lowest = best_fixed_predictor(problem, all_records, radius=RADIUS).value
     is_global = setting.controller == "always global"
 
     def excess(
@@ -170,8 +170,8 @@ def average_excess(setting: Setting, seed: int) -> float:
         released: npt.NDArray[np.float64],
     ) -> float:
         models = released[:1] if is_global else parameters
-        all_records = np.broadcast_to(everything, (len(models), len(everything)))
-        return float(problem.objective(models, all_records).mean() - lowest)
+        batches = np.broadcast_to(all_records, (len(models), len(all_records)))
+        return float(problem.objective(models, batches).mean() - lowest)
 
     rounds = problem.rounds(BATCH_SIZE)
     run = simulate(

@@ -157,7 +157,7 @@ def prepared(
     return ExperimentData(train, test, public, classes)
 
 
-def everything_for_each(data: ExperimentData, nodes: int, case: Case, key: Key) -> LinearProblem:
+def shuffled_copies(data: ExperimentData, nodes: int, case: Case, key: Key) -> LinearProblem:
     """Give each node a copy of all training records, in an order of its own, as in section V-B."""
     draw = generator(key, Purpose.SPLIT)
     records = data.train.records

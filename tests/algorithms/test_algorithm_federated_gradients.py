@@ -194,7 +194,7 @@ def test_a_replaced_record_moves_one_sites_integers_by_at_most_the_sensitivity(
 def test_each_record_is_drawn_by_a_coin_of_its_own_site() -> None:
     problem = linear((400, 300, 500), 3, 0)
     algorithm = silo(dim=3, records=1200, sampling_rate=0.25)
-    everything = problem.everything
+    everything = problem.full_batches
     seen = np.zeros((40, 1200), bool)
     for t in range(40):
         indptr, records = algorithm.contribution.sample(everything, t, Key.seeded(1))
@@ -320,7 +320,7 @@ def test_without_noise_to_speak_of_it_learns_as_gradient_descent() -> None:
     model, _ = train(algorithm, problem, Key.seeded(2))
     w = np.zeros((1, 3))
     for _ in range(50):
-        w = w - sum(clipped_gradient_sums(problem, w, problem.everything, 1.0)) / 105
+        w = w - sum(clipped_gradient_sums(problem, w, problem.full_batches, 1.0)) / 105
     np.testing.assert_allclose(model, w, atol=0.02)
 
 

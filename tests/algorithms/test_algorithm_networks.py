@@ -186,7 +186,7 @@ def test_a_rows_bits_depend_on_no_other_row(kind: str) -> None:
     problem = make(kind, records_at_once=4)
     params = np.random.default_rng(0).normal(size=(NODES, problem.dim)).astype(np.float32)
     lengths = np.array([5, 1, 12, 3])
-    starts, order = problem.everything
+    starts, order = problem.full_batches
     batches = [order[starts[i] : starts[i] + n] for i, n in enumerate(lengths)]
     together = problem.gradient_sum(
         params, (np.cumsum([0, *lengths]), np.concatenate(batches)), clipping_norm=0.3

@@ -250,5 +250,5 @@ def test_a_view_names_the_moments_as_the_reason_why_no_less_is_proved() -> None:
     view = OneNode(topology=ring(SITES))
     for rounds in (choice.rounds - 1, choice.rounds):
         cost = choice.algorithm.plan(rounds, problem()).cost(1e-5, view=view)
-        assert cost.reason == Calibrated.no_views
-        assert cost.epsilon == cost.everybody
+        assert cost.reason == Calibrated.view_refusal
+        assert cost.epsilon == cost.full_view_epsilon

@@ -285,7 +285,7 @@ def test_two_sites_of_which_none_colludes_have_a_first_stage() -> None:
 def test_a_view_names_private_centering_as_the_reason_why_no_less_is_proved() -> None:
     view = OneNode(topology=ring(SITES))
     cost = staged("gossip").plan(ROUNDS, problem()).cost(1e-5, view=view)
-    assert cost.reason == FirstStage.no_views
-    assert cost.epsilon == cost.everybody
+    assert cost.reason == FirstStage.view_refusal
+    assert cost.epsilon == cost.full_view_epsilon
     unknown = staged("gossip").plan(ROUNDS).cost(1e-5, view=view)
     assert unknown.reason == "the plan was made without its problem"

@@ -41,7 +41,7 @@ class ByCoordinate(GradientDescent):
 
     def round(self, state, t, problem, key):
         b = yield Message(state.x, self.release_of(t))
-        everyone = problem.everything[1].reshape(problem.nodes, -1)
+        everyone = problem.full_batches[1].reshape(problem.nodes, -1)
         indptr = np.arange(problem.nodes + 1)
         gradients = [problem.gradient(b, (indptr, record)) for record in everyone.T]
         g = np.clip(gradients, -self.clipping_norm, self.clipping_norm).mean(axis=0)

@@ -179,7 +179,7 @@ def test_a_lost_node_is_missing_and_catches_up_with_its_own_row(tmp_path: Path) 
             scale = 5.0 * 2 / 10
             noisy = dm.kernels.add_noise("gaussian", state, scale, contract.public_key.stream(1, t))
         b = dm.kernels.mix(matrix.weights, noisy)
-        state = b - parties.whole.gradient(b, parties.whole.everything, clipping_norm=1.0)
+        state = b - parties.whole.gradient(b, parties.whole.full_batches, clipping_norm=1.0)
     np.testing.assert_allclose(parties.models(), state, rtol=1e-12)
 
 

@@ -102,7 +102,7 @@ def test_a_star_is_charged_by_its_claim_also_after_it_was_stored() -> None:
     ]
     assert against[0] == against[1] == plan.cost(1e-5).epsilon < against[2] < against[3]
     everybody = {
-        plan.cost(1e-5, view=view).everybody
+        plan.cost(1e-5, view=view).full_view_epsilon
         for view in (
             dm.privacy.views.EverybodyButPartners(coalition=1),
             dm.privacy.views.OneNode(topology=network),

@@ -229,8 +229,8 @@ def test_an_evaluation_holds_out_a_part_of_each_site() -> None:
     assert found.sentence in str(found)
     assert "significantly better than 10 of 10 sites, inconclusive for none" in found.sentence
     assert "On records like its own no site gains: do not join for these." in found.sentence
-    assert found.verdict.own_gain is not None
-    assert found.verdict.own_gain.high < 0
+    assert found.verdict.local_gain is not None
+    assert found.verdict.local_gain.high < 0
     assert "The epsilon is against the server" in str(found)
 
 

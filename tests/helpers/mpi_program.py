@@ -58,7 +58,7 @@ class PersonalNoise(Algorithm[State, dm.LinearProblem]):
 
     def round(self, state, t, problem, key):
         b = yield Message(state.w, self.release_of(t), self.compressor)
-        return State(b - 0.1 * problem.gradient(b, problem.everything))
+        return State(b - 0.1 * problem.gradient(b, problem.full_batches))
 
     def parameters(self, state: State):
         return state.w
@@ -96,7 +96,7 @@ class OneLearns(Resting):
     """Only one node has losses."""
 
     def losses(self, state, t, problem, key):
-        slopes = problem.gradient(problem.zeros(), problem.everything)[:, 0]
+        slopes = problem.gradient(problem.zeros(), problem.full_batches)[:, 0]
         return slopes[slopes > 0.15]
 
 

@@ -192,7 +192,7 @@ def test_choco_sends_differences_until_all_know_the_models() -> None:
     )
     x, mixing = task.zeros(), links.matrix(0).weights.toarray()
     for _ in range(4):
-        gradient = task.gradient(x, task.everything, clipping_norm=1.0)
+        gradient = task.gradient(x, task.full_batches, clipping_norm=1.0)
         x = mixing @ (x - 0.5 * gradient)
     np.testing.assert_allclose(run.parameters, x, atol=1e-12)
     parts = replace(whole, keep=0.5, consensus_step_size=0.5)

@@ -16,8 +16,8 @@ from dpmesh_papers.catalog import REPRODUCTIONS
 from dpmesh_papers.without_replacement_cells import Comparison, measured
 from dpmesh_papers.without_replacement_setting import (
     ExperimentData,
-    everything_for_each,
     principal_components,
+    shuffled_copies,
 )
 
 pytestmark = pytest.mark.slow  # whole tables and figures in small
@@ -94,7 +94,7 @@ def test_a_figure_shows_the_baseline_too(name: str, small, tmp_path, monkeypatch
 
 
 def test_every_node_has_all_records_in_an_order_of_its_own(small) -> None:
-    problem = everything_for_each(small, 3, "convex", Key.seeded(0))
+    problem = shuffled_copies(small, 3, "convex", Key.seeded(0))
     original = small.train.features.sum(axis=1)
     for part in problem.partition:
         own = problem.train.features[part].sum(axis=1)
@@ -107,7 +107,7 @@ def test_cells_of_table_2_on_mnist(real_data) -> None:
     setting = without_replacement_setting.mnist_setting()
     key = Key.seeded(0)
     for nodes, noise, paper, within in ((1, "none", 77.74, 2.0), (3, "paper", 71.48, 4.0)):
-        problem = everything_for_each(setting, nodes, "convex", key)
+        problem = shuffled_copies(setting, nodes, "convex", key)
         controller = without_replacement.AlwaysGlobal()
         comparison = Comparison(setting, "convex", nodes, nodes, [problem], [key])
         cell = measured(comparison, controller, noise, 1.0)

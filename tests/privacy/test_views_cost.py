@@ -71,8 +71,8 @@ def test_everybody_costs_what_the_plan_says() -> None:
     algorithm = dm.GradientDescent(records=50, noise_multiplier=4.0)
     plan = algorithm.plan(10).cost(1e-5)
     for view in (views.Everybody(), views.OneNode(topology=RING)):  # a neighbour sees everything
-        cost = views.view_cost(1e-5, _descent(), view, everybody=plan)
-        assert cost.everybody == plan.epsilon
+        cost = views.view_cost(1e-5, _descent(), view, full_view=plan)
+        assert cost.full_view_epsilon == plan.epsilon
         assert cost.epsilon == pytest.approx(plan.epsilon, rel=1e-6)
     alone = views.view_cost(1e-5, _descent(), views.Everybody())
     assert alone.epsilon == pytest.approx(plan.epsilon, rel=1e-6)
@@ -82,7 +82,7 @@ def test_distance_protects_on_a_static_network() -> None:
     costs = views.costs_by_distance(1e-5, _descent(), views.OneNode(topology=RING))
     epsilons = [costs[distance].epsilon for distance in (1, 2, 3, 4)]
     assert epsilons == sorted(epsilons, reverse=True)
-    assert epsilons[0] == pytest.approx(costs[1].everybody, rel=1e-6)
+    assert epsilons[0] == pytest.approx(costs[1].full_view_epsilon, rel=1e-6)
     assert epsilons[3] < epsilons[0] / 4
     meetings = dm.topology.meetings(8, key=dm.Key.seeded(1))
     with pytest.raises(ValueError, match="topology"):
@@ -106,7 +106,7 @@ def test_coalitions_are_enumerated_or_bounded_from_pairs(monkeypatch: pytest.Mon
     bounded = views.view_cost(1e-5, _descent(14), pair, gap=1e-5)
     assert "bound from pairs" in bounded.accountant
     assert one.epsilon < exact.epsilon <= bounded.epsilon * (1 + 1e-6)
-    assert bounded.epsilon <= bounded.everybody
+    assert bounded.epsilon <= bounded.full_view_epsilon
 
 
 @pytest.mark.parametrize("most_coalitions", [100_000, 1])  # enumerated, bounded from pairs
@@ -218,7 +218,7 @@ def test_what_is_not_proved_costs_as_much_as_everybody(
     reaction = _descent(facts=facts, clipping_norm=clipping_norm)
     assert words in reaction.reason
     view, plan = views.OneNode(topology=RING), Cost(2.0, "exact")
-    cost = views.view_cost(1e-5, reaction, view, everybody=plan)
+    cost = views.view_cost(1e-5, reaction, view, full_view=plan)
     assert (cost.epsilon, cost.mu) == (2.0, None)
     assert words in str(cost)
 

@@ -30,7 +30,7 @@ def test_sizes_and_records() -> None:
     assert p.zeros(7).shape == (7, 3)
     assert problem(train=Dataset(X, CLASSES, "x"), classes=4).dim == 12
     assert problem(train=Dataset(X.astype("f"), SIGNS, "x")).zeros().dtype == np.float32
-    indptr, indices = p.everything
+    indptr, indices = p.full_batches
     for node, part in enumerate(PARTITION):
         np.testing.assert_array_equal(indices[indptr[node] : indptr[node + 1]], part)
 
@@ -67,15 +67,15 @@ def test_batches_follow_the_stream_and_use_each_record_once() -> None:
 def test_gradient_step_and_objective_belong_together(form: Any) -> None:
     p = problem(train=Dataset(form(X), SIGNS, "x"), loss="logistic", regularization=0.3)
     w, move = RNG.normal(size=(2, 3, 3))
-    gradient = p.gradient(w, p.everything)
+    gradient = p.gradient(w, p.full_batches)
     step = 1e-6
-    above, below = (p.objective(w + h * move, p.everything) for h in (step, -step))
+    above, below = (p.objective(w + h * move, p.full_batches) for h in (step, -step))
     np.testing.assert_allclose((above - below) / (2 * step), (gradient * move).sum(1), atol=1e-8)
-    moved = p.step(w, [0.1, 0.0, 0.5], p.everything)
+    moved = p.step(w, [0.1, 0.0, 0.5], p.full_batches)
     np.testing.assert_allclose(moved, w - np.array([[0.1], [0], [0.5]]) * gradient, atol=1e-15)
-    means = np.add.reduceat(p.record_losses(w, p.everything), p.everything[0][:-1]) / p.records
+    means = np.add.reduceat(p.record_losses(w, p.full_batches), p.full_batches[0][:-1]) / p.records
     expected = means + 0.15 * (w**2).sum(1)
-    np.testing.assert_allclose(p.objective(w, p.everything), expected, rtol=1e-12)
+    np.testing.assert_allclose(p.objective(w, p.full_batches), expected, rtol=1e-12)
     clipped = p.gradient(p.zeros(), p.batch(0, 1), clipping_norm=0.1)
     assert (np.linalg.norm(clipped, axis=1) <= 0.1 + 1e-15).all()
 
@@ -113,9 +113,9 @@ def test_models_of_a_node_and_their_own_objectives_and_constants() -> None:
     assert [p.models for p in (one_vs_all, together, alone)] == [4, 1, 1]
     for p in (one_vs_all, together, alone):
         w = RNG.normal(size=(3, p.dim))
-        each = p.class_objectives(w, p.everything)
+        each = p.class_objectives(w, p.full_batches)
         assert each.shape == (3, p.models)
-        np.testing.assert_allclose(each.sum(axis=1), p.objective(w, p.everything), rtol=1e-12)
+        np.testing.assert_allclose(each.sum(axis=1), p.objective(w, p.full_batches), rtol=1e-12)
     assert one_vs_all.model_constants() == alone.constants()
     assert together.model_constants() == together.constants()
     squared = problem(loss="squared", label_bound=3.0, **classes)

@@ -285,14 +285,14 @@ def test_each_site_is_judged_on_its_own_records_too() -> None:
 
     loses = with_populations(0.8, 0.99)
     assert loses.claim == "better"
-    assert loses.own_sites.tolist() == [-1, -1]
+    assert loses.local_sites.tolist() == [-1, -1]
     assert "On records like its own no site gains: do not join for these." in loses.sentence
     assert loses.worst_site is not None
     assert loses.worst_site.high < 0
     assert loses.rarest_class is not None
     assert loses.rarest_class.low > 0
     gains = with_populations(0.99, 0.8)
-    assert gains.own_sites.tolist() == [1, 1]
+    assert gains.local_sites.tolist() == [1, 1]
     assert "do not join" not in gains.sentence
     few = replace(
         gains, populations=[replace(one, tested=np.full(2, 19)) for one in gains.populations]

@@ -104,7 +104,7 @@ def test_a_record_with_other_labels_is_one_record() -> None:
     problems = [made._encoded_problem(x, labels, site).problem for labels in (one, other)]
     w = np.random.default_rng(0).standard_normal((1, problems[0].dim))
     sums = [
-        p.gradient_sum(np.repeat(w, SITES, axis=0), p.everything, clipping_norm=0.5)
+        p.gradient_sum(np.repeat(w, SITES, axis=0), p.full_batches, clipping_norm=0.5)
         for p in problems
     ]
     moved = np.linalg.norm(sums[0] - sums[1], axis=1)

@@ -111,7 +111,7 @@ def two_problems(loss: Any = "softmax", classes: int | None = 3) -> tuple[Any, A
 def test_problems_have_the_bits_of_the_same_numbers_in_float64(loss: Any, classes: Any) -> None:
     rounded, exact = two_problems(loss, classes)
     params = np.random.default_rng(2).normal(size=(3, exact.dim))
-    batches = exact.everything
+    batches = exact.full_batches
     for norm in (0.01, 10.0):
         ours, theirs = (problem.clipped_sums(params, batches, norm) for problem in (rounded, exact))
         np.testing.assert_array_equal(ours, theirs)

@@ -125,7 +125,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     takes_directed: ClassVar[bool] = False
     """True if directed networks are supported (`PushMatrix`: columns sum to 1, rows need not)."""
 
-    no_views: ClassVar[str] = ""
+    view_refusal: ClassVar[str] = ""
     """Reason why no epsilon under a weaker adversary is proved for any run; empty if one may be."""
 
     counts_copies: ClassVar[bool] = False
@@ -381,7 +381,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         The bounds of each round, or `NotProved` with the reason why there is no proof.
         """
         unknown = f"{type(self).__name__} has no proof under a weaker adversary"
-        return NotProved(reason=self.no_views or unknown)
+        return NotProved(reason=self.view_refusal or unknown)
 
     def worst_case(
         self,
@@ -484,8 +484,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         """Return the `reaction` if its proof covers this class and problem; None if no problem."""
         if problem is None:
             return None
-        if self.no_views:
-            return NotProved(reason=self.no_views)
+        if self.view_refusal:
+            return NotProved(reason=self.view_refusal)
         changed = _changed_since_reaction(type(self))
         if changed:
             reason = f"{type(self).__name__} changes {changed} and states no reaction of its own"

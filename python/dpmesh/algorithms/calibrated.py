@@ -120,7 +120,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
     messages_need_no_trust = (
         "predictions and targets are clipped to [-1, 1], whatever model was released"
     )
-    no_views = "the release of moments after the last round is not accounted for"
+    view_refusal = "the release of moments after the last round is not accounted for"
     communication = Algorithm.of_part("algorithm.communication")
     parameters_are_released = Algorithm.of_part("algorithm.parameters_are_released")
     public_coins = Algorithm.of_part("algorithm.public_coins")

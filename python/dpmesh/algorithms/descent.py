@@ -209,7 +209,7 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
         Node i uses the records ``indices[indptr[i]:indptr[i + 1]]``.
         """
         if self.batches == 1:
-            return problem.everything
+            return problem.full_batches
         batch = problem.batch(t % self.batches, self.records // self.batches)
         nodes, batch_size = batch.shape
         return np.arange(nodes + 1) * batch_size, batch.reshape(-1)

@@ -174,7 +174,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
     messages_need_no_trust = (
         "each update, or each record's gradient, is clipped at whatever model the totals make"
     )
-    no_views = (
+    view_refusal = (
         "all models are public; hiding all but the last is not proved for random cohorts divided "
         "by a constant"
     )

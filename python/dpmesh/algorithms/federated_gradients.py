@@ -205,14 +205,14 @@ class RecordGradients(Contribution[GradientProblem]):
         batches = self.sample(self._all_records(problem), t, key)
         return clipped_gradient_sums(problem, w, batches, self.clipping_norm)
 
-    def sample(self, everything: Ragged, t: int, key: Key) -> Ragged:
+    def sample(self, full_batches: Ragged, t: int, key: Key) -> Ragged:
         """Return the records that take part in round t, each by a secret coin of its client.
 
-        Both `everything`, the records of each client, and the result are ``(indptr, indices)``.
+        Both `full_batches`, the records of each client, and the result are ``(indptr, indices)``.
         """
         if self.sampling_rate == 1:
-            return everything
-        indptr, records = everything
+            return full_batches
+        indptr, records = full_batches
         counts = np.diff(indptr)
         clients, most = len(counts), int(counts.max())
         # One coin for each place (client, k); a client with fewer records ignores its last coins.

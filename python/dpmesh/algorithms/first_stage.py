@@ -226,7 +226,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     messages_need_no_trust = (
         "each record is clipped, and has norm 1 whatever centre the totals make"
     )
-    no_views = "every node receives the noisy sums of private centering"
+    view_refusal = "every node receives the noisy sums of private centering"
     communication = Algorithm.of_part("algorithm.communication")
     parameters_are_released = Algorithm.of_part("algorithm.parameters_are_released")
     public_coins = Algorithm.of_part("algorithm.public_coins")

@@ -206,8 +206,8 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
         weight = self.topology.mixing_matrix.edge_weights[0]
         steps = at(self.step_size, t + 1) / self._degrees[problem.members]
         decayed = (weight - steps * problem.regularization) * p
-        everything = self._everything(problem)
-        gradients = clipped_gradient_sums(problem, state.p, everything, self.clipping_norm)
+        batches = self._full_batches(problem)
+        gradients = clipped_gradient_sums(problem, state.p, batches, self.clipping_norm)
         y = Sensitive(decayed - steps * (self.topology.nodes / self.records) * gradients)
         release = self.release_of(t)
         links = int(self._degrees.sum())
@@ -220,13 +220,13 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
 
         Only a simulation can compute it: no node sends its loss.
         """
-        losses: Numbers = problem.objective(state.p, self._everything(problem))
+        losses: Numbers = problem.objective(state.p, self._full_batches(problem))
         return losses
 
     def parameters(self, state: SecureGossipState) -> Floats:
         """Return each node's model p, shape (nodes, dim), computed from released sums alone."""
         return state.p
 
-    def _everything(self, problem: LinearProblem) -> Ragged:
+    def _full_batches(self, problem: LinearProblem) -> Ragged:
         records: Ragged = problem.records_of(np.arange(problem.nodes))
         return records

@@ -115,7 +115,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
 
     communication = "token"
     messages_need_no_trust = "gradients are bounded at any model, as `init` checks"
-    no_views = "every node receives each global model"
+    view_refusal = "every node receives each global model"
     parameters_are_released = True
     public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE})
 

@@ -345,7 +345,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     communication = "token"
     messages_need_no_trust = "a holder projects the model that it received before it uses it"
-    no_views = "every node receives the global model after each update"
+    view_refusal = "every node receives the global model after each update"
     counts_copies = True
     public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE, Purpose.CONTROLLER})
 
@@ -690,7 +690,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         -------
         Records as ``(indptr, indices)``.
         """
-        starts, records = problem.everything
+        starts, records = problem.full_batches
         b = self.batch_size
         return slices(records, starts[:-1] + number * b, np.where(nodes, b, 0))
 
@@ -1094,6 +1094,6 @@ def losses_on(public: Dataset, released: Released, problem: LinearProblem) -> Fl
     """Return the losses of the global models, shape (K, d), on public records, shape (K,)."""
     model = LinearModel(public.features, public.labels, problem.loss, classes=problem.classes)
     measure = model.losses if len(released) == 1 else model.class_losses
-    everything = np.arange(public.records)[np.newaxis]
-    losses = measure(released.reshape(1, -1), everything, regularization=problem.regularization)
+    full_batch = np.arange(public.records)[np.newaxis]
+    losses = measure(released.reshape(1, -1), full_batch, regularization=problem.regularization)
     return losses.reshape(-1)

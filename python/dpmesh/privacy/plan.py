@@ -320,19 +320,19 @@ class Plan(InNotebooks):
             If `delta` is outside [0, 1), or privacy amplification by the sampling of a release is
             not proved under this neighbouring relation.
         """
-        everybody = self._worst(delta)
+        full_view = self._worst(delta)
         if view is None:
-            return everybody
+            return full_view
         from dpmesh.privacy.views import EverybodyButPartners, view_cost
         from dpmesh.privacy.views.cost import partners_cost
 
         secrets = secrets_in(self.releases)
         stars = [shared.nodes for shared in secrets if shared.star]
         if stars:
-            everybody = self._worst(delta, max(stars))  # all nodes, who know each secret
+            full_view = self._worst(delta, max(stars))  # all nodes, who know each secret
         if isinstance(view, EverybodyButPartners):
             against = self._worst(delta, view.coalition)
-            return partners_cost(delta, view, against, everybody, shared=bool(secrets))
+            return partners_cost(delta, view, against, full_view, shared=bool(secrets))
 
         reaction = self.reaction or NotProved(reason="the plan was made without its problem")
         if self.copies > 1:
@@ -344,7 +344,7 @@ class Plan(InNotebooks):
         rounds = 1 + max((release.round for release in self.releases), default=-1)
         if isinstance(reaction, Reaction) and reaction.rounds != rounds:
             reaction = NotProved(reason="the plan has other rounds than its reaction")
-        return view_cost(delta, reaction, view, everybody=everybody)
+        return view_cost(delta, reaction, view, full_view=full_view)
 
     @property
     def names_nodes(self) -> bool:

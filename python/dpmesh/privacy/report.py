@@ -319,7 +319,7 @@ def _by_distance(plan: Plan, delta: float, view: View | None) -> tuple[float, ..
     if view.topology.nodes > MOST_NODES_BY_DISTANCE or not isinstance(plan.reaction, Reaction):
         return ()
     costs = costs_by_distance(delta, plan.reaction, view)
-    return tuple(min(cost.epsilon, cost.everybody) for _, cost in sorted(costs.items()))
+    return tuple(min(cost.epsilon, cost.full_view_epsilon) for _, cost in sorted(costs.items()))
 
 
 def report(
@@ -440,7 +440,7 @@ def _assumptions(plan: Plan, delta: float, units: int | None, *, seeded: bool) -
     for secrets in secrets_in(plan.releases):
         if secrets.star:  # the reported epsilon is against all but link partners
             view = EverybodyButPartners(coalition=secrets.coalition)
-            epsilon = rounded_up(plan.cost(delta, view=view).everybody)
+            epsilon = rounded_up(plan.cost(delta, view=view).full_view_epsilon)
             run_cost = f"a run has epsilon = {epsilon}"
             yield f"against all other nodes together, who know each secret, {run_cost}"
     if seeded:

@@ -142,7 +142,7 @@ class _Goal:
     def __init__(
         self, problem: LinearProblem, records: npt.ArrayLike | None, radius: float | None
     ) -> None:
-        indices = problem.everything[1] if records is None else np.asarray(records)
+        indices = problem.full_batches[1] if records is None else np.asarray(records)
         if indices.ndim != 1 or indices.dtype.kind not in "iu" or not indices.size:
             expected = "integer indices of at least 1 record"
             fail("records", expected, f"{indices.dtype} of shape {indices.shape}")

@@ -246,14 +246,14 @@ class PartitionedProblem:
         return read_only(np.diff(self._records[0]))
 
     @property
-    def everything(self) -> Ragged:
+    def full_batches(self) -> Ragged:
         """All records of each node, as batches ``(indptr, indices)``."""
         return self._records
 
     def records_of(self, nodes: Indices) -> Ragged:
         """Return the records of these nodes, as batches ``(indptr, indices)``."""
         if self._equal_rows is None:
-            return rows(self.everything, nodes)
+            return rows(self.full_batches, nodes)
         chosen = self._equal_rows.take(nodes, axis=0)
         return np.arange(len(chosen) + 1) * chosen.shape[1], chosen.reshape(-1)
 
@@ -333,4 +333,4 @@ class PartitionedProblem:
             If there is no such round.
         """
         integer("round", round, below=integer("rounds", rounds, at_least=1))
-        return allocated_batch(self, self.everything, round, key, rounds=rounds)
+        return allocated_batch(self, self.full_batches, round, key, rounds=rounds)

@@ -331,7 +331,7 @@ def population_of(problem: LinearProblem, params: FloatArray) -> Population:
         Released models, shape (nodes, dim), or (1, dim) where all nodes share one.
     """
     assert problem.test is not None
-    starts, records = problem.everything
+    starts, records = problem.full_batches
     owners = owners_by_label(
         problem.train.labels[records],
         np.repeat(np.arange(problem.nodes), np.diff(starts)),
@@ -401,7 +401,7 @@ def _rarest_class(
     assert problem.outline is not None
     if problem.classes is None or problem.outline.classes is None:
         return None
-    _, trained_records = problem.everything
+    _, trained_records = problem.full_batches
     trained = problem.train.labels[trained_records]
     rarest = int(np.bincount(trained, minlength=problem.classes).argmin())
     records = problem.test.labels == rarest

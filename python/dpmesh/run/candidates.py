@@ -477,7 +477,7 @@ def _procedure(problem: LinearProblem) -> Fit:
         model = local_problem.zeros()
         for _ in range(descent.rounds):
             model = local_problem.step(
-                model, step_size, local_problem.everything, clipping_norm=algorithm.clipping_norm
+                model, step_size, local_problem.full_batches, clipping_norm=algorithm.clipping_norm
             )
         return lambda records: np.asarray(encoded(records) @ model.T)
 

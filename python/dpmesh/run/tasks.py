@@ -134,7 +134,7 @@ def trivial_measures(problem: LinearProblem) -> Measures:
     task = task_of_problem(problem)
     if task.metric == "R²":
         return {"R²": 0.0}
-    constant = task.trivial_scores(problem.outline, problem.train.labels[problem.everything[1]])
+    constant = task.trivial_scores(problem.outline, problem.train.labels[problem.full_batches[1]])
     scores = np.tile(constant, (problem.test.records, 1))
     return task.measures(problem.outline, scores, problem.test.labels)
 

@@ -325,7 +325,7 @@ class Verdict:
         return signs
 
     @cached_property
-    def own_sites(self) -> Indices:
+    def local_sites(self) -> Indices:
         """Signs by site on the site's own test records, shape (sites,).
 
         1 if the federation is significantly better than the site's model, -1 if worse, else 0.
@@ -333,14 +333,14 @@ class Verdict:
         return self._significant["own records"]
 
     @cached_property
-    def own_gain(self) -> Difference | None:
+    def local_gain(self) -> Difference | None:
         """Mean gain over sites, each on its own test records; None without populations.
 
         Needs 2 splits.
         """
         if not self.populations:
             return None
-        return self._interval(self._own_differences.mean(axis=1))
+        return self._interval(self._local_differences.mean(axis=1))
 
     @cached_property
     def worst_site(self) -> Difference | None:
@@ -374,9 +374,9 @@ class Verdict:
     @property
     def no_site_gains(self) -> bool:
         """True if no site gains on its own test records, and a site or the mean of sites loses."""
-        if self.own_gain is None or not self.decides or (self.own_sites > 0).any():
+        if self.local_gain is None or not self.decides or (self.local_sites > 0).any():
             return False
-        return bool((self.own_sites < 0).any()) or self.own_gain.sign < 0
+        return bool((self.local_sites < 0).any()) or self.local_gain.sign < 0
 
     @cached_property
     def rarest_class(self) -> Difference | None:
@@ -413,9 +413,9 @@ class Verdict:
         gains = self._population_gains
         counts = ""
         if self.decides:
-            better = int((self.own_sites > 0).sum())
-            worse = int((self.own_sites < 0).sum())
-            undecided = len(self.own_sites) - better - worse
+            better = int((self.local_sites > 0).sum())
+            worse = int((self.local_sites < 0).sum())
+            undecided = len(self.local_sites) - better - worse
             counts = f"better at {better}, inconclusive for {undecided}, worse at {worse}"
         name = OWN_RECORDS
         rows.append(PopulationRow(name, metric, federation, single, gains.get(name), counts))
@@ -478,7 +478,7 @@ class Verdict:
         if len(self.measured) < 2 or self._is_single:
             return {}
         gains = {
-            OWN_RECORDS: self.own_gain,
+            OWN_RECORDS: self.local_gain,
             WORST_SITE: self.worst_site,
             RAREST_CLASS: self.rarest_class,
         }
@@ -603,10 +603,10 @@ class Verdict:
 
     def _by_own(self) -> list[str]:
         """Return the gain of sites on their local records, and whether to join for it."""
-        if self.own_gain is None or len(self.own_sites) == 1:
+        if self.local_gain is None or len(self.local_sites) == 1:
             return []
-        interval = shown_difference(self.metric, self.own_gain.low, self.own_gain.high)
-        words = counted(self.own_sites, "significantly better at", "worse at")
+        interval = shown_difference(self.metric, self.local_gain.low, self.local_gain.high)
+        words = counted(self.local_sites, "significantly better at", "worse at")
         sentences = [
             f"On each site's own records it is {words} "
             f"(95% interval of the mean difference: {interval})."
@@ -641,7 +641,7 @@ class Verdict:
         return [name for name in self.baselines_by_split[0].others if "accuracy (" in name]
 
     @cached_property
-    def _own_differences(self) -> Numbers:
+    def _local_differences(self) -> Numbers:
         """The gain of each site on its own test records, shape (splits, sites)."""
         return np.stack(
             [population.federation - population.single_sites for population in self.populations]
@@ -663,7 +663,7 @@ class Verdict:
             tested = np.min([population.tested for population in self.populations], axis=0)
             families["own records"] = [
                 self._interval(column, tested=max(int(count), 1))
-                for column, count in zip(self._own_differences.T, tested, strict=True)
+                for column, count in zip(self._local_differences.T, tested, strict=True)
             ]
         for name in self._labels:
             federation = np.array([measures[name] for measures in self.measured])

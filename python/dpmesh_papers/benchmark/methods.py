@@ -159,7 +159,7 @@ def _central(setting: Setting, longer: bool = False) -> Trial:
     It has the noise of one server that is trusted with all records.
     """
     problem = replace(
-        setting.problem, partition=tuple(np.array_split(setting.problem.everything[1], 2))
+        setting.problem, partition=tuple(np.array_split(setting.problem.full_batches[1], 2))
     )
     return _chosen(setting, "secure", problem, colluding=0, longer=longer)
 
@@ -272,7 +272,7 @@ def _federated(setting: Setting, smoothing: float = 0.0, momentum: float = 0.0) 
     problem = setting.problem
     rounds = STEPS
     if setting.unit == "record":
-        all_records = problem.everything[1]
+        all_records = problem.full_batches[1]
         problem = replace(problem, partition=tuple(all_records[:, np.newaxis]))
     cohort = max(1, round(COHORT * problem.nodes))
     denoiser: Denoiser = Identity()
@@ -368,7 +368,7 @@ def _secure_gossip(setting: Setting) -> Trial:
     plain = SecureGossip(
         topology=links,
         dim=problem.dim,
-        records=problem.everything[1].size,
+        records=problem.full_batches[1].size,
         noise_multiplier=2.0,
         clipping_norm=CLIPPING_NORM,
     )

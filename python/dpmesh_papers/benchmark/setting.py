@@ -93,7 +93,7 @@ class Setting:
     @property
     def pooled(self) -> LinearProblem:
         """The problem with all records at one node."""
-        return replace(self.problem, partition=(self.problem.everything[1],))
+        return replace(self.problem, partition=(self.problem.full_batches[1],))
 
 
 class Trial(NamedTuple):

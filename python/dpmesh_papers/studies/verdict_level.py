@@ -204,7 +204,7 @@ def measure(setting: Setting, runs: int, seed: int) -> Row:
     for _ in range(runs):
         verdict = evaluate(setting, generator)
         better += verdict.claim == "better"
-        gains = (verdict.gain, verdict.own_gain, verdict.worst_site, verdict.rarest_class)
+        gains = (verdict.gain, verdict.local_gain, verdict.worst_site, verdict.rarest_class)
         for name, gain in zip(POPULATIONS, gains, strict=True):
             if gain is not None:
                 judged_count[name] += 1

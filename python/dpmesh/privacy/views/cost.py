@@ -6,7 +6,7 @@ bound on mu; `epsilon_of` converts mu to epsilon.
 
 - *mu* is the parameter of Gaussian DP. For discrete Gaussian and Laplace noise the bound is
   mu^2 / 2 zero-concentrated DP instead.
-- *everybody* in names is the adversary who sees every message.
+- *full view* in names is the view of an adversary who sees every message.
 - An *observer* is a set of nodes that pool their views; a *target* is the node of the record.
 """
 
@@ -58,10 +58,11 @@ class ViewCost(InNotebooks):
     view
         The adversary's view, in words.
     epsilon
-        Upper bound on epsilon under the view; equal to `everybody` if no smaller bound is proved.
+        Upper bound on epsilon under the view; equal to `full_view_epsilon` if no smaller bound
+        is proved.
     delta
-        Delta of `epsilon` and of `everybody`.
-    everybody
+        Delta of `epsilon` and of `full_view_epsilon`.
+    full_view_epsilon
         Upper bound on epsilon against an adversary who sees every message.
     mu
         The messages of the view are mu-Gaussian-DP; for discrete Gaussian and Laplace noise,
@@ -77,13 +78,13 @@ class ViewCost(InNotebooks):
     accountant
         Method that proves `epsilon`, in words.
     reason
-        Reason why no epsilon below `everybody` is proved; empty otherwise.
+        Reason why no epsilon below `full_view_epsilon` is proved; empty otherwise.
     """
 
     view: str
     epsilon: float
     delta: float
-    everybody: float
+    full_view_epsilon: float
     accountant: str
     mu: float | None = None
     mu_at_least: float | None = None
@@ -92,8 +93,9 @@ class ViewCost(InNotebooks):
     reason: str = ""
 
     def __str__(self) -> str:
+        full_view = rounded_up(self.full_view_epsilon, 4)
         lines = [
-            f"privacy    epsilon = {rounded_up(self.everybody, 4)}, delta = {self.delta:g}, "
+            f"privacy    epsilon = {full_view}, delta = {self.delta:g}, "
             "against an adversary who sees every message"
         ]
         if self.reason:
@@ -140,7 +142,7 @@ def view_cost(
     reaction: Reaction | NotProved,
     view: View,
     *,
-    everybody: Cost | None = None,
+    full_view: Cost | None = None,
     gap: float = 1e-3,
 ) -> ViewCost:
     """Return the epsilon of a run under a view, with the epsilon if every message is seen.
@@ -153,7 +155,7 @@ def view_cost(
         Public numbers of the run, or the reason why there is no proof for this run.
     view
         The adversary's view, one of the classes of `dpmesh.privacy.views`.
-    everybody
+    full_view
         Cost against an adversary who sees every message, at the same delta, such as
         ``plan.cost(delta)``. None computes this cost from `reaction` by the same proof. The epsilon
         under the view never exceeds it.
@@ -163,7 +165,7 @@ def view_cost(
     Raises
     ------
     ValueError
-        If an argument has the wrong type or is out of its range, or `everybody` is None where
+        If an argument has the wrong type or is out of its range, or `full_view` is None where
         `reaction` has no proof.
     """
     instance("reaction", reaction, "a Reaction, or NotProved", Reaction, NotProved)
@@ -171,26 +173,26 @@ def view_cost(
     instance("view", view, expected, *get_args(View))
     positive("gap", gap)
     if isinstance(reaction, NotProved):
-        if everybody is None:
+        if full_view is None:
             expected = "the cost against an adversary who sees every message, as no view is proved"
-            fail("everybody", expected, None)
-        return _fallback(delta, view, everybody, reaction.reason)
-    worst, everybody_mu, method = _solve(reaction, view, gap)
-    if everybody is None:
-        everybody_epsilon = epsilon_of(everybody_mu * MARGIN, delta, reaction.distribution)
-        everybody = Cost(everybody_epsilon, "every message seen")
+            fail("full_view", expected, None)
+        return _fallback(delta, view, full_view, reaction.reason)
+    worst, full_view_mu, method = _solve(reaction, view, gap)
+    if full_view is None:
+        full_view_epsilon = epsilon_of(full_view_mu * MARGIN, delta, reaction.distribution)
+        full_view = Cost(full_view_epsilon, "every message seen")
     epsilon = epsilon_of(_mu_of(worst), delta, reaction.distribution)
-    if everybody.epsilon < epsilon and not isinstance(view, Everybody):
-        reason = f"another accountant's bound is smaller: {everybody.accountant}"
-        if epsilon < everybody.epsilon * _EQUAL:
+    if full_view.epsilon < epsilon and not isinstance(view, Everybody):
+        reason = f"another accountant's bound is smaller: {full_view.accountant}"
+        if epsilon < full_view.epsilon * _EQUAL:
             reason = "the worst observer receives whatever a record moves"
-        return _fallback(delta, view, everybody, reason)
-    proved = _proved(in_words(view), delta, reaction, worst, method, everybody.epsilon)
-    return replace(proved, epsilon=min(epsilon, everybody.epsilon))
+        return _fallback(delta, view, full_view, reason)
+    proved = _proved(in_words(view), delta, reaction, worst, method, full_view.epsilon)
+    return replace(proved, epsilon=min(epsilon, full_view.epsilon))
 
 
 def partners_cost(
-    delta: float, view: EverybodyButPartners, against: Cost, everybody: Cost, *, shared: bool
+    delta: float, view: EverybodyButPartners, against: Cost, full_view: Cost, *, shared: bool
 ) -> ViewCost:
     """Return the epsilon under the view of all parties except link partners.
 
@@ -202,14 +204,14 @@ def partners_cost(
         The adversary's view.
     against
         Cost under the view.
-    everybody
+    full_view
         Cost if all other nodes collude, who know every shared secret.
     shared
-        True if partners share secrets in this run; else `everybody` is the result.
+        True if partners share secrets in this run; else `full_view` is the result.
     """
     if not shared:
-        return _fallback(delta, view, everybody, "partners share no secrets in this run")
-    return _without_mu(delta, view, against, everybody)
+        return _fallback(delta, view, full_view, "partners share no secrets in this run")
+    return _without_mu(delta, view, against, full_view)
 
 
 def costs_by_distance(
@@ -249,10 +251,10 @@ def costs_by_distance(
     pair_distances = distances[pairs[:, 0], pairs[:, 1]]
     costs = {}
     for distance in np.unique(pair_distances).astype(int).tolist():
-        worst, everybody_mu, _ = _worst(reaction, view, gap, pairs[pair_distances == distance])
-        everybody = epsilon_of(everybody_mu * MARGIN, delta, reaction.distribution)
+        worst, full_view_mu, _ = _worst(reaction, view, gap, pairs[pair_distances == distance])
+        full_view_epsilon = epsilon_of(full_view_mu * MARGIN, delta, reaction.distribution)
         observer = f"any one node at distance {distance}"
-        costs[distance] = _proved(observer, delta, reaction, worst, "", everybody)
+        costs[distance] = _proved(observer, delta, reaction, worst, "", full_view_epsilon)
     return costs
 
 
@@ -262,7 +264,7 @@ def _proved(
     reaction: Reaction,
     worst: Certificate | None,
     method: str,
-    everybody: float,
+    full_view_epsilon: float,
 ) -> ViewCost:
     """Return the epsilon that a certificate proves.
 
@@ -276,7 +278,7 @@ def _proved(
         Certificate with the largest mu; None if nothing that is seen depends on the data.
     method
         Method of a search over coalitions, in words; else empty.
-    everybody
+    full_view_epsilon
         Epsilon against an adversary who sees every message.
     """
     mu = _mu_of(worst)
@@ -291,7 +293,7 @@ def _proved(
         view=view,
         epsilon=epsilon_of(mu, delta, reaction.distribution),
         delta=delta,
-        everybody=everybody,
+        full_view_epsilon=full_view_epsilon,
         accountant=_argument(worst, mu, reaction.distribution, method),
         mu=mu,
         mu_at_least=mu_at_least,
@@ -316,8 +318,8 @@ def _solve(reaction: Reaction, view: View, gap: float) -> tuple[Certificate | No
     seen, and the method of a search over coalitions in words.
     """
     if isinstance(view, Everybody | EverybodyButPartners):
-        everybody_mu = _everybody_mu(reaction)
-        return Certificate(everybody_mu, everybody_mu, (), 0), everybody_mu, ""
+        full_view_mu = _full_view_mu(reaction)
+        return Certificate(full_view_mu, full_view_mu, (), 0), full_view_mu, ""
     if not reaction.is_noisy:
         return Certificate(inf, inf, (), 0), inf, "messages leave without noise"
     return _worst(reaction, view, gap)
@@ -336,7 +338,7 @@ def _worst(
         Number of an observer and target, shape (pairs, 2), to search; None for all pairs.
     """
     worst = None
-    everybody_mu = 0.0
+    full_view_mu = 0.0
     method = ""
     nodes = view.topology.nodes
     entries = reaction.rounds * nodes
@@ -344,7 +346,7 @@ def _worst(
     pairs = all_pairs(observers, nodes) if pairs is None else pairs
     for system in systems_of(reaction, view):
         system_mu = max(system.everybody(target) for target in range(nodes))
-        everybody_mu = max(everybody_mu, system_mu)
+        full_view_mu = max(full_view_mu, system_mu)
         largest_mu = 0.0 if worst is None else worst.mu
         if not isinstance(view, AnyCoalition):
             larger = worst_pair(system, observers, pairs, entries, gap=gap, at_least=largest_mu)
@@ -358,10 +360,10 @@ def _worst(
             candidate = candidate._replace(mu=system_mu, mu_at_least=mu_at_least)
         if worst is None or candidate.mu > largest_mu:
             worst = candidate
-    return worst, everybody_mu, method
+    return worst, full_view_mu, method
 
 
-def _everybody_mu(reaction: Reaction) -> float:
+def _full_view_mu(reaction: Reaction) -> float:
     """Return the mu of all messages, which needs no network.
 
     Given all messages, a record moves the messages of its own node alone. With ``own_state`` L and
@@ -389,20 +391,20 @@ def _everybody_mu(reaction: Reaction) -> float:
     return float(np.sqrt(largest))
 
 
-def _fallback(delta: float, view: View, everybody: Cost, reason: str) -> ViewCost:
+def _fallback(delta: float, view: View, full_view: Cost, reason: str) -> ViewCost:
     """Return the cost if every message is seen, with the reason why nothing less is proved."""
-    if everybody.epsilon != inf:
-        number("epsilon", everybody.epsilon)
-    return replace(_without_mu(delta, view, everybody, everybody), reason=reason)
+    if full_view.epsilon != inf:
+        number("epsilon", full_view.epsilon)
+    return replace(_without_mu(delta, view, full_view, full_view), reason=reason)
 
 
-def _without_mu(delta: float, view: View, against: Cost, everybody: Cost) -> ViewCost:
+def _without_mu(delta: float, view: View, against: Cost, full_view: Cost) -> ViewCost:
     """Return the cost `against` the view, whose proof is not by a mu of the view."""
     return ViewCost(
         view=in_words(view),
         epsilon=against.epsilon,
         delta=delta,
-        everybody=everybody.epsilon,
+        full_view_epsilon=full_view.epsilon,
         accountant=against.accountant,
     )
 
