@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -378,12 +379,14 @@ def test_a_larger_grid_is_taken_where_the_share_would_be_too_small() -> None:
 
 
 def test_calibration_keeps_the_budget_and_attempts_cost() -> None:
-    public: dict[str, Any] = {"dim": 31, "sites": 5, "records": 427, "rounds": 22}
-    found = calibrated_sum(epsilon=1.0, delta=1e-5, **public)
-    assert 0.999999 <= found.epsilon(1e-5) <= 1.0
-    with_dropout = calibrated_sum(epsilon=1.0, delta=1e-5, dropouts=1, **public)
-    assert with_dropout.noise_to_sensitivity > found.noise_to_sensitivity
-    assert with_dropout.share > found.share * math.sqrt(4 / 3)
+    sums = SecureSum(dim=31, sites=5, records=427, rounds=22, noise_to_sensitivity=1.0)
+    calibrated = calibrated_sum(sums, epsilon=1.0, delta=1e-5)
+    assert 0.999999 <= calibrated.epsilon(1e-5) <= 1.0
+    with_dropout = calibrated_sum(replace(sums, dropouts=1), epsilon=1.0, delta=1e-5)
+    assert with_dropout.noise_to_sensitivity > calibrated.noise_to_sensitivity
+    assert with_dropout.share > calibrated.share * math.sqrt(4 / 3)
+    noisier_sums = replace(sums, noise_to_sensitivity=30.0)
+    assert calibrated_sum(noisier_sums, epsilon=1.0, delta=1e-5) == calibrated
 
 
 def test_samples_cost_less_under_add_remove_alone() -> None:

@@ -216,7 +216,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
 
         An audit of the sums uses the problems of each of `record_sums`.
         """
-        data: tuple[Pair, Crowd] = self.algorithm.worst_case(**vars(size))
+        data: tuple[Pair, Crowd] = self.algorithm.leaking_data(size)
         return data
 
     def sensitivity(self, t: int) -> Sensitivity:

@@ -232,9 +232,9 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         if not probability("delta", delta, one=False):
             expected = "a positive number such as 1e-5: no sum has a finite epsilon at delta 0"
             fail("delta", expected, delta)
-        sizes = self.combination.secure_sum_sizes(self.contribution)
-        sums = calibrated_sum(epsilon=epsilon, delta=delta, **sizes)
-        return sums.noise_to_sensitivity / self.noise_to_sensitivity_at(1.0)
+        sums = self.combination.secure_sum_of_noise(self.contribution, 1.0)
+        calibrated = calibrated_sum(sums, epsilon=epsilon, delta=delta)
+        return calibrated.noise_to_sensitivity / self.noise_to_sensitivity_at(1.0)
 
     @cached_property
     def secure_sum(self) -> SecureSum | None:

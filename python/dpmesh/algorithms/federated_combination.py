@@ -199,26 +199,30 @@ class SecureAggregation:
         contribution.check_secure()
         if noise_to_sensitivity is None:
             fail("noise_multiplier", "a positive number under a secure sum", None)
-        sizes = self.secure_sum_sizes(contribution)
-        return SecureSum(noise_to_sensitivity=noise_to_sensitivity, **sizes)
+        return self.secure_sum_of_noise(contribution, noise_to_sensitivity)
 
-    def secure_sum_sizes(self, contribution: AnyContribution) -> dict[str, Any]:
-        """Return all parameters of `SecureSum` by name, except for its noise."""
+    def secure_sum_of_noise(
+        self, contribution: AnyContribution, noise_to_sensitivity: float
+    ) -> SecureSum:
+        """Return the secure sums, but do not check the settings of the contribution."""
+        counts = contribution.unit_counts
         sampling_rate = contribution.sampling_rate
         if contribution.unit == "user" and contribution.scheme is not None:
             sampling_rate = contribution.scheme.rate
-        return {
-            **contribution.size,
-            "dim": self.dim,
-            "sites": contribution.clients,
-            "clipping_norm": contribution.clipping_norm,
-            "sampling_rate": sampling_rate,
-            "neighboring_relation": contribution.neighboring_relation,
-            "rounds": self.rounds,
-            "colluding": self.colluding,
-            "dropouts": self.dropouts,
-            "reserve": self.reserve,
-        }
+        return SecureSum(
+            dim=self.dim,
+            sites=contribution.clients,
+            records=counts.total,
+            records_per_site=counts.most_per_client,
+            noise_to_sensitivity=noise_to_sensitivity,
+            clipping_norm=contribution.clipping_norm,
+            sampling_rate=sampling_rate,
+            neighboring_relation=contribution.neighboring_relation,
+            rounds=self.rounds,
+            colluding=self.colluding,
+            dropouts=self.dropouts,
+            reserve=self.reserve,
+        )
 
     def mechanism(
         self, noise_to_sensitivity: float | None, secure_sum: SecureSum | None

@@ -22,7 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,21 @@ ProblemT = TypeVar("ProblemT", bound=ModelProblem, contravariant=True)
 
 Vectors: TypeAlias = Iterator[tuple[Indices, Sensitive]]
 """Iterator over groups of clients: their indices, and their vectors, shape (clients, dim)."""
+
+
+class UnitCounts(NamedTuple):
+    """Public numbers of units of a contribution: records, or clients.
+
+    Attributes
+    ----------
+    total
+        Number of units of all clients together.
+    most_per_client
+        Largest number of units of one client; None if only `total` bounds it.
+    """
+
+    total: int
+    most_per_client: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +126,8 @@ class Contribution(ABC, Generic[ProblemT]):
 
     @property
     @abstractmethod
-    def size(self) -> dict[str, Any]:
-        """Counts of units, as parameters of `dpmesh.noise.secure.SecureSum`.
-
-        They are `records`, the number of units of all clients together, and `records_per_site`, the
-        largest number of units of one client.
-        """
+    def unit_counts(self) -> UnitCounts:
+        """Public numbers of units, of all clients together and of one client."""
 
     @abstractmethod
     def sensitivity(self, bit_weight: float) -> Sensitivity:

@@ -21,7 +21,7 @@ import dpmesh.kernels as kernels
 from dpmesh._privacy_types import Floats, NeighboringRelation, Released, Sensitive
 from dpmesh._ragged import Indices, Numbers, Ragged
 from dpmesh._validate import every, fail, integer, one_of
-from dpmesh.algorithms.federated_contribution import Contribution
+from dpmesh.algorithms.federated_contribution import Contribution, UnitCounts
 from dpmesh.algorithms.gradients import clipped_gradient_sums
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_records
 from dpmesh.keys import Key, Purpose
@@ -104,12 +104,9 @@ class RecordGradients(Contribution[GradientProblem]):
         return self.clients
 
     @property
-    def size(self) -> dict[str, Any]:
-        """Public counts that `SecureSum` needs, by its parameters' names.
-
-        They are the number of all records, and the largest number of records of one client.
-        """
-        return {"records": self.records, "records_per_site": self.records_per_client}
+    def unit_counts(self) -> UnitCounts:
+        """Public numbers of records, of all clients together and of one client."""
+        return UnitCounts(self.records, self.records_per_client)
 
     def sensitivity(self, bit_weight: float) -> Sensitivity:
         """Return the L2 sensitivity of the sum to one record: 2 C, or C under add-remove."""

@@ -30,7 +30,7 @@ from dpmesh._privacy_types import Floats, NeighboringRelation, Released, Sensiti
 from dpmesh._ragged import Indices, Numbers, Walks, rows
 from dpmesh._validate import every, fail, instance, integer, non_negative, one_of, positive
 from dpmesh.algorithms.base import require_problem
-from dpmesh.algorithms.federated_contribution import Contribution
+from dpmesh.algorithms.federated_contribution import Contribution, UnitCounts
 from dpmesh.algorithms.federated_server import AdaptiveClipping
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_clients
 from dpmesh.kernels.draws import local_walks
@@ -181,9 +181,9 @@ class ClientUpdates(Contribution[ClientProblem]):
         return self.expected_clients
 
     @property
-    def size(self) -> dict[str, Any]:
-        """Counts of units for secure aggregation: each client is a site with one unit."""
-        return {"records": self.clients, "records_per_site": 1}
+    def unit_counts(self) -> UnitCounts:
+        """Public numbers of units: each client is one."""
+        return UnitCounts(self.clients, 1)
 
     def cohort(self, t: int, key: Key, local_clients: int | None) -> Indices:
         """Return the indices of the clients in round t's cohort, ascending.

@@ -354,8 +354,8 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         if rounds is not None:
             rounds = max(1, rounds - len(self.stages))
         inner_size = replace(size, rounds=rounds)
-        worst_case: tuple[Pair, Crowd] = self.algorithm.worst_case(**vars(inner_size))
-        return worst_case
+        data: tuple[Pair, Crowd] = self.algorithm.leaking_data(inner_size)
+        return data
 
     @property
     def secure_sum(self) -> SecureSum | None:

@@ -155,21 +155,30 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         """
         if not self.secure:
             return None
-        sums = calibrated_sum(epsilon=epsilon, delta=delta, **self._public_numbers())
-        return sums.noise_to_sensitivity
+        sums = self._secure_sum_of_noise(1.0)
+        calibrated = calibrated_sum(sums, epsilon=epsilon, delta=delta)
+        return calibrated.noise_to_sensitivity
 
-    def _public_numbers(self) -> dict[str, Any]:
-        """Return the fields of the secure sum but for its noise."""
-        names = ("dim", "sites", "records", "rounds", "colluding", "dropouts", "diameter")
-        numbers = {name: getattr(self, name) for name in names}
-        return {**numbers, "clipping_norm": self.longest}
+    def _secure_sum_of_noise(self, noise_to_sensitivity: float) -> SecureSum:
+        """Return the public parameters of secure aggregation with this much noise."""
+        return SecureSum(
+            dim=self.dim,
+            sites=self.sites,
+            records=self.records,
+            noise_to_sensitivity=noise_to_sensitivity,
+            clipping_norm=self.longest,
+            colluding=self.colluding,
+            dropouts=self.dropouts,
+            rounds=self.rounds,
+            diameter=self.diameter,
+        )
 
     @cached_property
     def secure_sum(self) -> SecureSum | None:
         """Public parameters of secure aggregation; None without it."""
         if not self.secure or self.noise_to_sensitivity is None:
             return None
-        return SecureSum(noise_to_sensitivity=self.noise_to_sensitivity, **self._public_numbers())
+        return self._secure_sum_of_noise(self.noise_to_sensitivity)
 
     @cached_property
     def mechanism(self) -> DistributedDiscreteGaussian | Gaussian | NoNoise:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, exp, log, log2, sqrt
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -413,23 +413,22 @@ def wrap_bound(offset: float, noise_scale: float, half_range: float) -> float:
     return min(1.0, 2 * exp(-(room**2) / (2 * noise_scale**2)))
 
 
-def calibrated_sum(*, epsilon: float, delta: float, **public: Any) -> SecureSum:
-    """Return the secure sum with the least noise that keeps a budget.
+def calibrated_sum(sums: SecureSum, *, epsilon: float, delta: float) -> SecureSum:
+    """Return a secure sum with the least noise that keeps a budget.
 
     Parameters
     ----------
+    sums
+        The secure sum with any noise. All its other parameters are kept.
     epsilon, delta
         The budget of a run, all attempts included; see `SecureSum.epsilon`.
-    public
-        Parameters of `SecureSum` other than `noise_to_sensitivity`, by name.
 
     Raises
     ------
     ValueError
         If a number is out of its range, or no noise keeps the budget.
     """
-    bits = public.pop("bits", None)
-    trial = SecureSum(noise_to_sensitivity=1.0, **public)
+    trial = replace(sums, noise_to_sensitivity=1.0, bits=None)
     noise_ratio = sum_of_shares_noise_to_sensitivity(
         target_epsilon=epsilon,
         target_delta=delta,
@@ -441,4 +440,4 @@ def calibrated_sum(*, epsilon: float, delta: float, **public: Any) -> SecureSum:
         sampling_rate=trial.sampling_rate,
         count=trial.attempts,
     )
-    return replace(trial, noise_to_sensitivity=noise_ratio, bits=bits)
+    return replace(sums, noise_to_sensitivity=noise_ratio)
