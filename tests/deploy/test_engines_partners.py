@@ -121,7 +121,7 @@ def test_a_short_number_of_a_process_moves_no_other_in_what_a_node_signs(tmp_pat
     for party in (1, 2, 3):
         partners.update(party, numbers[party])
     partners.update(1, b"short")
-    assert partners.nonces_to_sign(1) == b"".join([partners.own_nonce, *numbers[1:]])
+    assert partners.nonces_to_sign(1) == b"".join([partners.process_nonce, *numbers[1:]])
 
 
 class Read:
@@ -210,9 +210,9 @@ def test_noise_read_back_is_what_is_charged_and_planted_mistakes_are_seen(
         restored = Node(contract, Folder.open(place), parties.records[party])
         restored._confirmed = True  # by a router that hides what others say
         if planted == "number kept":
-            restored.protocol.partner_nonces.own_nonce = parties.nodes[
+            restored.protocol.partner_nonces.process_nonce = parties.nodes[
                 party
-            ].protocol.partner_nonces.own_nonce
+            ].protocol.partner_nonces.process_nonce
         restored.key = Key.generate()  # as its noise is under other rows
         assert refusal_reason(restored.answer(message)) is None
         return sent

@@ -19,8 +19,8 @@ from dpmesh._privacy_types import Sensitive
 from dpmesh.algorithms import Message, RecordSums
 from dpmesh.deploy import Position, Row
 from dpmesh.deploy.exchange import RowChannel
+from dpmesh.deploy.partner_nonces import PartnerNonces
 from dpmesh.deploy.row import PROCESS_NONCE_BYTES
-from dpmesh.deploy.witness import PartnerNonces
 from dpmesh.keys import Purpose
 
 NODES = 4
@@ -141,9 +141,9 @@ def test_a_partner_counts_only_if_both_have_heard_of_each_other(tmp_path: Path) 
         return own.agreed(row(own, 0), [row(theirs, other)])
 
     assert counted() == {}
-    theirs.update(0, own.own_nonce)
+    theirs.update(0, own.process_nonce)
     assert counted() == {}  # it has heard of this node, which has not heard of it
-    own.update(other, theirs.own_nonce)
-    assert counted() == {other: theirs.own_nonce}
+    own.update(other, theirs.process_nonce)
+    assert counted() == {other: theirs.process_nonce}
     own.update(other, b"x" * PROCESS_NONCE_BYTES)
     assert counted() == {}  # it has started anew since this node heard of it

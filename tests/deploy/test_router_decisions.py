@@ -39,14 +39,14 @@ def attempt(agreements: dict[int, bytes], cohort: tuple[int, ...] = (0, 1, 2, 3)
 
 def test_a_cohort_leaves_out_parties_at_fault_as_long_as_a_quorum_remains() -> None:
     counted = faults()
-    assert counted.cohort_among(ALL) == ALL
+    assert counted.next_cohort(ALL) == ALL
     counted.blame({1})
-    assert counted.cohort_among(ALL) == {0, 2, 3}
+    assert counted.next_cohort(ALL) == {0, 2, 3}
     counted.blame({1, 2})
-    assert counted.cohort_among(ALL) == {0, 2, 3}  # it cost fewer attempts than the other
+    assert counted.next_cohort(ALL) == {0, 2, 3}  # it cost fewer attempts than the other
     assert counted.parties_at_fault == {1, 2}
     counted.begin_search_without(0, 1)
-    assert counted.cohort_among(ALL) == {1, 2, 3}  # the suspect comes last
+    assert counted.next_cohort(ALL) == {1, 2, 3}  # the suspect comes last
 
 
 def test_repeated_attempts_use_up_the_reserve_and_the_first_beyond_it_is_told_once() -> None:

@@ -134,18 +134,18 @@ class Attendance:
         """Return the names of parties, from their numbers, in the order of the numbers."""
         return [self.contract.parties[number].name for number in sorted(parties)]
 
-    def open_at(self, position: Position, *, again: bool = False) -> None:
+    def open_at(self, position: Position, *, is_reopened: bool = False) -> None:
         """Open a position and begin its deadline.
 
         Parameters
         ----------
         position
             The position.
-        again
+        is_reopened
             True if its round was open before, so that the time in the round goes on.
         """
         self.open_position = position
-        if not again:
+        if not is_reopened:
             self._round_began = self._clock()
         self.in_time[position] = set()
         self.restart_deadline()

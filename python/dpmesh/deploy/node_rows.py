@@ -22,6 +22,7 @@ from dpmesh._privacy_types import Released
 from dpmesh._validate import fail
 from dpmesh.deploy.exchange import RowChannel, state_from_bytes
 from dpmesh.deploy.member import Member
+from dpmesh.deploy.partner_nonces import PartnerNonces
 from dpmesh.deploy.row import Place, Row, check_norms, compressor_at, mixed_rows_field
 from dpmesh.deploy.signing import KEY_BYTES, digest, pack, unpack
 from dpmesh.deploy.steps import StoredStep
@@ -37,7 +38,7 @@ from dpmesh.deploy.wire import (
     StepQuestion,
     kind_of,
 )
-from dpmesh.deploy.witness import EquivocationWitness, PartnerNonces
+from dpmesh.deploy.witness import EquivocationWitness
 from dpmesh.privacy.releases import Release
 from dpmesh.run.carriers import Packet
 from dpmesh.run.noise import DrawnRows
@@ -71,7 +72,7 @@ class RowProtocol:
         self.process_nonce = b""
         """The nonce of this process, if partners share secrets; else empty."""
         if node.contract.planned.has_partners:
-            self.process_nonce = self.partner_nonces.own_nonce
+            self.process_nonce = self.partner_nonces.process_nonce
 
     def needs_confirmation(self, question: StepQuestion) -> bool:
         """Return True: other parties must confirm this node's start before it takes any step."""
@@ -319,9 +320,9 @@ class RowProtocol:
         if self._node.rehearsal:
             return dict.fromkeys(nonces, bytes.fromhex(contract.terms.public_key))
         pairwise_secrets = self._node.pairwise_secrets()
-        own_nonce = self.partner_nonces.own_nonce
+        process_nonce = self.partner_nonces.process_nonce
         return {
-            partner: pairwise_secrets.partner_seed(partner, position.round, own_nonce, nonce)
+            partner: pairwise_secrets.partner_seed(partner, position.round, process_nonce, nonce)
             for partner, nonce in nonces.items()
         }
 

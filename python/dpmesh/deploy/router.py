@@ -12,8 +12,9 @@ it restarts, it asks any quorum for the signatures of all parties and for their 
 not wait longer for absent parties than for others. It asks for rows from the first round on, and
 for sums from the last attempt; nodes answer from their folders, with the same bits.
 
-`RowRouting` (`router_rows`) has what is special to rows, `SumRouting` (`router_sums`) what is
-special to secure sums. `Attendance` has presence and restarts of parties.
+A `Router` is an `Attendance` (presence, progress and restarts of parties) with a `Routing`, for all
+that depends on the messages of the run: `RowRouting` (`router_rows`) or `SumRouting`
+(`router_sums`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable
 
 from dpmesh.deploy.attendance import Attendance
 from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.router_base import Routing
 from dpmesh.deploy.router_rows import RowRouting
 from dpmesh.deploy.router_sums import SumRouting
 from dpmesh.deploy.signing import pack
@@ -68,7 +70,7 @@ class Router(Attendance):
         super().__init__(contract, clock)
         self.bytes = 0
         """Bytes of all questions and answers so far."""
-        self.routing: RowRouting | SumRouting
+        self.routing: Routing
         """What depends on the messages of the run: rows, or parts of sums."""
         if contract.planned.first_sum is None:
             self.routing = RowRouting(self)

@@ -42,7 +42,7 @@ class Faults:
 
     # Cohorts
 
-    def cohort_among(self, there: set[int]) -> frozenset[int]:
+    def next_cohort(self, present: set[int]) -> frozenset[int]:
         """Return the parties that take part in the next attempt.
 
         These are the parties that have cost the others no attempt. If they are fewer than a quorum,
@@ -50,12 +50,12 @@ class Faults:
 
         Parameters
         ----------
-        there
+        present
             Numbers of the parties that are present and have not withdrawn.
         """
-        cohort = {party for party in there if self.attempts_cost[party] == 0}
+        cohort = {party for party in present if self.attempts_cost[party] == 0}
         at_fault = sorted(
-            there - cohort,
+            present - cohort,
             key=lambda party: (party == self.suspect, self.attempts_cost[party], party),
         )
         lacking = max(0, self._quorum - len(cohort))
@@ -97,7 +97,7 @@ class Faults:
     # The search for a wrong part
 
     def next_suspect(
-        self, step: int, cohort: tuple[int, ...], there: set[int], able: set[int]
+        self, step: int, cohort: tuple[int, ...], present: set[int], eligible: set[int]
     ) -> int | None:
         """Return the party to leave out of the next attempt at a step; None if none may be.
 
@@ -109,10 +109,10 @@ class Faults:
             The step whose total no party accepts.
         cohort
             Numbers of the parties that took part in it.
-        there
+        present
             Numbers of the parties that are present.
-        able
-            Numbers of those of them that have not withdrawn from the step's kind of sum.
+        eligible
+            Numbers of the present parties that have not withdrawn from the step's kind of sum.
         """
         planned = self._planned
         kind = planned.kind_at(step)
@@ -122,8 +122,8 @@ class Faults:
         if reserve == 0 or (attempts_left <= 0 and not ends_with_a_model):
             return None
         self._candidates = (self._candidates & {*cohort}) or {*cohort}
-        suspect = min(self._candidates & there, default=None)
-        if suspect is None or len(able - {suspect}) < self._quorum:
+        suspect = min(self._candidates & present, default=None)
+        if suspect is None or len(eligible - {suspect}) < self._quorum:
             return None
         return suspect
 

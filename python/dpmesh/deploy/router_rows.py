@@ -12,13 +12,14 @@ they have no later row of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from dpmesh._privacy_types import Released
 from dpmesh.deploy.attendance import Attendance
+from dpmesh.deploy.router_base import Routing
 from dpmesh.deploy.row import ROW, Place, Row
 from dpmesh.deploy.schedule import Confirmers
 from dpmesh.deploy.wire import Position, RollbackQuestion, StepProgress
@@ -39,10 +40,8 @@ class _Start(NamedTuple):
     confirmers: Confirmers
 
 
-class RowRouting:
-    """The part of a router for runs in which nodes send rows.
-
-    `dpmesh.deploy.router_sums.SumRouting` has the same methods for secure sums.
+class RowRouting(Routing):
+    """The routing of runs in which nodes send rows.
 
     Parameters
     ----------
@@ -50,14 +49,11 @@ class RowRouting:
         The router, as its base class.
     """
 
-    missing_dealers = frozenset[int]()
-    """No dealers of tag secrets: rows have no tags."""
-
     def __init__(self, router: Attendance) -> None:
         self._router = router
         self._contract = router.contract
         self._schedule = router.schedule
-        self.handlers: dict[bytes, Callable[[int, bytes], None]] = {ROW: self._take_row}
+        self.handlers = {ROW: self._take_row}
         self._rows: dict[Position, dict[int, bytes]] = {}
         """Signed rows that came in time, by position and party."""
         self._newest_release: dict[int, Place] = {}
@@ -96,23 +92,11 @@ class RowRouting:
         self._router.open_at(self._schedule.after(None))
         self.advance()
 
-    def question_before_step(self, party: int) -> bytes | None:
-        """Return None: nothing is asked before a step."""
-        return None
-
     def check_progress(self, reached: StepProgress) -> None:
         """Accept any progress that a party states: it is not used."""
 
     def take_stored_totals(self, party: int, totals: tuple[bytes, ...]) -> None:
         """Ignore totals: rows are not added up."""
-
-    def blocking(self, party: int) -> set[int]:
-        """Return the parties that hold up another one with what they have stored: none."""
-        return set()
-
-    def give_up(self) -> bool:
-        """Return False: a run of rows does not end early, it waits for a quorum."""
-        return False
 
     def advance(self) -> None:
         """Open positions up to the first one that waits for a party, while a quorum is present."""

@@ -30,7 +30,7 @@ class TagSecrets:
     def __init__(self, router: Attendance) -> None:
         self._router = router
         self._contract = router.contract
-        self._for_all = router.contract.has_one_model
+        self._has_one_sum = router.contract.has_one_model
         """True for one sum for all parties; False for one for each party over its neighbours."""
         self._sealed: dict[int, list[bytes]] = {}
         """By dealer: its tag secret, sealed for each party."""
@@ -94,7 +94,7 @@ class TagSecrets:
         """Return True if a party is to deal its tag secret."""
         if party in self.missing_dealers:
             return True
-        if not self._for_all or self._has_ended(party):
+        if not self._has_one_sum or self._has_ended(party):
             return False
         return party in self.dealers_of_totals - self._sealed.keys()
 
@@ -104,7 +104,7 @@ class TagSecrets:
         Parties that missed totals need the secret. Parties that accepted these totals have it,
         until they sign the end.
         """
-        if not self._for_all or self._has_ended(party):
+        if not self._has_one_sum or self._has_ended(party):
             return None
         for dealer in sorted(self.dealers_of_totals - self._sealed.keys()):
             if dealer in self._router.absent and (party, dealer) not in self._cannot_relay:
@@ -141,7 +141,7 @@ class TagSecrets:
         In a sum for all, the dealer of the open attempt is waited for until it is late: the next
         attempt then has another dealer.
         """
-        if party in self.missing_dealers and not self._for_all:
+        if party in self.missing_dealers and not self._has_one_sum:
             self._cannot_deal.add(party)
             return
         dealer = self.dealer_to_relay(party)

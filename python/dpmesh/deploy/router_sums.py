@@ -1,32 +1,39 @@
 """Routing of secure sums: the router adds up masked parts, and cannot read any of them.
 
-A position of the run is a *step* (a sum for all parties, or one for each party over its neighbours)
-and an *attempt* at it. The parties of a *cohort* take part in an attempt. Once all of them have
-sent their masked parts, the router adds up the totals, which go out with the next headers. See
-`dpmesh.deploy.sums` for dealer, tag, agreement, transcript, seal and withdrawal.
+`dpmesh.deploy.router.Router` makes a `SumRouting` for a run in which parties add up vectors. It is
+a state machine: answers of parties and ends of deadlines move the run from position to position.
 
-The state of the run is the open position, and what has arrived for it:
+A position of the run is a *step* (a sum for all parties, or one for each party over its neighbours)
+and the number of an *attempt* at it. The parties of a *cohort* take part in an attempt. One party,
+the *dealer*, deals the tag secret with which the others check the total. See `dpmesh.deploy.sums`
+for tag, agreement, transcript, seal and withdrawal.
+
+A run without faults:
+
+1. All parties sign the contract, and the first position opens.
+2. The dealer seals its tag secret for each other party. It stays the dealer in later steps. (In
+   sums over neighbours each receiver of a total deals its own tag secret.)
+3. Each party of the cohort gets the header of the attempt, and the total of the step before. It
+   checks the total, and answers with its masked parts.
+4. The router adds up the parts. The next step opens, at 3.
+5. After the last step each party gets the last total, and signs all totals: its *seal*.
+6. Each party gets the seals of all others.
 
     state       open position       the router waits for
     ----------  ------------------  ----------------------------------------------------------
-    signing     none                signatures of all parties (`dpmesh.deploy.router.Router`)
-    dealing     step, attempt       the tag secret of the attempt's dealer; of each receiver in
-                                    sums over neighbours
-    adding      step, attempt       masked parts of the cohort
-    sealing     end, exchange 0     seals of all present parties
-    sealed      end, exchange 1     seals again, of parties that now have those of all others
+    signing     none                signatures of all parties (1)
+    dealing     step, attempt       tag secrets of dealers (2)
+    adding      step, attempt       masked parts of the cohort (3)
+    sealing     end, exchange 0     seals of all present parties (5)
+    sealed      end, exchange 1     seals again, of parties that now have those of all others (6)
 
 The end is that of the whole run, or an early one (`dpmesh.deploy.schedule.Schedule.is_early`). No
-state follows on "sealed", nor on "sealing" in sums over neighbours. These events move the run:
+state follows on "sealed", nor on "sealing" in sums over neighbours.
+
+Faults move the run back, to another attempt or to an early end:
 
     state       event                                      next state
     ----------  -----------------------------------------  ---------------------------------------
-    signing     all have signed                            dealing, step 0
-    signing     the same, after the router restarted       that of the last attempt, or of the end,
-                                                           which any party has reached
-    dealing     the secrets arrive                         adding
-    adding      all parts arrive, with one agreement       adding at the next step; sealing after
-                                                           the last one
     dealing,    a party of the cohort is late, refuses,    the next attempt at this step, without
       adding    or disagrees with most                     the party at fault
     adding      the same, and no attempt is reserved       adding: this party is asked again
@@ -34,10 +41,11 @@ state follows on "sealed", nor on "sealing" in sums over neighbours. These event
                                                            without a suspect
     adding      the same, and no attempt is reserved       adding at the step before, in the same
                                                            attempt: all are asked again
-    adding      only absent parties have an earlier total  another attempt at the step of this total
     dealing,    too few parties may release more, and      sealing of an early end
       adding    enough withdrawals show it
-    sealing     all seals arrive                           sealed
+    signing     all have signed a run that an earlier      that of the last attempt, or of the end,
+                router began                               which any party has reached
+    adding      only absent parties have an earlier total  another attempt at the step of this total
 
 The reasons, in a sum for all parties:
 
@@ -55,7 +63,7 @@ The reasons, in a sum for all parties:
 Sums over neighbours wait for each party, and a new router asks again from the first attempt on:
 nodes answer from their folders.
 
-`SumRouting` moves the run from state to state. It is made of:
+The state of a `SumRouting` is made of:
 
 - `router_attempt.Attempt`: the open attempt; decides if it is complete, and who disagrees;
 - `router_faults.Faults`: parties at fault, the search for a wrong part, the reserve;
@@ -68,11 +76,11 @@ nodes answer from their folders.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from dpmesh._validate import fail
 from dpmesh.deploy.attendance import Attendance
 from dpmesh.deploy.router_attempt import Attempt
+from dpmesh.deploy.router_base import Routing
 from dpmesh.deploy.router_faults import Faults
 from dpmesh.deploy.router_pauses import Pauses
 from dpmesh.deploy.router_secrets import TagSecrets
@@ -104,11 +112,10 @@ TAKES_NO_PART = ("not the next round", "bad cohort", "bad key", "malformed")
 FITS_NO_OTHER = "sends a part that fits no other"
 
 
-class SumRouting:
-    """The part of a router for runs of secure sums: which attempt is open, and who is asked what.
+class SumRouting(Routing):
+    """The routing of runs of secure sums: which attempt is open, and which party is asked what.
 
     It sees masked parts and totals, and has no secrets.
-    `dpmesh.deploy.router_rows.RowRouting` has the same methods for rows.
 
     Parameters
     ----------
@@ -120,7 +127,7 @@ class SumRouting:
         self._router = router
         self._contract = router.contract
         self._schedule = router.schedule
-        self._for_all = router.contract.has_one_model
+        self._has_one_sum = router.contract.has_one_model
         """True for one sum for all parties; False for one for each party over its neighbours."""
         self._attempt = Attempt(cohort=frozenset(), dealer=0)
         """The open attempt; one of no party before the first position opens."""
@@ -129,24 +136,23 @@ class SumRouting:
         self._pauses = Pauses(longest=router.contract.terms.deadline / 2)  # half is left to answer
         self._withdrawals = Withdrawals(router.contract)
         self._secrets = TagSecrets(router)
-        if not self._for_all:
+        if not self._has_one_sum:
             self._secrets.dealers_of_attempt = router.all_parties
         self.totals = Totals(router, self._secrets)
         """The totals so far, and the parties that lack some."""
-        self.ended: dict[int, bytes] = {}
+        self._seals: dict[int, bytes] = {}
         """The seal of each party, as a message, by party."""
         self._stride = 1
         """Step between the numbers of attempts: 1, or `STRIDE` after some restarts."""
         self._last_opened_step = -1
         """The latest step that was open so far."""
-        self.handlers: dict[bytes, Callable[[int, bytes], None]] = {
+        self.handlers = {
             MASKED_PARTS: self._take_parts,
             TAG_SECRET: self._take_tag_secret,
             RELAYED_SECRET: self._take_relayed_secret,
             SEAL: self._take_seal,
             WITHDRAWAL: self._take_withdrawal,
         }
-        """The method that takes an answer, by the answer's kind."""
 
     # The state
 
@@ -155,6 +161,11 @@ class SumRouting:
         """True if the open position is a closing position: parties sign the end of the run."""
         position = self._router.open_position
         return position is not None and self._schedule.is_closing(position)
+
+    @property
+    def ended(self) -> dict[int, bytes]:
+        """The seal of each party whose run is over, by party."""
+        return self._seals
 
     @property
     def missing_dealers(self) -> set[int]:
@@ -186,7 +197,7 @@ class SumRouting:
         router = self._router
         attempt = self._attempt
         absent = attempt.cohort & (router.absent | router.withdrawn)
-        if not self._for_all or not absent:
+        if not self._has_one_sum or not absent:
             return False
         if absent - attempt.parts.keys():
             return True
@@ -199,18 +210,32 @@ class SumRouting:
         """Open the first position; after a restart, the last attempt that any party has begun."""
         router = self._router
         reached = [
-            step for party, step in router.reported_progress.items() if party not in router.absent
+            progress
+            for party, progress in router.reported_progress.items()
+            if party not in router.absent
         ]
-        if not reached or not self._for_all:
+        if not reached or not self._has_one_sum:
             self._open(self._schedule.after(None))
-            return
-        if router.late:
+        else:
+            self._restart(reached)
+
+    def _restart(self, reached: list[StepProgress]) -> None:
+        """Open the last attempt or end that any party has reached under an earlier router.
+
+        Parameters
+        ----------
+        reached
+            The progress of each present party that has reported any.
+        """
+        if self._router.late:
             self._stride = STRIDE
-        early = [step for step in reached if self._schedule.is_early(step.position)]
-        last = max(early or reached, key=lambda step: step.position)
+        early_ends = [
+            progress for progress in reached if self._schedule.is_early(progress.position)
+        ]
+        last = max(early_ends or reached, key=lambda progress: progress.position)
         last_step = last.position.round
         self.totals.start_again(last_step)
-        if early:
+        if early_ends:
             withdrawals = withdrawals_by_party(unpack(last.header), last_step, self._contract)
             for message in withdrawals.values():
                 self._withdrawals.store(message)
@@ -232,7 +257,8 @@ class SumRouting:
         """
         router = self._router
         router.in_time.clear()
-        router.open_at(position, again=position.round <= self._last_opened_step)
+        is_reopened = position.round <= self._last_opened_step
+        router.open_at(position, is_reopened=is_reopened)
         self._last_opened_step = max(self._last_opened_step, position.round)
         self._pauses.begin_attempt()
         router.withdrawn = set()
@@ -241,25 +267,34 @@ class SumRouting:
         if header is not None:
             self._attempt = Attempt(cohort=frozenset(header.cohort), dealer=header.dealer)
         else:
-            there = router.all_parties - router.absent - router.withdrawn
-            cohort = self.faults.cohort_among({*there})
-            dealer = self._attempt.dealer
-            if not self._secrets.has(dealer):
-                dealer = min(cohort, default=dealer)  # the one before may be lost with its secret
-            self._attempt = Attempt(cohort=cohort, dealer=dealer)
+            self._attempt = self._new_attempt()
         self._secrets.dealers_of_attempt = self._dealers_at(position)
         self.advance()
+
+    def _new_attempt(self) -> Attempt:
+        """Return an attempt among the present parties.
+
+        The dealer is that of the attempt before, if the router has its tag secret. The secret may
+        be lost with the dealer: then the first party of the cohort deals.
+        """
+        router = self._router
+        present = router.all_parties - router.absent - router.withdrawn
+        cohort = self.faults.next_cohort({*present})
+        dealer = self._attempt.dealer
+        if not self._secrets.has(dealer):
+            dealer = min(cohort, default=dealer)
+        return Attempt(cohort=cohort, dealer=dealer)
 
     def _dealers_at(self, position: Position) -> frozenset[int]:
         """Return the dealers of the open attempt; none at a closing position."""
         if self._schedule.is_closing(position):
             return frozenset()
-        if self._for_all:
+        if self._has_one_sum:
             return frozenset({self._attempt.dealer})
         return self._router.all_parties
 
     def advance(self) -> None:
-        """Go on as far as the answers so far allow.
+        """Move to the next state, if the answers so far allow: see the tables of this module.
 
         The next position is opened if the open one is over, and another attempt if it is stuck.
         """
@@ -283,9 +318,17 @@ class SumRouting:
             return
         if self.awaited:
             return
-        if self.missing_dealers:
+        if self.missing_dealers:  # the missing ones are absent
             self._begin_attempt()
             return
+        self._end_attempt(position)
+
+    def _end_attempt(self, position: Position) -> None:
+        """End the open attempt, which all parties of its cohort have answered.
+
+        If their parts fit each other, they are added up, and the next step opens. Else the parties
+        that disagree are left out of another attempt or, without a reserve, asked again.
+        """
         sums = len(self._contract.planned.sum_at(0).receivers)
         complete = self._attempt.complete_sums(sums)
         if complete:
@@ -323,7 +366,7 @@ class SumRouting:
 
     def _count_costs(self) -> None:
         """Note the parties through whose fault the open attempt failed, if others were charged."""
-        if self._for_all:
+        if self._has_one_sum:
             self.faults.blame(self._attempt.failing(self._router.absent))
 
     def _count_repeated_attempt(self, step: int) -> None:
@@ -334,7 +377,7 @@ class SumRouting:
         step
             The step at which another attempt begins.
         """
-        if not self._for_all or not self.faults.count_repeated_attempt(step):
+        if not self._has_one_sum or not self.faults.count_repeated_attempt(step):
             return
         planned = self._contract.planned
         names = ", ".join(self._router.names(self.faults.parties_at_fault))
@@ -351,15 +394,16 @@ class SumRouting:
         as at fault, so that later attempts leave them out, as long as a quorum remains.
         """
         router = self._router
-        there = router.all_parties - router.absent
-        self.faults.blame({*router.all_parties - there})
+        present = router.all_parties - router.absent
+        self.faults.blame({*router.absent})
         self.totals.drop_from(step)
-        reached = [router.progress_of(party) for party in there]
-        last = max((position.exchange for position in reached if position.round == step), default=0)
+        reached = [router.progress_of(party) for party in present]
+        attempts = [position.exchange for position in reached if position.round == step]
+        last_attempt = max(attempts, default=0)
         text = "round %d is added up again: only missing parties know its total"
         _log.warning(text, self._contract.planned.rounds_before(step))
         self._count_repeated_attempt(step)
-        self._open(Position(step, last + STRIDE))
+        self._open(Position(step, last_attempt + STRIDE))
 
     def _add_up_without(self, suspect: int, step: int) -> None:
         """Begin another attempt at a step whose total no party accepts, without a new suspect.
@@ -385,13 +429,13 @@ class SumRouting:
         rounds = self._contract.planned.rounds_before(step)
         _log.warning(text, rounds, names or "a neighbor", seconds)
         header = None
-        if self._for_all:
+        if self._has_one_sum:
             header = totals[0].header
         self._open(totals[0].header.position, header)
 
     def _sum_index(self, party: int) -> int:
         """Return the index, among the sums of a step, of the one whose total a party gets."""
-        if self._for_all:
+        if self._has_one_sum:
             return 0
         return party
 
@@ -472,7 +516,7 @@ class SumRouting:
         is_asked = party in self.awaited
         if self._is_closing:
             is_asked = party not in router.in_time[position]
-        if is_asked and not self.totals.lacking_steps(party):
+        if is_asked and not self.totals.missing_steps(party):
             return position
         return None
 
@@ -493,7 +537,7 @@ class SumRouting:
             withdrawals: list[bytes] = []
             if self._schedule.is_early(position):
                 withdrawals = self._withdrawals.proof_of_end(position.round)
-            return (*signed, *totals, *withdrawals, *self.ended.values())
+            return (*signed, *totals, *withdrawals, *self._seals.values())
         reports = router.reports_for(party, {*self._attempt.cohort})
         headers = [
             self._secrets.attach(header, party).as_bytes(self._contract)
@@ -503,12 +547,13 @@ class SumRouting:
 
     def _headers(self, position: Position, party: int) -> list[Header]:
         """Return the header of each sum that a party adds to at a position."""
-        if self._for_all:
+        if self._has_one_sum:
             return [Header(position, tuple(sorted(self._attempt.cohort)), self._attempt.dealer)]
-        receivers = self._contract.planned.sum_at(0).receivers
+        senders_by_receiver = self._contract.planned.sum_at(0).receivers
+        transcripts = self.totals.transcripts
         return [
-            Header(position, tuple(sorted(senders)), to, transcript=self.totals.transcripts[to])
-            for to, senders in enumerate(receivers)
+            Header(position, tuple(sorted(senders)), receiver, transcript=transcripts[receiver])
+            for receiver, senders in enumerate(senders_by_receiver)
             if party in senders
         ]
 
@@ -553,7 +598,7 @@ class SumRouting:
             return
         if reached.header and Header.read(reached.header, contract).position != position:
             fail("header", f"that of the attempt {position}", "another")
-        if self._for_all and position.round < last_step and not reached.header:
+        if self._has_one_sum and position.round < last_step and not reached.header:
             fail("message", "the header of an attempt", "none")
 
     def _take_parts(self, party: int, answer: bytes) -> None:
@@ -611,8 +656,10 @@ class SumRouting:
         """Take a party's seal at the end of the run."""
         seal = Seal.read(answer, self._contract)
         position = self._router.open_position
-        if position is not None and self._is_closing and seal[:2] == (position, party):
-            self.ended[party] = answer
+        if position is None or not self._is_closing:
+            return
+        if seal.position == position and seal.party == party:
+            self._seals[party] = answer
             self._router.note_answer(party, position)
             self._router.in_time[position].add(party)
             self.advance()
@@ -620,7 +667,7 @@ class SumRouting:
     def _take_withdrawal(self, _: int, answer: bytes) -> None:
         """Take a withdrawal, and go on without its party at sums of that kind."""
         router = self._router
-        if router.open_position is None or self._is_closing or not self._for_all:
+        if router.open_position is None or self._is_closing or not self._has_one_sum:
             return
         party = self._withdrawals.store(answer)
         if party in self._withdrawals.at(router.open_position.round):
@@ -662,17 +709,19 @@ class SumRouting:
         If the total came from another party after a restart, it is fetched from a further one. Else
         the last step is added up again: once all parties refuse its total, in a sum for all.
         """
-        lacking = self.totals.first_lacking_step(party)
-        if self.totals.drop_fetched_from(lacking):
+        first_missing_step = self.totals.first_missing_step(party)
+        if self.totals.drop_fetched_from(first_missing_step):
             return
         position = self._router.open_position
-        if position is None or position.round - 1 not in self.totals.by_step:
+        if position is None:
             return
         step = position.round - 1
-        if step < lacking:
+        if step not in self.totals.by_step:
+            return
+        if step < first_missing_step:
             return  # its question had the total of a step that is open again by now
         self._attempt.refusing_total.add(party)
-        if self._for_all and not self._is_refused_by_all():
+        if self._has_one_sum and not self._is_refused_by_all():
             return
         suspect = self._next_suspect(step)
         if suspect is None:
@@ -690,7 +739,7 @@ class SumRouting:
         """Clear the suspect, and return the next one to leave out of a step; None without one."""
         self.faults.clear_suspect()
         router = self._router
-        there = router.all_parties - router.absent
-        able = there - self._withdrawals.at(step).keys()
+        present = router.all_parties - router.absent
+        eligible = present - self._withdrawals.at(step).keys()
         cohort = self.totals.by_step[step][0].header.cohort
-        return self.faults.next_suspect(step, cohort, there={*there}, able={*able})
+        return self.faults.next_suspect(step, cohort, {*present}, {*eligible})

@@ -34,7 +34,7 @@ class Totals:
         self._router = router
         self._contract = router.contract
         self._secrets = secrets
-        self._for_all = router.contract.has_one_model
+        self._has_one_sum = router.contract.has_one_model
         """True for one sum for all parties; False for one for each party over its neighbours."""
         self.by_step: dict[int, list[Total]] = {}
         """The totals of each step: one for all, or one for each party."""
@@ -67,7 +67,7 @@ class Totals:
         self.by_step[step] = totals
         self._source.pop(step, None)
         self._secrets.dealers_of_totals |= {total.header.dealer for total in totals}
-        if self._for_all:
+        if self._has_one_sum:
             return
         self._previous_transcripts = self.transcripts
         self.transcripts = [
@@ -88,25 +88,25 @@ class Totals:
 
     # Parties that lack totals
 
-    def first_lacking_step(self, party: int) -> int:
+    def first_missing_step(self, party: int) -> int:
         """Return the first step whose total a party lacks."""
         return self._router.progress_of(party).round
 
-    def lacking_steps(self, party: int) -> list[int]:
+    def missing_steps(self, party: int) -> list[int]:
         """Return the steps whose totals a party lacks, and which this router cannot send it yet.
 
         The router lacks the total, or the party lacks the dealer's tag secret.
         """
-        lacking = []
+        missing_steps = []
         for step in self._steps_before_open_one(party):
             totals = self.by_step.get(step)
             if totals is None:
-                lacking.append(step)
+                missing_steps.append(step)
                 continue
             dealer = self._total_for(party, totals).header.dealer
             if not self._secrets.can_open(party, dealer):
-                lacking.append(step)
-        return lacking
+                missing_steps.append(step)
+        return missing_steps
 
     def messages_for(self, party: int) -> list[bytes]:
         """Return the totals that a party lacks as messages, each with its sealed tag secret."""
@@ -121,21 +121,22 @@ class Totals:
         """Return the steps whose totals a party lacks."""
         position = self._router.open_position
         assert position is not None
-        return range(self.first_lacking_step(party), position.round)
+        return range(self.first_missing_step(party), position.round)
 
     def _total_for(self, party: int, totals: list[Total]) -> Total:
         """Return the one of a step's totals that a party gets."""
-        if self._for_all:
+        if self._has_one_sum:
             return totals[0]
         return totals[party]
 
     def blocking(self, party: int) -> set[int]:
         """Return the parties that hold up another one, as they have totals or secrets it lacks."""
-        lacking = self.lacking_steps(party)
-        if not lacking:
+        missing_steps = self.missing_steps(party)
+        if not missing_steps:
             return set()
         others = self._router.all_parties - self._router.absent - {party}
-        dealers = {self.by_step[step][0].header.dealer for step in lacking if step in self.by_step}
+        known_steps = [step for step in missing_steps if step in self.by_step]
+        dealers = {self.by_step[step][0].header.dealer for step in known_steps}
         asked = {
             other
             for other in others
@@ -163,17 +164,17 @@ class Totals:
         self._laggards = {
             laggard
             for laggard in self._laggards
-            if self.first_lacking_step(laggard) < self._first_step
+            if self.first_missing_step(laggard) < self._first_step
         }
         if party in self._distrusted:
             return None
         unknown = {
             step
             for laggard in self._laggards - self._router.absent
-            for step in self.lacking_steps(laggard)
+            for step in self.missing_steps(laggard)
             if step not in self.by_step
         }
-        available = {step for step in unknown if step < self.first_lacking_step(party)}
+        available = {step for step in unknown if step < self.first_missing_step(party)}
         return min(available, default=None)
 
     def take_stored(self, party: int, messages: tuple[bytes, ...]) -> None:
@@ -187,8 +188,8 @@ class Totals:
         for message in messages:
             total = Total.read(message, self._contract)
             step = total.header.position.round
-            is_accepted = step < self.first_lacking_step(party)
-            if self._for_all and is_accepted and step not in self.by_step:
+            is_accepted = step < self.first_missing_step(party)
+            if self._has_one_sum and is_accepted and step not in self.by_step:
                 self.by_step[step] = [replace(total, header=total.header.common)]
                 self._secrets.dealers_of_totals.add(total.header.dealer)
                 self._source[step] = party
@@ -213,10 +214,10 @@ class Totals:
         """
         router = self._router
         position = router.open_position
-        if position is None or not self._for_all or not router.has_quorum:
+        if position is None or not self._has_one_sum or not router.has_quorum:
             return None
-        there = router.all_parties - router.absent
-        trusted = there - self._distrusted
-        reached = max(self.first_lacking_step(party) for party in trusted or there)
+        present = router.all_parties - router.absent
+        trusted = present - self._distrusted
+        reached = max(self.first_missing_step(party) for party in trusted or present)
         unknown = {*range(reached, position.round)} - self.by_step.keys()
         return min(unknown, default=None)

@@ -84,7 +84,7 @@ class Row:
         `mixed_rows_field`.
     process_nonces
         Where partners share secrets for correlated noise: the nonce of the party's process, and
-        those of its partners in the next round, see `dpmesh.deploy.witness`. Else empty.
+        those of its partners in the next round, see `dpmesh.deploy.partner_nonces`. Else empty.
     signature
         The party's signature of all other fields; empty before `signed`.
     """

@@ -441,7 +441,7 @@ class PairwiseSecrets:
         self.keys = keys
         self.keys_hash = digest(*keys)
         """The hash of all keys, which is part of each agreement."""
-        self._for_all = contract.has_one_model
+        self._has_one_sum = contract.has_one_model
         """True for one sum for all parties; False for one for each party over its neighbours."""
         self._tag_secrets: dict[int, bytes] = {}
         """Tag secrets that other parties have dealt, by dealer."""
@@ -469,7 +469,7 @@ class PairwiseSecrets:
         ValueError
             If this party does not have the tag secret of the attempt.
         """
-        if not self._for_all and header.dealer != self.number:
+        if not self._has_one_sum and header.dealer != self.number:
             transcript = header.transcript
         common = header.common.as_bytes(self.contract)
         secret_hash = sha256(self._tag_secret_of(header)).digest()
@@ -497,7 +497,7 @@ class PairwiseSecrets:
         secret = self._tag_secrets.get(dealer)
         if dealer == self.number:
             secret = self._own_tag_secret()
-        if secret is None or not self._for_all:
+        if secret is None or not self._has_one_sum:
             fail("dealer", "one whose secret this party has", dealer)
         relay = b"".join(int_fields(self.number))
         sealed = [b""] * self.contract.nodes
@@ -651,7 +651,7 @@ class PairwiseSecrets:
 
         A step has one sum for all parties, or one for each party, which is its dealer.
         """
-        if self._for_all:
+        if self._has_one_sum:
             return 0
         return dealer
 

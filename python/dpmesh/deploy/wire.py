@@ -121,7 +121,7 @@ class Signature(NamedTuple):
     key
         The party's X25519 public key of the run, 32 bytes, if parties add up sums or share secrets;
         else empty. Where partners share secrets for correlated noise, the nonce of the node's
-        process follows on it, see `dpmesh.deploy.witness`.
+        process follows on it, see `dpmesh.deploy.partner_nonces`.
     """
 
     party: int

@@ -1,32 +1,23 @@
-"""Evidence about other parties from their signed rows: equivocation, and live partners.
+"""Evidence about other parties from their signed rows: equivocation and disputes.
 
-`EquivocationWitness` finds parties that signed different rows for different receivers. Each row
-names the hashes of the rows that its party mixed, so a node can compare its rows with those that
-others received.
+A party *equivocates* if it signs different rows of one position for different receivers. Each row
+names the hashes of the rows that its party mixed, so a node can compare the rows that it received
+with those that others received.
 
-`PartnerNonces` decides which partners share a secret with a node in a round, for correlated noise.
-A secret must serve a single round, also after a restart and in a folder restored from a copy. So
-each process draws a *nonce* at its start and keeps it in memory alone. With each row a node signs
-its own nonce, and the nonces of its partners in the next round as it knows them. Two partners share
-a secret in a round if their rows before it name the same two nonces, and both processes still run.
-The seed of the secret depends on the contract, the round and the two nonces.
-
-`dpmesh.deploy.node_rows` uses both.
+`dpmesh.deploy.node_rows` makes an `EquivocationWitness` for its node. It calls `check_mixed_rows`
+and `store_rows` with the rows of each new question, and `check_late_rows` if a computed step is
+asked for again. What it notes is in the log and in the outcome of the run.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from contextlib import suppress
-from secrets import token_bytes
 from typing import NamedTuple
 
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.folder import Folder
-from dpmesh.deploy.row import PROCESS_NONCE_BYTES, Place, Row, place_and_hash
-from dpmesh.deploy.schedule import Schedule
-from dpmesh.deploy.signing import digest
+from dpmesh.deploy.row import Place, Row, place_and_hash
 from dpmesh.deploy.steps import StoredStep
 from dpmesh.deploy.wire import StepQuestion
 
@@ -188,89 +179,3 @@ class EquivocationWitness:
 def _differ(row: Row, other: Row) -> bool:
     """Return True if two rows of one place have different values, or mixed different rows."""
     return (row.encoded_values, row.mixed_rows) != (other.encoded_values, other.mixed_rows)
-
-
-class PartnerNonces:
-    """The nonces of a node's process and of its partners' processes, as they signed them last.
-
-    Parameters
-    ----------
-    schedule
-        The run's schedule.
-    node
-        Number of the node.
-    rehearsal
-        True for public nonces that stay the same after a restart, as a rehearsal needs them.
-    """
-
-    def __init__(self, schedule: Schedule, node: int, *, rehearsal: bool) -> None:
-        self._schedule = schedule
-        self._node = node
-        self._nonces: dict[int, bytes] = {}
-        """The nonce of each party's process, as the party last signed it."""
-        if rehearsal:
-            for party in range(schedule.contract.nodes):
-                hashed = digest(b"rehearsal", str(party).encode())
-                self._nonces[party] = hashed[:PROCESS_NONCE_BYTES]
-        self.own_nonce = self._nonces.get(node) or token_bytes(PROCESS_NONCE_BYTES)
-        """The nonce of this process, which no file holds."""
-
-    def update(self, party: int, nonces: bytes) -> None:
-        """Take over the nonce of a party's process from what the party signed.
-
-        Parameters
-        ----------
-        party
-            Number of the party.
-        nonces
-            The nonce of its process, and perhaps further nonces, which are ignored. Anything
-            shorter than a nonce is ignored, too: it would shift the others in `nonces_to_sign`.
-        """
-        if len(nonces) >= PROCESS_NONCE_BYTES:
-            self._nonces[party] = nonces[:PROCESS_NONCE_BYTES]
-
-    def nonces_to_sign(self, t: int) -> bytes:
-        """Return the nonces that the node signs before round t: its own, then its partners'.
-
-        An unknown nonce is zero.
-        """
-        unknown = bytes(PROCESS_NONCE_BYTES)
-        partners = self._schedule.partners(t, self._node)
-        nonces = (self._nonces.get(partner, unknown) for partner in partners)
-        return b"".join([self.own_nonce, *nonces])
-
-    def agreed(self, last_row: Row | None, rows: Iterable[Row]) -> dict[int, bytes]:
-        """Return the nonce of each partner that shares a secret with this node in the next round.
-
-        A partner does so if its row and this node's last row name the same nonce of the partner's
-        process, and both name the nonce of this process. Only then can both draw the same secret,
-        and they draw it in no other round.
-
-        Parameters
-        ----------
-        last_row
-            The row that this node sent before the round; None if there is none.
-        rows
-            The rows before the round that this node received.
-        """
-        node_nonces: dict[int, bytes] = {}
-        if last_row is not None:
-            node_nonces = self._nonces_in(last_row)
-        agreed: dict[int, bytes] = {}
-        for row in rows:
-            partner = row.party
-            partner_nonces = self._nonces_in(row)
-            nonce = partner_nonces.get(partner)
-            agree_on_partner = nonce is not None and nonce == node_nonces.get(partner)
-            named_by_node = node_nonces.get(self._node)
-            agree_on_node = named_by_node == partner_nonces.get(self._node) == self.own_nonce
-            if nonce is not None and agree_on_partner and agree_on_node:
-                agreed[partner] = nonce
-        return agreed
-
-    def _nonces_in(self, row: Row) -> dict[int, bytes]:
-        """Return the nonces that a row names, by party: its own party's, and its partners'."""
-        starts = range(0, len(row.process_nonces), PROCESS_NONCE_BYTES)
-        nonces = [row.process_nonces[start : start + PROCESS_NONCE_BYTES] for start in starts]
-        parties = (row.party, *self._schedule.partners(row.position.round + 1, row.party))
-        return dict(zip(parties, nonces, strict=False))
