@@ -1,15 +1,39 @@
 """Encoding of the progress of a run as JSON and arrays, for checkpoints; without pickle or code.
 
-A *record* is a dataclass or a named tuple. Values are records, tuples, lists, dictionaries, arrays,
-numbers and texts; decoding restores them to the last bit. A file names the classes of its records.
-They are looked up among the classes that the reader expects, so that a file cannot create others.
+A *record* is a dataclass or a named tuple. `encode` turns records, collections, arrays, numbers and
+texts into a *tree*, which JSON can store, and a dictionary of arrays. `decode` restores them to the
+last bit. A tree names the classes of its records. They are looked up among the classes that the
+reader expects (`classes_in`), so that a file cannot create other objects.
+
+    value                                      tree
+    -----------------------------------------  ------------------------------------------------
+    None, truth value, number, text            the value itself
+    array, or scalar of numpy                  {"array": name}, {"number": name}
+    record                                     {"record": class, "fields": {field: tree, ..}}
+    dataclass that occurred before             {"again": its number among the dataclasses}
+    dictionary with texts as keys              {"dict": {key: tree, ..}}
+    tuple, list                                {"tuple": [tree, ..]}, {"list": [tree, ..]}
+    tuple or list of at least two records,     {"table": "tuple" or "list", "rows": length,
+      frozen dataclasses of one class            "column": column}
+
+The records of a table are one *column* of values. It is encoded in the first of three forms that
+applies:
+
+    values                                     column
+    -----------------------------------------  ------------------------------------------------
+    half as many runs as values, or fewer      {"runs": [[length, tree of the first, step], ..]}
+    frozen dataclasses of one class            {"record": class, "columns": {field: column, ..}}
+    others                                     {"each": [tree, ..]}
+
+A run is equal values (step 0), or integers at equal steps. So releases that repeat round after
+round take no more space than one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +41,13 @@ import numpy.typing as npt
 from dpmesh._validate import fail
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
-"""Arrays by the names that replace them in the JSON."""
+"""Arrays by the names that replace them in a tree."""
 
 Classes: TypeAlias = Mapping[str, Callable[..., Any]]
 """Classes of records by their full names."""
 
-Json: TypeAlias = Any
-"""A value in plain types."""
+Tree: TypeAlias = Any
+"""An encoded value, in the types of JSON."""
 
 Value: TypeAlias = Any
 """A record, a collection, an array, a number or a text."""
@@ -39,68 +63,132 @@ def classes_in(value: object) -> Classes:
     return classes
 
 
-def encode(value: object, arrays: Arrays, stored: dict[int, int] | None = None) -> Json:
-    """Return a value as JSON, with names in place of its arrays, which go into `arrays`.
-
-    A dataclass that occurs again, such as the noise of a run in each of its releases, is stored
-    once; `stored` numbers those so far by their identity. Many records of one class are stored
-    field by field, so that releases that repeat round after round take no more space than one.
+def encode(value: object, arrays: Arrays) -> Tree:
+    """Return a value as a tree, with names in place of its arrays, which go into `arrays`.
 
     Raises
     ------
     TypeError
         If there is something that cannot be stored.
     """
-    if value is None or (isinstance(value, (bool, int, float, str)) and not _is_numpy(value)):
-        return value
-    if _is_numpy(value) and np.asarray(value).dtype.kind in "biufc":
-        name = f"array_{len(arrays)}"
-        arrays[name] = np.asarray(value)
-        return {"array" if isinstance(value, np.ndarray) else "number": name}
-    stored = {} if stored is None else stored
-    if id(value) in stored:
-        return {"again": stored[id(value)]}
-    if isinstance(value, (tuple, list)) and _is_table(value):
-        column = _encode_column([*value], arrays, stored)
-        return {"table": type(value).__name__, "rows": len(value), "column": column}
-    parts = {name: encode(part, arrays, stored) for name, part in _parts(value).items()}
-    if is_dataclass(value):
-        stored[id(value)] = len(stored)
-    if _is_record(value):
-        return {"record": _name(type(value)), "fields": parts}
-    if type(value) is dict and all(isinstance(name, str) for name in value):
-        return {"dict": parts}
-    if type(value) in (tuple, list):
-        return {type(value).__name__: list(parts.values())}
-    expected = "dataclasses, tuples, lists and dictionaries of arrays, numbers and texts"
-    raise TypeError(f"state: wanted {expected}, got {type(value).__name__}")
+    return _Encoder(arrays).tree(value)
 
 
-def decode(
-    tree: Json, arrays: Arrays, classes: Classes, dataclasses: list[Value] | None = None
-) -> Value:
-    """Return the value that was encoded; `dataclasses` collects the dataclasses decoded so far.
+def decode(tree: Tree, arrays: Arrays, classes: Classes) -> Value:
+    """Return the value that was encoded.
 
     Raises
     ------
     ValueError
-        If the class of a record is not among `classes`.
+        If the class of a record is not among `classes`, or the tree is no encoded value.
     """
-    if not isinstance(tree, dict):
-        return tree
-    decoder = _Decoder(arrays, classes, [] if dataclasses is None else dataclasses)
-    return decoder.value(tree)
+    return _Decoder(arrays, classes).value(tree)
+
+
+class _Run(NamedTuple):
+    """A run in a column: equal values, or integers at equal steps.
+
+    Attributes
+    ----------
+    length
+        Number of values.
+    first
+        The first value.
+    step
+        Difference between integers that follow each other; 0 for equal values.
+    """
+
+    length: int
+    first: Value
+    step: int
+
+    def values(self) -> list[Value]:
+        """Return all values of the run."""
+        if self.step == 0:
+            return [self.first] * self.length
+        return [self.first + self.step * place for place in range(self.length)]
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """Encoder of one value, with what it has stored so far.
+
+    Parameters
+    ----------
+    arrays
+        The arrays so far, by name. It is changed.
+    numbers
+        Numbers of the dataclasses so far, by the identity of the object: 0, 1, ..
+    """
+
+    arrays: Arrays
+    numbers: dict[int, int] = field(default_factory=dict)
+
+    def tree(self, value: object) -> Tree:
+        """Return the tree of a value."""
+        if _is_numpy(value):
+            array = np.asarray(value)
+            if array.dtype.kind in "biufc":
+                return self._stored_array(array, is_scalar=not isinstance(value, np.ndarray))
+        elif value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if id(value) in self.numbers:
+            return {"again": self.numbers[id(value)]}
+        if isinstance(value, (tuple, list)) and _is_table(value):
+            column = self.column([*value])
+            return {"table": type(value).__name__, "rows": len(value), "column": column}
+        parts = {name: self.tree(part) for name, part in _parts(value).items()}
+        if is_dataclass(value):
+            self.numbers[id(value)] = len(self.numbers)
+        if _is_record(value):
+            return {"record": _name(type(value)), "fields": parts}
+        if type(value) is dict and all(isinstance(name, str) for name in value):
+            return {"dict": parts}
+        if type(value) in (tuple, list):
+            return {type(value).__name__: list(parts.values())}
+        expected = "dataclasses, tuples, lists and dictionaries of arrays, numbers and texts"
+        raise TypeError(f"state: wanted {expected}, got {type(value).__name__}")
+
+    def _stored_array(self, array: npt.NDArray[Any], *, is_scalar: bool) -> Tree:
+        """Store an array, and return the tree with its name."""
+        name = f"array_{len(self.arrays)}"
+        self.arrays[name] = array
+        if is_scalar:
+            return {"number": name}
+        return {"array": name}
+
+    def column(self, values: list[Value]) -> Tree:
+        """Return a column of values: as runs, as columns of records, or singly."""
+        runs = [*_runs(values)]
+        if 2 * len(runs) <= len(values):
+            return {"runs": [[run.length, self.tree(run.first), run.step] for run in runs]}
+        if _is_table(values):
+            columns = {}
+            for name in _parts(values[0]):
+                columns[name] = self.column([getattr(record, name) for record in values])
+            return {"record": _name(type(values[0])), "columns": columns}
+        return {"each": [self.tree(value) for value in values]}
 
 
 @dataclass(frozen=True)
 class _Decoder:
-    """Arrays, classes and the dataclasses so far, for the values of one file."""
+    """Decoder of one value, with the dataclasses that it has decoded so far.
+
+    Parameters
+    ----------
+    arrays
+        The arrays, by name.
+    classes
+        Classes of the records that may occur, by name.
+    dataclasses
+        The dataclasses so far, in the order of their numbers.
+    """
 
     arrays: Arrays
     classes: Classes
-    dataclasses: list[Value]
+    dataclasses: list[Value] = field(default_factory=list)
 
-    def value(self, tree: Json) -> Value:
+    def value(self, tree: Tree) -> Value:
         """Return the value of a tree."""
         if not isinstance(tree, dict):
             return tree
@@ -112,7 +200,7 @@ class _Decoder:
             case {"again": number}:
                 return self.dataclasses[number]
             case {"record": name, "fields": parts}:
-                record = _class(name, self.classes)(**self.parts(parts))
+                record = self._class(name)(**self.parts(parts))
                 if is_dataclass(record):
                     self.dataclasses.append(record)
                 return record
@@ -128,44 +216,39 @@ class _Decoder:
                 return self.column(column, rows)
         raise ValueError(f"checkpoint: wanted a known kind of value, got one of {', '.join(tree)}")
 
-    def parts(self, parts: Json) -> dict[str, Value]:
+    def parts(self, parts: Tree) -> dict[str, Value]:
         """Return the values of a dictionary of trees."""
         return {name: self.value(part) for name, part in parts.items()}
 
-    def column(self, column: Json, rows: int) -> list[Value]:
-        """Return the values of one field of many records."""
+    def column(self, column: Tree, rows: int) -> list[Value]:
+        """Return the values of a column with this number of rows."""
         match column:
             case {"runs": runs}:
-                values = []
-                for count, tree, step in runs:
-                    values += _run(self.value(tree), count, step)
+                values: list[Value] = []
+                for length, first, step in runs:
+                    values += _Run(length, self.value(first), step).values()
                 return values
             case {"record": name, "columns": columns}:
                 columns_of_values = {
-                    field: self.column(part, rows) for field, part in columns.items()
+                    field_name: self.column(part, rows) for field_name, part in columns.items()
                 }
-                make = _class(name, self.classes)
-                return [
-                    make(**{field: values[row] for field, values in columns_of_values.items()})
-                    for row in range(rows)
-                ]
+                make = self._class(name)
+                records = []
+                for row in range(rows):
+                    parts = {
+                        field_name: values[row] for field_name, values in columns_of_values.items()
+                    }
+                    records.append(make(**parts))
+                return records
             case {"each": trees}:
                 return [self.value(tree) for tree in trees]
         raise ValueError("checkpoint: wanted a known kind of column, got another")
 
-
-def _run(first: Value, count: int, step: int) -> list[Value]:
-    """Return a run of equal values, or of integers at equal steps."""
-    if step == 0:
-        return [first] * count
-    return [first + step * place for place in range(count)]
-
-
-def _class(name: str, classes: Classes) -> Callable[..., Value]:
-    """Return the class of this name; fail if the run has no records of it."""
-    if name not in classes:
-        fail("checkpoint", f"records of this run ({', '.join(classes)})", name)
-    return classes[name]
+    def _class(self, name: str) -> Callable[..., Value]:
+        """Return the class of this name; fail if the run has no records of it."""
+        if name not in self.classes:
+            fail("checkpoint", f"records of this run ({', '.join(self.classes)})", name)
+        return self.classes[name]
 
 
 def _is_table(values: Sequence[object]) -> bool:
@@ -173,26 +256,11 @@ def _is_table(values: Sequence[object]) -> bool:
     if type(values) not in (tuple, list) or len(values) < 2:
         return False
     first = values[0]
-    return _is_frozen(first) and all(type(row) is type(first) for row in values)
+    return _is_frozen(first) and all(type(record) is type(first) for record in values)
 
 
-def _encode_column(values: list[Value], arrays: Arrays, stored: dict[int, int]) -> Json:
-    """Encode the values of one field of many records: as runs, as columns of records, or singly."""
-    runs = [*_runs(values)]
-    if 2 * len(runs) <= len(values):
-        encoded = [[count, encode(first, arrays, stored), step] for count, first, step in runs]
-        return {"runs": encoded}
-    if _is_table(values):
-        columns = {}
-        for name in _parts(values[0]):
-            column = [getattr(row, name) for row in values]
-            columns[name] = _encode_column(column, arrays, stored)
-        return {"record": _name(type(values[0])), "columns": columns}
-    return {"each": [encode(value, arrays, stored) for value in values]}
-
-
-def _runs(values: list[Value]) -> Iterator[tuple[int, Value, int]]:
-    """Yield runs of equal values, or of integers at equal steps: length, first one, and step."""
+def _runs(values: list[Value]) -> Iterator[_Run]:
+    """Yield the runs that make up a column, each as long as possible."""
     start = 0
     while start < len(values):
         first = values[start]
@@ -201,11 +269,13 @@ def _runs(values: list[Value]) -> Iterator[tuple[int, Value, int]]:
         if type(first) is int and end < len(values) and type(values[end]) is int:
             step = values[end] - first
         while end < len(values):
-            expected = first + step * (end - start) if step else first
+            expected = first
+            if step != 0:
+                expected = first + step * (end - start)
             if not _is_same(values[end], expected):
                 break
             end += 1
-        yield end - start, first, step
+        yield _Run(end - start, first, step)
         start = end
 
 
