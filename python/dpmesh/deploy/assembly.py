@@ -190,8 +190,8 @@ def check_sums(settings: Settings, algorithm: AnyAlgorithm, terms: Terms) -> Non
             "wanted more parties than 2 dropouts + colluding, so that only one model is sealed"
         )
         settings.fail("algorithm.dropouts", f"{requirement}, got {numbers.sites}")
-    if terms.quorum != numbers.fewest:
-        requirement = f"wanted {numbers.fewest} for these sums, got {terms.quorum}"
+    if terms.quorum != numbers.fewest_parties:
+        requirement = f"wanted {numbers.fewest_parties} for these sums, got {terms.quorum}"
         if not for_all:
             requirement += ": no proof covers sums over neighbours in which a party is missing"
         settings.fail("contract.quorum", requirement)

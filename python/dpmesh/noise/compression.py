@@ -4,10 +4,24 @@ A compressor is a function of values that noise already protects and of coins th
 the data: post-processing, which costs no privacy and leaves the release's event as it is. Its mean
 over the coins is the value itself.
 
-The length of a message is that of its bytes, `Compressed.message`. `Compressor.decode` recovers
-from them exactly the numbers `Compressed.values` that the receivers compute with. Where one process
-sends many rows to another, they travel in one packet, `Compressed.packet`, at most a few bytes
-longer than the messages. `Compressor.decode_packet` recovers the rows from it.
+A node sends one row of numbers. Its *message* is `Compressed.message`, from whose bytes
+`Compressor.decode` recovers exactly the numbers `Compressed.values` that the receivers compute
+with. A process that sends many rows to another sends them in one *packet*, `Compressed.packet`, at
+most a few bytes longer than the messages. `Compressor.decode_packet` recovers the rows from it.
+
+    compressor         message of a row                   packet of rows
+    -----------------  ---------------------------------  ------------------------------------------
+    Quantizer          bits per code b (1 byte), codes    b of each row; for each b that occurs, in
+                       packed in b bits                   ascending order, the length of the packed
+                                                          codes of its rows (8 bytes), these codes
+    Levels             norm (8 bytes), message of         norms of all rows, packet of `Quantizer`
+                       `Quantizer` for the row over it
+    RandomSparsifier   kind of places (1 byte), places    number of kept numbers of each row (4
+                       of kept numbers (a bit for every   bytes), bitmaps of rows that keep many,
+                       place, or 4 bytes for every kept   places of all other rows, kept numbers of
+                       one), kept numbers                 all rows
+
+Counts, lengths, places and norms are little-endian.
 """
 
 from __future__ import annotations
@@ -148,8 +162,11 @@ class Quantizer:
         if largest_code < 2**31 - 1:  # half the memory to move
             code_type = np.int32
         codes = kernels.quantize(values, self.step, coins, dtype=code_type)
-        least_bits = self.bits or 1
-        most_bits = self.bits or min(MOST_BITS, kernels.bits_needed(codes))
+        if self.bits is None:
+            least_bits = 1
+            most_bits = min(MOST_BITS, kernels.bits_needed(codes))
+        else:
+            least_bits = most_bits = self.bits
         sizes = kernels.packed_sizes(codes, least_bits, most_bits)  # bytes, (bits, rows)
         bits_of_row = least_bits + sizes.argmin(axis=0)
 
@@ -207,7 +224,7 @@ class Quantizer:
 
 @dataclass(frozen=True)
 class Levels:
-    """QSGD compressor: unbiased rounding of each number to multiples of its row's norm / `levels`.
+    """QSGD: unbiased rounding of each number to multiples of its row's norm / `levels`.
 
     A row is the vector that one node sends. A message is the row's L2 norm, in 8 bytes, and the
     message of `Quantizer` for the row over its norm. The expected squared error of a row is at most
@@ -357,8 +374,8 @@ class RandomSparsifier:
                 places = np.frombuffer(body[:places_size], PLACE).astype(np.int64)
             elif kind == BITMAP and len(body) >= bitmap_size:
                 places_size = bitmap_size
-                bits = np.frombuffer(body[:bitmap_size], np.uint8)
-                places = np.flatnonzero(np.unpackbits(bits, count=dim, bitorder="little"))
+                bitmap = np.frombuffer(body[:bitmap_size], np.uint8)
+                places = np.flatnonzero(np.unpackbits(bitmap, count=dim, bitorder="little"))
             else:
                 fail("messages", "a byte of kind, places and numbers", f"others in {row}")
             numbers = body[places_size:]

@@ -535,7 +535,7 @@ def _epsilon_of_sums(
         scale=scales,
         share=shares,
         sites=[1 if secure_sum is None else secure_sum.sites for secure_sum in sums],
-        dim=[1 if secure_sum is None else secure_sum.numbers for secure_sum in sums],
+        dim=[1 if secure_sum is None else secure_sum.released_scalars for secure_sum in sums],
         neighboring_relation=relation,
         sampling_rate=sampling_rate,
         count=count.astype(int),

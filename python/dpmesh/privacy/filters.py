@@ -125,5 +125,5 @@ def _grid_numbers(release: Release) -> int:
     """Return an upper bound on the numbers of noise on a grid that a release draws."""
     sums = release.mechanism.sums
     if sums is not None:
-        return sums.numbers * sums.sites
+        return sums.released_scalars * sums.sites
     return MOST_NUMBERS * release.mechanism.integer_rows

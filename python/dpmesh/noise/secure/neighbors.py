@@ -1,4 +1,21 @@
-"""The public numbers of neighbour sums: every node learns a noisy sum over its neighbours."""
+"""The public numbers of neighbour sums: every node learns a noisy sum over its neighbours.
+
+In a round each node j has a vector y_j of d numbers. Each node v learns, for its neighbours j,
+
+    sum_j (rint(y_j / gamma) + e_jv)        e_jv discrete Gaussian of scale sigma_v, independent
+
+and nothing else, since masks hide the terms. The public numbers are, in the order in which they
+follow from each other, for at most k neighbours of a node:
+
+    width of a step       gamma: the largest power of 2 up to U / (128 sqrt(k d)), where U is the
+                          sensitivity of all sums together (`moves`)
+    sensitivity           Delta = U / gamma + (1 + 2^-11) sqrt(k d), in steps: rounding adds at most
+                          1 + 2^-11 to the distance of two numbers, once for each neighbour
+    share of noise        sigma_v = z Delta / sqrt(k_v - c), in steps, for k_v neighbours of v, of
+                          whose shares the adversary knows c
+
+`dpmesh.noise.secure.sizes.SecureSum` has numbers of the same names for one sum over all sites.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +37,11 @@ from dpmesh.noise.grid import MOST_STEPS
 BITS = 64
 """Size of a masked number; sums of neighbours never wrap around it."""
 
-LONGEST = 2.0**40
+LARGEST_STEPS = 2.0**40
 """Clipping bound of a number, in steps of the grid."""
 
 MOST_NEIGHBORS = 2**13
-"""Most neighbours of a node: sums of so many numbers below `LONGEST` are exact in float64."""
+"""Most neighbours of a node: sums of so many numbers below `LARGEST_STEPS` are exact in float64."""
 
 _ROUNDED_ONCE = 1 + 2.0**-11
 """Distance that rounding to float64 and to the grid adds between two numbers, in steps."""
@@ -76,9 +93,8 @@ class NeighborSums:
     colluding: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "neighbors", tuple(tuple(node_neighbors) for node_neighbors in self.neighbors)
-        )
+        neighbors = tuple(tuple(node_neighbors) for node_neighbors in self.neighbors)
+        object.__setattr__(self, "neighbors", neighbors)
         every(self, integer, "dim", at_least=1, below=2**32)
         every(self, integer, "colluding")
         every(self, positive, "noise_to_sensitivity", "moves")
@@ -86,18 +102,28 @@ class NeighborSums:
         if self.sites > MOST_NEIGHBORS:
             fail("topology", f"at most {MOST_NEIGHBORS} neighbours of a node", self.sites)
         self._check_links()
-        fewest = min(map(len, self.neighbors))
-        if fewest - self.colluding < 2:
-            expected = f"at least {self.colluding + 2} neighbours of each node, since"
-            expected += f" {self.colluding} of them may collude (colluding)"
-            fail(
-                "topology", expected, f"a node with {fewest}; add links, or allow fewer to collude"
-            )
-        largest = self.share(fewest)
-        if not SMALLEST_SHARE <= self.smallest_share <= largest <= MOST_STEPS:
-            expected = f"shares of noise between {SMALLEST_SHARE:g} and 2**25 steps of the grid"
-            got = f"{self.noise_to_sensitivity:g}: from {self.smallest_share:g} to {largest:g}"
-            fail("noise_to_sensitivity", expected, got)
+        fewest_neighbors = min(map(len, self.neighbors))
+        self._check_honest(fewest_neighbors)
+        self._check_shares(fewest_neighbors)
+
+    def _check_honest(self, fewest_neighbors: int) -> None:
+        """Fail if a node has fewer than two honest neighbours."""
+        if fewest_neighbors - self.colluding >= 2:
+            return
+        expected = f"at least {self.colluding + 2} neighbours of each node, since"
+        expected += f" {self.colluding} of them may collude (colluding)"
+        got = f"a node with {fewest_neighbors}; add links, or allow fewer to collude"
+        fail("topology", expected, got)
+
+    def _check_shares(self, fewest_neighbors: int) -> None:
+        """Fail unless all shares of noise are in the range of their proof and of the sampler."""
+        smallest = self.smallest_share
+        largest = self.share(fewest_neighbors)
+        if SMALLEST_SHARE <= smallest <= largest <= MOST_STEPS:
+            return
+        expected = f"shares of noise between {SMALLEST_SHARE:g} and 2**25 steps of the grid"
+        got = f"{self.noise_to_sensitivity:g}: from {smallest:g} to {largest:g}"
+        fail("noise_to_sensitivity", expected, got)
 
     def _check_links(self) -> None:
         """Fail unless links go both ways between different nodes, each once."""
@@ -120,8 +146,9 @@ class NeighborSums:
     @cached_property
     def _hash(self) -> int:
         """Hash of the fields, cached since a plan needs it for each release."""
-        numbers = (self.dim, self.noise_to_sensitivity, self.moves, self.colluding)
-        return hash((self.neighbors, *numbers))
+        return hash(
+            (self.neighbors, self.dim, self.noise_to_sensitivity, self.moves, self.colluding)
+        )
 
     @property
     def nodes(self) -> int:
@@ -134,7 +161,7 @@ class NeighborSums:
         return self.neighbors
 
     @property
-    def fewest(self) -> int:
+    def fewest_parties(self) -> int:
         """Smallest number of parties with which a run goes on: all of them."""
         return self.nodes
 
@@ -163,23 +190,23 @@ class NeighborSums:
         return max(map(len, self.neighbors))
 
     @property
-    def numbers(self) -> int:
+    def released_scalars(self) -> int:
         """Largest number of released scalars that one record affects: k sums of d numbers."""
         return self.sites * self.dim
 
     @cached_property
     def grid(self) -> float:
         """Width of a step: the largest power of 2 up to ``moves / (2**7 sqrt(k d))``."""
-        widest = self.moves / (2**7 * sqrt(self.numbers))
+        widest = self.moves / (2**7 * sqrt(self.released_scalars))
         return 2.0 ** floor(log2(widest))
 
     @property
     def sensitivity(self) -> float:
         """L2 sensitivity of all rounded sums together to one record, in steps of the grid."""
-        return self.moves / self.grid + _ROUNDED_ONCE * sqrt(self.numbers)
+        return self.moves / self.grid + _ROUNDED_ONCE * sqrt(self.released_scalars)
 
     def share(self, neighbors: int) -> float:
-        """Return the scale of a neighbour's noise in the sum of a node with so many, in steps."""
+        """Return the scale of one share of noise in the sum over so many neighbours, in steps."""
         return self.noise_to_sensitivity * self.sensitivity / sqrt(neighbors - self.colluding)
 
     @property
@@ -203,7 +230,9 @@ class NeighborSums:
     def steps_of(self, values: Floats) -> npt.NDArray[np.int64]:
         """Return values in steps of the grid, rounded to the nearest integer and clipped."""
         rounded = np.rint(values / self.grid)
-        steps: npt.NDArray[np.int64] = np.clip(rounded, -LONGEST, LONGEST).astype(np.int64)
+        steps: npt.NDArray[np.int64] = np.clip(rounded, -LARGEST_STEPS, LARGEST_STEPS).astype(
+            np.int64
+        )
         return steps
 
     def noise(self, receiver: int, senders: Indices, stream: Stream) -> npt.NDArray[np.int64]:

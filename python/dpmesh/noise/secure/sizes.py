@@ -1,7 +1,23 @@
 """The public numbers of a secure sum: its grid, sensitivity, shares of noise, and modulus.
 
+A secure sum is the distributed discrete Gaussian mechanism (Kairouz, Liu and Steinke 2021), but
+vectors are rounded to the nearest step of a grid, without a random rotation before. It adds up one
+vector of d numbers from each of n sites: the sum over its records of vectors of norm at most C. Its
+public numbers are, in the order in which they follow from each other:
+
+    width of a step       gamma = C / S
+    sensitivity           Delta = U / gamma + sqrt(d) + (rounding in float64), in steps, where the
+                          sum before rounding has sensitivity U: 2 C if a record is replaced (or
+                          `diameter` times C), C if it is added or removed
+    share of noise        sigma = z Delta / sqrt(n - c - l), in steps: the scale of each site's
+                          noise, so that the n - c - l shares which the adversary never knows have
+                          the scale z Delta together
+    modulus               2^k, large enough for the sum and its noise but for a probability of
+                          2^-20 in a run
+
 All of them follow from numbers that the sites agree on before a run, so that every site computes
-the same ones, and a report can be made without data.
+the same ones, and a report can be made without data. `dpmesh.noise.secure.neighbors.NeighborSums`
+has numbers of the same names for sums over neighbours.
 """
 
 from __future__ import annotations
@@ -122,38 +138,42 @@ class SecureSum:
         every(self, integer, "records_per_site", at_least=1, below=self.records + 1)
         if positive("diameter", self.diameter) > 2:
             fail("diameter", "at most 2, that of a ball of radius clipping_norm", self.diameter)
-        if self.honest < 2:
-            honest_sites = f"{self.sites} - {self.colluding} - {self.dropouts} = {self.honest}"
-            expected = "at least 2 honest sites left, sites - colluding - dropouts"
-            fail(
-                "sites",
-                expected,
-                f"{honest_sites}; add sites, or allow fewer of them to collude or drop",
-            )
+        self._check_sites()
         self._check_grid()
         self._check_share()
         self._check_bits()
 
+    def _check_sites(self) -> None:
+        """Fail if fewer than two honest sites are left."""
+        if self.honest < 2:
+            expected = "at least 2 honest sites left, sites - colluding - dropouts"
+            honest_sites = f"{self.sites} - {self.colluding} - {self.dropouts} = {self.honest}"
+            advice = "add sites, or allow fewer of them to collude or drop"
+            fail("sites", expected, f"{honest_sites}; {advice}")
+
     def _check_grid(self) -> None:
+        """Fail unless the grid is a power of 2, and wider than the rounding of sums in float64."""
         if self.grid_steps is not None:
             steps = integer("grid_steps", self.grid_steps, at_least=1, below=_MOST_GRID_STEPS + 1)
             if steps & (steps - 1):
                 fail("grid_steps", "a power of 2", steps)
         if self._rounding > 1:
             expected = "so few records that float64 rounds their sum by at most one grid step"
-            got = f"{self._largest_site}, which it may round by {self._rounding:.3g} steps"
+            got = f"{self._most_records_of_site}, which it may round by {self._rounding:.3g} steps"
             fail("records_per_site", expected, got)
 
     def _check_share(self) -> None:
-        if not SMALLEST_SHARE <= self.share <= MOST_STEPS:
-            expected = f"a share of noise between {SMALLEST_SHARE:g} and 2**25 steps of the grid"
-            fail(
-                "grid_steps" if self.grid_steps else "noise_to_sensitivity",
-                expected,
-                f"{self.share:g}",
-            )
+        """Fail unless the share of noise is in the range of its proof and of the sampler."""
+        if SMALLEST_SHARE <= self.share <= MOST_STEPS:
+            return
+        parameter = "noise_to_sensitivity"
+        if self.grid_steps:
+            parameter = "grid_steps"
+        expected = f"a share of noise between {SMALLEST_SHARE:g} and 2**25 steps of the grid"
+        fail(parameter, expected, f"{self.share:g}")
 
     def _check_bits(self) -> None:
+        """Fail if the modulus is too large for a number, or so small that sums may wrap around."""
         every(self, integer, "bits", at_least=2, below=MOST_BITS + 1)
         if self.modulus_bits > MOST_BITS:
             fail("records", f"sums that {MOST_BITS} bits can hold", f"{self.modulus_bits} bits")
@@ -186,13 +206,13 @@ class SecureSum:
         return self.sites - self.colluding - self.dropouts
 
     @property
-    def fewest(self) -> int:
+    def fewest_parties(self) -> int:
         """Smallest number of sites with which a run goes on."""
         return self.sites - self.dropouts
 
     def is_cohort(self, parties: tuple[int, ...], receiver: int = 0) -> bool:
         """Return True if these sites are enough for the noise of the guarantee."""
-        return len(parties) >= self.fewest
+        return len(parties) >= self.fewest_parties
 
     @property
     def attempts(self) -> int:
@@ -221,15 +241,15 @@ class SecureSum:
         return self.clipping_norm / self.steps
 
     @property
-    def moved(self) -> float:
-        """L2 sensitivity of the sum to one record before rounding, in units of the vectors."""
+    def unrounded_sensitivity(self) -> float:
+        """L2 sensitivity of the sum to one record before rounding, in units of the vectors, U."""
         if self.neighboring_relation == "replace_one":
             return self.diameter * self.clipping_norm
         return self.clipping_norm
 
     @cached_property
     def sensitivity(self) -> float:
-        """L2 sensitivity of the rounded sum to one record, in steps of the grid.
+        """L2 sensitivity of the rounded sum to one record, in steps of the grid, Delta.
 
         Rounding to the nearest step moves two sums apart by at most 1 more in each coordinate, an
         L2 distance of sqrt(dim). The rounding of float64 is added.
@@ -238,7 +258,7 @@ class SecureSum:
 
     @cached_property
     def share(self) -> float:
-        """Scale of one site's noise, in steps of the grid."""
+        """Scale of one site's noise, in steps of the grid, sigma."""
         return self._share_at(self.steps)
 
     @cached_property
@@ -252,7 +272,7 @@ class SecureSum:
         return self.share
 
     @property
-    def numbers(self) -> int:
+    def released_scalars(self) -> int:
         """Number of released scalars that one record affects: those of one sum."""
         return self.dim
 
@@ -275,11 +295,11 @@ class SecureSum:
         if room <= 0:
             return 1.0
         scale = self.share * sqrt(self.sites)
-        numbers = self.dim * self.attempts
+        scalars = self.dim * self.attempts
         rare_batches = 0.0
         if self.sampling_rate < 1:
             rare_batches = WRAP_PROBABILITY / 2
-        return min(1.0, rare_batches + numbers * wrap_bound(0.0, scale, room))
+        return min(1.0, rare_batches + scalars * wrap_bound(0.0, scale, room))
 
     def noise_to_sensitivity_against(self, unknown_shares: int) -> float:
         """Return the noise ratio against an adversary that knows all but `unknown_shares` shares.
@@ -342,7 +362,7 @@ class SecureSum:
         return kernels.discrete_gaussian((len(nodes), self.dim), self.share, stream, nodes=nodes)
 
     @property
-    def _largest_site(self) -> int:
+    def _most_records_of_site(self) -> int:
         """Largest number of records of one site, B."""
         if self.records_per_site is None:
             return self.records
@@ -358,12 +378,12 @@ class SecureSum:
 
         It bounds the rounding of additions, of clipping and of the division by the grid.
         """
-        records = self._largest_site
+        records = self._most_records_of_site
         return (2.0 * records * (records + 2) + 2 * self.dim) * 2.0**-53 * steps
 
     def _sensitivity_at(self, steps: int) -> float:
         """Return the sensitivity of the rounded sum, in steps, for so many steps in C."""
-        unrounded = self.moved / self.clipping_norm * steps
+        unrounded = self.unrounded_sensitivity / self.clipping_norm * steps
         return unrounded + sqrt(self.dim) + self._rounding_at(steps)
 
     def _share_at(self, steps: int) -> float:
@@ -384,8 +404,8 @@ class SecureSum:
     @cached_property
     def _bits_by_rule(self) -> int:
         """Bits for which sums wrap around with a probability of at most `WRAP_PROBABILITY`."""
-        numbers = 4 * self.dim * self.attempts / WRAP_PROBABILITY
-        noise = self.share * sqrt(self.sites) * sqrt(2 * log(numbers))
+        scalars = 4 * self.dim * self.attempts / WRAP_PROBABILITY
+        noise = self.share * sqrt(self.sites) * sqrt(2 * log(scalars))
         return ceil(log2(2 * (self._largest_sum + noise) + 2))
 
 
