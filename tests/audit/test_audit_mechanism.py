@@ -120,7 +120,7 @@ def test_a_claim_is_gaussian_if_all_noise_is() -> None:
     )
     assert isinstance(claim, GaussianClaim)
     assert claim.mu == pytest.approx(8**-0.5)
-    assert claim.at(0.5) == "mu = 0.5 (epsilon = 1.9931 at delta = 1e-05)"
+    assert claim.in_words(0.5) == "mu = 0.5 (epsilon = 1.9931 at delta = 1e-05)"
     assert claim_of(
         Plan(releases=(first, third, third), neighboring_relation="replace_one", unit="record")
     ) == EpsilonClaim(1.0)

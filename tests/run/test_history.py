@@ -52,13 +52,13 @@ def test_records_are_one_for_each_number() -> None:
     assert history().node_metrics == ("by_node",)
     np.testing.assert_array_equal(history()["seconds"], [2.0, 4.5, 7.0])
     np.testing.assert_array_equal(history().rounds("accuracy"), [5, 10, 15])
-    np.testing.assert_array_equal(history().of_nodes("by_node"), [[1, 2, 3]])
+    np.testing.assert_array_equal(history().node_values("by_node"), [[1, 2, 3]])
 
 
 def test_what_it_told_makes_it_again() -> None:
     found = History.from_dicts(json.loads(json.dumps(history().as_dicts())))
     assert without_nan(found.records) == ROWS
-    np.testing.assert_array_equal(found.of_nodes("by_node"), [[1, 2, 3]])
+    np.testing.assert_array_equal(found.node_values("by_node"), [[1, 2, 3]])
 
 
 def test_measurements_go_to_a_tracker_only_if_covered() -> None:
@@ -115,9 +115,9 @@ def test_users_measure_what_they_like() -> None:
     assert result.history.metrics == ("largest", "megabytes")
     assert result.history.node_metrics == ("node_accuracy", "drift")
     assert result.history.last("largest") == np.abs(result.parameters).max()
-    assert result.history.of_nodes("drift").shape == (2, 4)
+    assert result.history.node_values("drift").shape == (2, 4)
     accuracies = make_problem().accuracy(result.parameters)
-    np.testing.assert_array_equal(result.history.of_nodes("node_accuracy")[-1], accuracies)
+    np.testing.assert_array_equal(result.history.node_values("node_accuracy")[-1], accuracies)
     assert seen == [(t, ["drift", "largest", "megabytes", "node_accuracy"]) for t in (3, 6)]
 
 
@@ -146,7 +146,7 @@ def test_a_measurement_is_a_number_or_one_for_each_node(value: Any) -> None:
 
 def test_an_unknown_metric_is_named() -> None:
     with pytest.raises(ValueError, match="metric: wanted one of 'by_node', got 'accuracy'"):
-        history().of_nodes("accuracy")
+        history().node_values("accuracy")
     with pytest.raises(ValueError, match="metric: wanted one of 'accuracy', 'seconds', got 'b'"):
         history().first("b", 1.0)
     with pytest.raises(ValueError, match=r"metric: wanted one of the network, got 'by_node', of e"):
@@ -154,7 +154,7 @@ def test_an_unknown_metric_is_named() -> None:
     with pytest.raises(
         ValueError, match=r"metric: wanted a metric of each node, .*, got 'accuracy'"
     ):
-        History().of_nodes("accuracy")
+        History().node_values("accuracy")
 
 
 def test_regret_of_many_nodes_is_measured_when_asked_for_only() -> None:

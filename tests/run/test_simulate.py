@@ -213,8 +213,8 @@ def test_a_saved_run_is_read_again(tmp_path) -> None:
     assert found.privacy == whole.privacy
     assert found.ledger == whole.ledger
     assert found.history.records == whole.history.records
-    by_node = whole.history.of_nodes("node_accuracy")
-    np.testing.assert_array_equal(found.history.of_nodes("node_accuracy"), by_node)
+    by_node = whole.history.node_values("node_accuracy")
+    np.testing.assert_array_equal(found.history.node_values("node_accuracy"), by_node)
     assert repr(found) == repr(whole)
     with pytest.raises(FileNotFoundError):
         dm.experiments.Result.load(tmp_path)

@@ -511,8 +511,8 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         if problem.feature_norm is not None:
             constants = problem.constants()
             if self.smoothness + problem.regularization < constants.smoothness:
-                of_records = constants.smoothness - problem.regularization
-                fail("smoothness", f"at least the problem's {of_records:g}", self.smoothness)
+                record_smoothness = constants.smoothness - problem.regularization
+                fail("smoothness", f"at least the problem's {record_smoothness:g}", self.smoothness)
             if self.mode == "paper" and self.clipping_norm < constants.loss_lipschitz:
                 wanted_norm = f"at least the problem's {constants.loss_lipschitz:g} in mode 'paper'"
                 fail("clipping_norm", wanted_norm, self.clipping_norm)

@@ -55,7 +55,7 @@ class Claim(Protocol):
     def smallest_level(self, tpr: Rates, fpr: Rates) -> Rates:
         """Return the least level at which the guarantee allows tests with these rates, fpr > 0."""
 
-    def at(self, level: float, shown: Callable[[float], str] = rounded_up) -> str:
+    def in_words(self, level: float, shown: Callable[[float], str] = rounded_up) -> str:
         """Return the guarantee in words, at another level that is rounded by `shown`."""
 
 
@@ -104,7 +104,7 @@ class EpsilonClaim:
         """Return ln((TPR - delta) / FPR), at least 0."""
         return np.log(np.maximum(tpr - self.delta, fpr) / fpr)
 
-    def at(self, level: float, shown: Callable[[float], str] = rounded_up) -> str:
+    def in_words(self, level: float, shown: Callable[[float], str] = rounded_up) -> str:
         """Return the guarantee in words, at another epsilon that is rounded by `shown`."""
         return f"epsilon = {shown(level)} at delta = {rounded_up(self.delta)}"
 
@@ -131,7 +131,7 @@ class GaussianClaim:
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.audit.GaussianClaim(1.0, delta=1e-5).at(1.0)
+    >>> dm.audit.GaussianClaim(1.0, delta=1e-5).in_words(1.0)
     'mu = 1 (epsilon = 4.37718 at delta = 1e-05)'
     """
 
@@ -158,7 +158,7 @@ class GaussianClaim:
         level = special.ndtri(np.maximum(tpr, below_one)) - special.ndtri(below_one)
         return np.asarray(level)
 
-    def at(self, level: float, shown: Callable[[float], str] = rounded_up) -> str:
+    def in_words(self, level: float, shown: Callable[[float], str] = rounded_up) -> str:
         """Return the guarantee in words, at another mu that is rounded by `shown`."""
         epsilon = gdp_epsilon(delta=self.delta, mu=level) if self.delta > 0 else inf
         return (

@@ -173,15 +173,15 @@ def couple(
     movements = tuple(_movement(passage, neighbor) for passage, neighbor in passage_pairs)
     plan = algorithm.plan(rounds)
     faults = (
-        *_unplanned(plan, run, "first"),
-        *_unplanned(plan, neighbor_run, "second"),
-        *_too_far(movements),
-        *_too_far_together(plan, movements, _correlated_mus(run, neighbor_run)),
-        *_without_noise(run.passages),
-        *_of_one_noise(run.passages),
-        *_with_correlated_rows(run.passages),
-        *_published(run.received, neighbor_run.received),
-        *_traffic_differs(run, neighbor_run),
+        *_unplanned_releases(plan, run, "first"),
+        *_unplanned_releases(plan, neighbor_run, "second"),
+        *_excess_movements(movements),
+        *_excess_loss(plan, movements, _correlated_mus(run, neighbor_run)),
+        *_missing_noise(run.passages),
+        *_repeated_noise(run.passages),
+        *_correlated_noise(run.passages),
+        *_data_in_models(run.received, neighbor_run.received),
+        *_data_in_traffic(run, neighbor_run),
     )
     return Coupling(movements=movements, faults=faults)
 
@@ -201,14 +201,14 @@ def _movement(passage: Passage, neighbor: Passage) -> Movement:
     return Movement(release, distance, allowed, passage.noise_scale)
 
 
-def _unplanned(plan: Plan, run: Transcript, name: str) -> Iterator[str]:
+def _unplanned_releases(plan: Plan, run: Transcript, name: str) -> Iterator[str]:
     """Compare the releases with those of the plan."""
     count = unplanned(plan, run.ledger)
     if count:
         yield f"the {name} run made {count} releases that were not planned"
 
 
-def _too_far(movements: Sequence[Movement]) -> Iterator[str]:
+def _excess_movements(movements: Sequence[Movement]) -> Iterator[str]:
     """Compare each movement with the distance that its noise covers."""
     for release, distance, allowed, _ in movements:
         if distance > allowed * _ROUNDING:
@@ -234,7 +234,7 @@ def _correlated_mus(run: Transcript, neighbor_run: Transcript) -> list[float]:
     return mus
 
 
-def _too_far_together(
+def _excess_loss(
     plan: Plan, movements: Sequence[Movement], correlated_mus: Sequence[float]
 ) -> Iterator[str]:
     """Yield a fault if the privacy loss of all releases together exceeds the plan's.
@@ -272,14 +272,14 @@ def _is_independent(movement: Movement, order: int) -> bool:
     return movement.noise_scale > 0
 
 
-def _without_noise(passages: Sequence[Passage]) -> Iterator[str]:
+def _missing_noise(passages: Sequence[Passage]) -> Iterator[str]:
     """Look for releases that equal the values before their noise."""
     for release, scale, inside, noisy, *_ in passages:
         if scale > 0 and np.array_equal(inside, noisy):
             yield f"round {release.round}: released without its noise"
 
 
-def _of_one_noise(passages: Sequence[Passage]) -> Iterator[str]:
+def _repeated_noise(passages: Sequence[Passage]) -> Iterator[str]:
     """Look for noise that several numbers share, up to its sign: their difference has none.
 
     By chance it is found in fewer than one of 1e9 runs.
@@ -291,7 +291,7 @@ def _of_one_noise(passages: Sequence[Passage]) -> Iterator[str]:
             continue
         noise = np.subtract(noisy, inside, dtype=np.float64).ravel() / scale
         if not noise.any():
-            continue  # reported by `_without_noise`
+            continue  # reported by `_missing_noise`
         magnitudes.append(np.abs(noise))
         unit = float(np.finfo(np.result_type(inside, np.float32)).eps)
         rounding = 4 * unit * float(np.abs(noisy).max() + np.abs(inside).max())
@@ -304,7 +304,7 @@ def _of_one_noise(passages: Sequence[Passage]) -> Iterator[str]:
         yield f"{repeats} of {len(draws)} numbers have the noise of another"
 
 
-def _with_correlated_rows(passages: Sequence[Passage]) -> Iterator[str]:
+def _correlated_noise(passages: Sequence[Passage]) -> Iterator[str]:
     """Look for Gaussian noise that two nodes' rows share in part: their difference has less.
 
     The correlation r of m independent pairs has ``r sqrt((m - 1) / (1 - r^2))`` distributed by
@@ -342,7 +342,7 @@ def _independent_gaussian_noise(passages: Sequence[Passage]) -> list[list[Floats
     return list(by_nodes.values())
 
 
-def _published(models: Sequence[Floats], neighbor_models: Sequence[Floats]) -> Iterator[str]:
+def _data_in_models(models: Sequence[Floats], neighbor_models: Sequence[Floats]) -> Iterator[str]:
     """Compare the models that could be published, which should follow from releases alone."""
     if len(models) != len(neighbor_models):
         yield (
@@ -354,7 +354,7 @@ def _published(models: Sequence[Floats], neighbor_models: Sequence[Floats]) -> I
             yield f"what round {number} published depends on data beyond its releases"
 
 
-def _traffic_differs(run: Transcript, neighbor_run: Transcript) -> Iterator[str]:
+def _data_in_traffic(run: Transcript, neighbor_run: Transcript) -> Iterator[str]:
     """Compare the number and the length of messages."""
     releases = len(run.passages)
     neighbor_releases = len(neighbor_run.passages)

@@ -85,14 +85,14 @@ class LinearRun:
         mu_squared = float(self.shift(visible) @ self.weights(visible))
         return sqrt(max(0.0, mu_squared))
 
-    def messages(self, runs: int, moved: bool, generator: np.random.Generator) -> Floats:
+    def messages(self, runs: int, with_record: bool, generator: np.random.Generator) -> Floats:
         """Return all messages of independent runs, shape (runs, rounds * nodes).
 
         Parameters
         ----------
         runs
             Number of runs.
-        moved
+        with_record
             True for runs with the record, which adds ``moves[t]`` to the target's state of round t;
             False for runs without it.
         generator
@@ -105,7 +105,7 @@ class LinearRun:
             if t:
                 mixed = messages[:, t - 1] @ np.asarray(self.matrices[t - 1]).T
                 states = mixed * self.contractions[t - 1]
-            if moved:
+            if with_record:
                 states[:, self.target] += self.moves[t]
             messages[:, t] = states + self.noise[t] * generator.normal(size=states.shape)
         return messages.reshape(runs, -1)

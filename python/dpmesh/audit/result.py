@@ -75,13 +75,13 @@ class AuditResult(InNotebooks):
     @property
     def sentence(self) -> str:
         """The result in one line, to be quoted."""
-        least = self.claim.at(self.lower_bound, rounded_down)
+        least = self.claim.in_words(self.lower_bound, rounded_down)
         verdict = "no violation of the claimed"
         if self.violated:
             verdict = "which refutes the claim of"
         return (
             f"An audit ({self.method}) found at least {least}, with confidence "
-            f"{rounded_down(self.confidence)}: {verdict} {self.claim.at(self.claim.level)}."
+            f"{rounded_down(self.confidence)}: {verdict} {self.claim.in_words(self.claim.level)}."
         )
 
     @property
@@ -97,10 +97,10 @@ class AuditResult(InNotebooks):
                 verdict += "; weak: it shows less than half of what is claimed"
         lines = (
             f"audit     {self.method}",
-            f"claim     {self.claim.at(self.claim.level)}",
-            f"measured  at least {self.claim.at(self.lower_bound, rounded_down)}, "
+            f"claim     {self.claim.in_words(self.claim.level)}",
+            f"measured  at least {self.claim.in_words(self.lower_bound, rounded_down)}, "
             f"with confidence {rounded_down(self.confidence)}",
-            f"limit     at most {self.claim.at(self.most, rounded_down)} could be shown",
+            f"limit     at most {self.claim.in_words(self.most, rounded_down)} could be shown",
             f"verdict   {verdict}",
         )
         return "\n".join(lines)

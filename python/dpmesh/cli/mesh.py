@@ -351,7 +351,7 @@ def node(
 
     def on_progress(_: Node) -> None:
         """Report a new round, and update the metrics."""
-        progress.of_node(party)
+        progress.report_round(party)
         if metrics_server is not None:
             metrics_server.update()
 
@@ -538,7 +538,7 @@ class _Progress:
         self._write = say
         self._last_message = ""
 
-    def of_node(self, node: Node) -> None:
+    def report_round(self, node: Node) -> None:
         """Report a round that the node has answered."""
         if node.last_position is not None:
             self._reached(node.rounds, node.contract.terms.rounds)

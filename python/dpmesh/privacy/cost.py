@@ -362,10 +362,10 @@ def _gaussian(
         mu = np.sqrt(parts.totals(_by_release(squares, kind_numbers, 0.0)))
         distinct_mu, place = np.unique(mu, return_inverse=True)
         epsilons = accounting.gdp_epsilon(delta=delta, mu=distinct_mu)[place]
-        of_integers = [kind.noise.of_integers for kind in kinds]
-        is_of_integers = _by_release(of_integers, kind_numbers, False)
-        has_integers = parts.totals(is_of_integers.astype(np.float64)) > 0
-        return _Proved(epsilons, lambda part: _exact_text(mu[part], has_integers[part]))
+        discrete_kinds = [kind.noise.is_discrete for kind in kinds]
+        is_discrete = _by_release(discrete_kinds, kind_numbers, False)
+        has_discrete = parts.totals(is_discrete.astype(np.float64)) > 0
+        return _Proved(epsilons, lambda part: _exact_text(mu[part], has_discrete[part]))
     counts = parts.counts(kind_numbers, len(kinds))  # shape (parts, kinds)
     distinct_counts, place = np.unique(counts, axis=0, return_inverse=True)
     place = place.reshape(-1)
@@ -451,11 +451,11 @@ def _has_exact_proof(kinds: Sequence[Kind], counts: Numbers) -> Flags:
     return np.asarray(all_exact | (all_plain_laplace & at_most_one_laplace))
 
 
-def _exact_text(mu: float, of_integers: bool) -> str:
+def _exact_text(mu: float, is_discrete: bool) -> str:
     """Return the name of the exact proof of Gaussian releases; empty if there are none."""
     if mu <= 0:
         return ""
-    qualifier = " of noise on a grid" if of_integers else ", exact"
+    qualifier = " of noise on a grid" if is_discrete else ", exact"
     return f"Gaussian differential privacy{qualifier}, mu = {rounded_up(mu)}"
 
 
@@ -471,8 +471,8 @@ def _by_curve(
     count = times[times > 0]
     if sampled is None and not any(kind.secure_sum or kind.noise is COARSE for kind in occurring):
         mu = accounting.gdp_mu(multiplier, count=count)
-        of_integers = any(kind.noise.of_integers for kind in occurring)
-        return Cost(accounting.gdp_epsilon(delta=delta, mu=mu), _exact_text(mu, of_integers))
+        is_discrete = any(kind.noise.is_discrete for kind in occurring)
+        return Cost(accounting.gdp_epsilon(delta=delta, mu=mu), _exact_text(mu, is_discrete))
     sampling_rate = np.ones(len(occurring))
     if sampled is not None:
         sampling_rate = np.array([kind.rate for kind in occurring])

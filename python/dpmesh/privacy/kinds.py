@@ -52,7 +52,7 @@ class Noise(NamedTuple):
     name: str
     law: Law | None
     """Its losses; None if a Rényi curve alone is known."""
-    of_integers: bool = False
+    is_discrete: bool = False
 
     @property
     def is_pure(self) -> bool:
@@ -60,7 +60,7 @@ class Noise(NamedTuple):
         return self.law is not None and self.law.is_pure
 
 
-COARSE = Noise("discrete Gaussian", None, of_integers=True)
+COARSE = Noise("discrete Gaussian", None, is_discrete=True)
 
 ALL_DATA = "all data"
 
@@ -74,7 +74,7 @@ class Kind(NamedTuple):
     secure_sum: SecureSum | NeighborSums | None
     moments: float = 0.0
     """Noise ratio of Gaussian noise on a coarse grid in its Rényi curve; else 0."""
-    pure_beside: float = 0.0
+    laplace_ratio: float = 0.0
     """Least noise ratio of the Laplace releases in an allocation with Gaussian releases; else 0."""
 
     @property
@@ -124,21 +124,21 @@ class Kind(NamedTuple):
         if self.sampling is None:
             return DominatingPair(law)
         pair = self.sampling.pair(law, relation)
-        if isinstance(pair, Allocation) and self.pure_beside:
-            return replace(pair, pure=self.pure_beside / self.noise_to_sensitivity)
+        if isinstance(pair, Allocation) and self.laplace_ratio:
+            return replace(pair, pure=self.laplace_ratio / self.noise_to_sensitivity)
         return pair
 
     @property
     def noise_names(self) -> set[str]:
         """The names of its noise."""
-        if self.pure_beside:
+        if self.laplace_ratio:
             return {self.noise.name, "Laplace"}
         return {self.noise.name}
 
     def pure(self, relation: NeighboringRelation) -> float:
         """Return the pure epsilon of a release's Laplace noise; 0 if all its noise is Gaussian."""
-        if self.pure_beside:
-            return 1 / self.pure_beside
+        if self.laplace_ratio:
+            return 1 / self.laplace_ratio
         if not self.noise.is_pure:
             return 0.0
         numbers = np.array(self.rate), np.array(self.noise_to_sensitivity)
@@ -245,14 +245,14 @@ def _noise_of(mechanism: Mechanism) -> Noise:
         if mechanism.adds_noise and not has_own_curve and not states_its_loss:
             expected = f"the Law by which this package accounts for {mechanism.distribution} noise"
             fail(_law_field(mechanism), expected, f"none in {type(mechanism).__name__}")
-        return Noise(mechanism.name, None, of_integers=True)
+        return Noise(mechanism.name, None, is_discrete=True)
     if losses is not GAUSSIAN and not losses.is_pure:
         expected = "GAUSSIAN or a law of pure DP: no proof adds up releases of another law"
         fail(_law_field(mechanism), expected, f"another in {type(mechanism).__name__}")
     name = mechanism.distribution.capitalize()
     if mechanism.grid is None:
         return Noise(name, losses)
-    return Noise(f"discrete {name}", losses, of_integers=True)
+    return Noise(f"discrete {name}", losses, is_discrete=True)
 
 
 def _law_field(mechanism: Mechanism) -> str:
@@ -269,8 +269,8 @@ def _mixed(members: Sequence[Kind]) -> Kind:
     least = min(gaussian or pure, key=lambda kind: kind.noise_to_sensitivity)
     if not gaussian or not pure:
         return least._replace(moments=0.0)  # those of another grid may be smaller
-    beside = min(kind.noise_to_sensitivity for kind in pure)
-    return least._replace(moments=0.0, pure_beside=beside)
+    laplace_ratio = min(kind.noise_to_sensitivity for kind in pure)
+    return least._replace(moments=0.0, laplace_ratio=laplace_ratio)
 
 
 def _on_grid(release: Release, kind: Kind) -> Kind:

@@ -81,9 +81,9 @@ class Parts:
         """Return the releases that touch a part, in order."""
         parts, batch_releases = self.batch_pairs
         nodes, node_releases = self.node_pairs
-        of_batch = batch_releases[parts == part]
-        of_node = node_releases[nodes == self.owners[part]]
-        touching = np.sort(np.concatenate([of_batch, of_node]))
+        batch_touching = batch_releases[parts == part]
+        node_touching = node_releases[nodes == self.owners[part]]
+        touching = np.sort(np.concatenate([batch_touching, node_touching]))
         return [int(index) for index in touching]
 
     def worst_by_node(self, values: Numbers) -> Numbers:

@@ -242,9 +242,11 @@ class Plan(InNotebooks):
             Number of nodes that collude with an adversary who sees all messages, for noise that
             partners share; None for all other nodes.
         """
-        of_nodes = self._compositions(self._nodes(None), colluding)
+        by_node = self._compositions(self._nodes(None), colluding)
         distinct = {
-            key: composition for of_node in of_nodes for key, composition in of_node.items()
+            key: composition
+            for compositions_of_node in by_node
+            for key, composition in compositions_of_node.items()
         }
         return list(distinct.values())
 
@@ -261,12 +263,14 @@ class Plan(InNotebooks):
         if self.copies == 1:
             return self.compositions(colluding)
         if self.names_nodes:  # beside those that are named there may be others
-            of_nodes = self._compositions(self._nodes(None) + self.copies)
+            by_node = self._compositions(self._nodes(None) + self.copies)
         else:
-            of_nodes = self._compositions(1) * self.copies
-        nodes_alike = Counter(tuple(sorted(of_node, key=hash)) for of_node in of_nodes)
+            by_node = self._compositions(1) * self.copies
+        nodes_alike = Counter(tuple(sorted(keys, key=hash)) for keys in by_node)
         released = {
-            key: composition for of_node in of_nodes for key, composition in of_node.items()
+            key: composition
+            for compositions_of_node in by_node
+            for key, composition in compositions_of_node.items()
         }
         compositions = []
         for chosen in combinations_with_replacement(nodes_alike, self.copies):
@@ -284,12 +288,12 @@ class Plan(InNotebooks):
         """Return the distinct sequences of releases that each node's batches touch."""
         touching = charged(self.touching, colluding)
         parts = parts_of(touching, nodes)
-        of_nodes: list[dict[tuple[object, ...], tuple[Release, ...]]] = [{} for _ in range(nodes)]
+        by_node: list[dict[tuple[object, ...], tuple[Release, ...]]] = [{} for _ in range(nodes)]
         for part, owner in enumerate(parts.owners.tolist()):
             touched = tuple(touching[index] for index in parts.releases(part))
             key = tuple((r.mechanism, r.sampling, _steps(r)) for r in touched)
-            of_nodes[owner][key] = touched
-        return of_nodes
+            by_node[owner][key] = touched
+        return by_node
 
     @overload
     def cost(self, delta: float = 0.0, *, view: None = None) -> Cost: ...

@@ -502,9 +502,9 @@ class Channel:
 
     def _count_by_row(self, count: int) -> None:
         """Count messages by row from now on, for at least `count` rows."""
-        of_all = self._messages_of_all
-        if of_all.messages:
-            self._messages_of_row = np.full(of_all.rows, of_all.messages)
+        shared_count = self._messages_of_all
+        if shared_count.messages:
+            self._messages_of_row = np.full(shared_count.rows, shared_count.messages)
             self._messages_of_all = _MessagesOfAll(messages=0, rows=0)
         uncounted = count - len(self._messages_of_row)
         if uncounted > 0:

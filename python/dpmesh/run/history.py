@@ -150,7 +150,7 @@ class History:
         """Return the last value of a metric of the network."""
         return float(self[metric][-1])
 
-    def of_nodes(self, metric: str) -> Numbers:
+    def node_values(self, metric: str) -> Numbers:
         """Return the values of a metric of each node, shape (measurements, nodes)."""
         if not self.node_metrics:
             which = "which a run measures if asked: metrics=['node_accuracy']"
@@ -188,7 +188,9 @@ class History:
     def _measurements(self, metric: str) -> list[tuple[int, Value]]:
         """Return the rounds and values of a metric of the network."""
         if metric not in self.metrics and metric in self.node_metrics:
-            fail("metric", "one of the network", f"{metric!r}, of each node: of_nodes({metric!r})")
+            fail(
+                "metric", "one of the network", f"{metric!r}, of each node: node_values({metric!r})"
+            )
         one_of("metric", metric, self.metrics)
         return [
             (t, value)

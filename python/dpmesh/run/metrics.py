@@ -200,7 +200,7 @@ class Metric(Protocol):
 
 
 @dataclass(frozen=True)
-class OfRound:
+class RoundMetric:
     """Metric that depends on the results of the measured round only."""
 
     measure: Callable[[After], Mapping[str, Value]]
@@ -386,17 +386,17 @@ def _measurable(algorithm: AnyAlgorithm, problem: Problem) -> dict[str, Callable
     """Return constructors of all metrics that a problem and an algorithm allow, by name."""
     makers: dict[str, Callable[[], Metric]] = {"loss": MeanLoss}
     if getattr(problem, "classifies", problem.test is not None):
-        makers["accuracy"] = lambda: OfRound(partial(_accuracy, problem))
-        makers["node_accuracy"] = lambda: OfRound(partial(_node_accuracy, problem))
-        makers["released_accuracy"] = lambda: OfRound(partial(_released_accuracy, problem))
+        makers["accuracy"] = lambda: RoundMetric(partial(_accuracy, problem))
+        makers["node_accuracy"] = lambda: RoundMetric(partial(_node_accuracy, problem))
+        makers["released_accuracy"] = lambda: RoundMetric(partial(_released_accuracy, problem))
     radius = getattr(algorithm, "radius", None)
     has_examples = type(algorithm).examples is not Algorithm.examples
     if radius and has_examples and isinstance(problem, LinearProblem):
         makers["regret"] = lambda: Regret(problem, radius)
     if algorithm.communication == "gossip":
-        makers["consensus_distance"] = lambda: OfRound(_consensus)
+        makers["consensus_distance"] = lambda: RoundMetric(_consensus)
     if getattr(algorithm, "compressor", None) is not None:
-        makers["compression"] = lambda: OfRound(_compression)
+        makers["compression"] = lambda: RoundMetric(_compression)
     return makers
 
 
@@ -423,7 +423,7 @@ def _metric(
     if not isinstance(metric, str):
         if not callable(metric):
             fail("metrics", "names and functions", repr(metric))
-        return OfRound(partial(_user_defined, metric, problem))
+        return RoundMetric(partial(_user_defined, metric, problem))
     one_of("metrics", metric, NAMES)
     if metric not in makers:
         fail("metrics", f"what can be measured here ({', '.join(makers)})", repr(metric))

@@ -140,10 +140,12 @@ class OnRoot:
 
     def observe(self, before: Before) -> None:
         """Gather the watched facts of all nodes on the root, which passes them to its metrics."""
-        of_all = Before(*(None if rows is None else self.engine.rows(rows) for rows in before))
+        all_nodes_before = Before(
+            *(None if rows is None else self.engine.rows(rows) for rows in before)
+        )
         if self.engine.is_root:
             for meter in self.meters:
-                meter.observe(of_all)
+                meter.observe(all_nodes_before)
         if before.parameters is not None:  # regret may fail on the root: all learn of it here
             self.engine.agree()
 
@@ -164,9 +166,9 @@ class OnRoot:
             bits = self.engine.rows(bits)
         values: dict[str, Value] = {}
         if self.engine.is_root:
-            of_all = After(parameters, received, bits)
+            all_nodes_after = After(parameters, received, bits)
             for meter in self.meters:
-                values |= meter.values(of_all)
+                values |= meter.values(all_nodes_after)
         self.engine.agree()
         return values
 

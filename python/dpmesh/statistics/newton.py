@@ -161,8 +161,8 @@ def errors(
     inverse = eigenvectors / cautious_eigenvalues @ eigenvectors.T  # of H, shape (p, p)
     delta = inverse @ curvature.matrix @ move
     identity = np.eye(len(move))
-    of_delta = delta @ delta * identity + np.outer(delta, delta)
-    gradient_covariance = gradient_noise**2 * identity + curvature.noise**2 / 2 * of_delta
+    delta_moments = delta @ delta * identity + np.outer(delta, delta)
+    gradient_covariance = gradient_noise**2 * identity + curvature.noise**2 / 2 * delta_moments
     robust = None
     if scores is not None:
         robust = inverse @ scores @ inverse

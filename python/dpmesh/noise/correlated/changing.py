@@ -37,11 +37,11 @@ class ChangingSecrets:
 
     Parameters
     ----------
-    of_rounds
+    secrets_by_round
         The secrets of each round, as many as C has rows.
     """
 
-    of_rounds: tuple[Secrets, ...]
+    secrets_by_round: tuple[Secrets, ...]
 
     def worst(self, factorization: Factorization, colluding: int | None) -> float:
         """Return mu at noise ratio 1 of the worst record against the worst coalition.
@@ -63,7 +63,7 @@ class ChangingSecrets:
         ValueError
             If a member of the coalition is not a node.
         """
-        nodes = self.of_rounds[0].nodes
+        nodes = self.secrets_by_round[0].nodes
         members = tuple(sorted({integer("coalition", node, 0, nodes) for node in coalition}))
         return self._worst(factorization, self._exposed(members))
 
@@ -109,24 +109,26 @@ class ChangingSecrets:
     def _exposures(self, colluding: int | None) -> Iterator[Array]:
         """Yield the exposure of nodes to each coalition of that size, shape (rounds, honest)."""
         if colluding is None:  # all other nodes: local noise alone protects
-            yield np.array([[secrets.own**-2] for secrets in self.of_rounds])
+            yield np.array([[secrets.own**-2] for secrets in self.secrets_by_round])
             return
-        if self.of_rounds[0].star:
-            yield np.array([[secrets.mu_against(colluding) ** 2] for secrets in self.of_rounds])
+        if self.secrets_by_round[0].star:
+            yield np.array(
+                [[secrets.mu_against(colluding) ** 2] for secrets in self.secrets_by_round]
+            )
             return
-        is_symmetric = all(secrets.is_complete for secrets in self.of_rounds)
+        is_symmetric = all(secrets.is_complete for secrets in self.secrets_by_round)
         for coalition in coalitions_of(
-            self.of_rounds[0].nodes, colluding, is_symmetric=is_symmetric
+            self.secrets_by_round[0].nodes, colluding, is_symmetric=is_symmetric
         ):
             yield self._exposed(coalition)
 
     def _exposed(self, coalition: tuple[int, ...]) -> Array:
         """Return ``exposed_t[u]`` of the module for each round, shape (rounds, honest)."""
         exposed_by_graph: dict[int, Array] = {}
-        for secrets in self.of_rounds:
+        for secrets in self.secrets_by_round:
             if id(secrets) not in exposed_by_graph:
                 exposed_by_graph[id(secrets)] = secrets.leverages(coalition)[1]
-        return np.stack([exposed_by_graph[id(secrets)] for secrets in self.of_rounds])
+        return np.stack([exposed_by_graph[id(secrets)] for secrets in self.secrets_by_round])
 
 
 def _use_costs(factorization: Factorization, exposed: Array) -> Array:
