@@ -1,4 +1,11 @@
 //! The least squares problem of one observer and one target, in the variables `q = r / sigma`.
+//!
+//! The residual is `a(q) = z / sigma - q`, where `z` depends on `q` linearly: see the recursion in [`super`]. An entry of
+//! `q` is *free* (may be positive) if its message is not seen and later states depend on it. The problem is to minimize
+//! the norm of the positive part of `a(q)` over `q >= 0` with only free entries: the norm is the `mu` that `q` proves.
+//!
+//! Gradient and dual bound need the transposed recursion. The *price* of a number is the derivative of a weighted sum of
+//! residuals by it: that of `z_t`, added up from the last round backwards, and that of `q_t` by way of later states.
 
 use super::system::{Observer, System};
 use crate::KernelError;
@@ -10,18 +17,20 @@ pub(super) struct Pair<'a> {
     system: &'a System,
     target: usize,
     seen: Vec<bool>,
-    /// What rounding adds to each `z`; empty if there is none.
+    /// Distance that rounding adds to each `z`; empty if there is no rounding.
     rounding: Vec<f64>,
-    /// Over how many unseen nodes the last messages are averaged; 0 if no mean is published.
+    /// Number of unseen nodes of the last round if the mean of its messages is published; else 0.
     averaged: usize,
 }
 
-/// Rows that a sweep over the rounds needs.
+/// Memory of a sweep over the rounds.
 #[derive(Debug)]
 pub(super) struct Scratch {
+    /// Differences `z_t` of the current round, shape (nodes).
     z: Vec<f64>,
+    /// Forwards: `r_t = q_t sigma_t` of a round whose messages are mixed. Backwards: price of `q_t`. Shape (nodes).
     shifted: Vec<f64>,
-    /// What `z_t` costs from round `t` on, all rounds: shape (rounds, nodes).
+    /// Price of `z_t`, shape (rounds, nodes).
     price: Vec<f64>,
 }
 
@@ -62,7 +71,7 @@ impl<'a> Pair<'a> {
         Ok(pair)
     }
 
-    /// What every pair's problem is a part of: all messages but the last are free, and all differences count.
+    /// The problem with most free entries, of which that of every pair is a part: only the last round is seen.
     pub(super) fn seeing_the_last(system: &'a System) -> Pair<'a> {
         let entries = system.nodes * system.rounds;
         let last = entries - system.nodes;
@@ -75,7 +84,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Whether the noise of a message may absorb a difference: it is not seen, and later messages depend on it.
+    /// Whether `q` may be positive at an entry of round `t`: the message is not seen, and is not of the last round.
     #[inline]
     fn is_free(&self, t: usize, entry: usize) -> bool {
         !self.seen[entry] && t + 1 < self.system.rounds
@@ -92,7 +101,7 @@ impl<'a> Pair<'a> {
         (start..rounds).all(|t| self.seen[t * nodes + self.target])
     }
 
-    /// Writes `a / sigma = z / sigma - q` and returns its norm, negative entries counted as 0: the bound that `q` proves.
+    /// Writes the residual `a(q) = z / sigma - q`, and returns the norm of its positive part: the `mu` that `q` proves.
     pub(super) fn residual(&self, q: &[f64], scratch: &mut Scratch, a: &mut [f64]) -> f64 {
         let mut squares = 0.0;
         for t in self.system.start..self.system.rounds {
@@ -111,12 +120,14 @@ impl<'a> Pair<'a> {
         norm(a)
     }
 
-    /// A share to pass on: about the best for meetings and matchings of 16 to 256 nodes. Any is valid.
+    /// The share of a difference that [`spread`](Self::spread) should pass on. Any share gives a valid bound; this one
+    /// is about the best for meetings and matchings of 16 to 256 nodes.
     pub(super) fn share(&self) -> f64 {
         1.0 - 2.0 / (3.0 * (self.system.nodes as f64).sqrt())
     }
 
-    /// The feasible `q` that passes on the same share of each unseen difference, and the bound that it proves.
+    /// Writes the feasible `q` that passes on the same share of each unseen difference to later states, and its residual
+    /// to `a`. Returns the `mu` that this `q` proves.
     pub(super) fn spread(
         &self,
         share: f64,
@@ -142,7 +153,8 @@ impl<'a> Pair<'a> {
         squares.sqrt()
     }
 
-    /// Takes `scratch.z` from round `t - 1` to round `t`, with what the record moves if `is_moved`.
+    /// Takes `scratch.z` from round `t - 1` to round `t`. If `is_moved`, adds the sensitivity to the record, and the
+    /// rounding; else only the part of `z` that depends on `q` is computed.
     #[inline]
     fn advance(&self, t: usize, q: &[f64], is_moved: bool, scratch: &mut Scratch) {
         let Scratch { z, shifted, .. } = scratch;
@@ -190,7 +202,8 @@ impl<'a> Pair<'a> {
         positive_squares(a)
     }
 
-    /// Unseen messages of the last round are never used again: their noise absorbs everything, or all but the mean.
+    /// Sets the residual of the last round's unseen messages to what the view reveals of them: no state depends on them,
+    /// so their noise absorbs all of their difference, or all but its mean if the mean of the messages is published.
     fn hide_last(&self, seen: &[bool], a: &mut [f64]) {
         let unseen = || {
             seen.iter()
@@ -205,7 +218,7 @@ impl<'a> Pair<'a> {
         unseen().for_each(|j| a[j] = left);
     }
 
-    /// Writes the gradient of half the sum of squares at the `q` whose residual is `a`, with 0 for what is not free.
+    /// Writes the gradient of half the sum of squares at the `q` whose residual is `a`, with 0 where `q` is not free.
     pub(super) fn gradient(&self, a: &[f64], scratch: &mut Scratch, gradient: &mut [f64]) {
         for t in (self.system.start..self.system.rounds).rev() {
             self.price_of_shift(t, scratch);
@@ -222,8 +235,15 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// A lower bound on what any `q` can prove, from the residual `a` of one; overwrites `y`. `start` is the residual of
-    /// `q = 0`.
+    /// A lower bound on the `mu` that any `q` can prove, from the residual `a` of one of them. `start` is the residual of
+    /// `q = 0`; `y` is overwritten.
+    ///
+    /// Let `y >= 0` be weights of residuals, such that the price of each free entry of `q` is at least 0: `y` itself is
+    /// at most its price by way of later states. Then for every feasible `q`
+    ///
+    /// `|max(0, a(q))| >= <y, a(q)> / |y| >= <y, start> / |y|`.
+    ///
+    /// The weights here are the positive part of `a`, lowered to meet the condition.
     pub(super) fn dual(
         &self,
         a: &[f64],
@@ -250,7 +270,7 @@ impl<'a> Pair<'a> {
         if length > 0.0 { along / length } else { 0.0 }
     }
 
-    /// Writes to `scratch.shifted` what one more unit of `q_t` costs in later rounds.
+    /// Writes to `scratch.shifted` the price of `q_t` by way of later states.
     fn price_of_shift(&self, t: usize, scratch: &mut Scratch) {
         let Scratch { shifted, price, .. } = scratch;
         let (system, nodes) = (self.system, self.system.nodes);
@@ -269,7 +289,7 @@ impl<'a> Pair<'a> {
             .for_each(|(shift, noise)| *shift *= noise);
     }
 
-    /// Writes to `scratch.price` what one more unit of `z_t` costs, if `a` is what is paid.
+    /// Writes to `scratch.price` the price of `z_t`, where `a` are the weights of the residuals.
     fn price_of_state(&self, t: usize, a: &[f64], scratch: &mut Scratch) {
         let (system, nodes) = (self.system, self.system.nodes);
         let (now, later) = scratch.price[t * nodes..].split_at_mut(nodes);
@@ -285,8 +305,8 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// What rounding adds to each difference: to every state that may differ at all, and with every message mixed
-    /// whose noise may have absorbed something.
+    /// The distance that rounding adds to each difference: to every state that may differ at all, and with every mixed
+    /// message whose noise may have absorbed a difference.
     fn added_by_rounding(&self) -> Vec<f64> {
         let (system, nodes) = (self.system, self.system.nodes);
         let mut added = vec![0.0; nodes * system.rounds];

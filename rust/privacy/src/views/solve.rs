@@ -1,35 +1,40 @@
-//! The accelerated projected gradient method, with restarts, between an upper and a lower bound.
+//! Search for the least bound: accelerated projected gradient (Nesterov; Beck and Teboulle 2009), with momentum that
+//! restarts where a step leads uphill (O'Donoghue and Candès 2015, the gradient scheme).
+//!
+//! Every point of the search proves a valid upper bound on `mu`, and a lower bound on the `mu` that any point proves
+//! ([`Pair::dual`]). The search ends once these are close. Its step is 1 over the curvature of the objective; where the
+//! curvature is only estimated, it is doubled if the method diverges or makes no progress.
 
 use super::pair::{Pair, Scratch, norm};
 use super::system::{Mixing, Observer, System};
 use crate::KernelError;
 
-/// The share of an unseen difference that a search passes on at first, where that of [`System::cheap`] is no better.
+/// The share of an unseen difference that a search passes on at first, unless [`Pair::share`] gives a better bound.
 const SHARE: f64 = 0.9;
 
-/// Iterations between two looks at the bounds; fewer at first, where many searches end.
+/// Iterations between two computations of the bounds; fewer at first, where many searches end.
 const LOOK: usize = 20;
 const FIRST_LOOKS: usize = 3;
 
-/// So many looks without progress end the trust in an estimated curvature.
+/// The curvature is doubled after so many computations of the bounds without progress.
 const PATIENCE: usize = 10;
 
-/// Steps of the power iteration for the curvature, and what its result, a lower bound, is multiplied by.
+/// Steps of the power iteration for the curvature, and the factor of its result, which is a lower bound.
 const POWER_STEPS: usize = 40;
 const POWER_MARGIN: f64 = 1.1;
 
 /// When to stop looking for a better bound.
 #[derive(Debug, Clone, Copy)]
 pub struct Stop {
-    /// As soon as upper and lower bound differ by no more than this share of the upper one.
+    /// Stop once upper and lower bound differ by at most this share of the upper one.
     pub gap: f64,
-    /// As soon as the upper bound is no more than this.
+    /// Stop once the upper bound is at most this.
     pub at_most: f64,
-    /// After so many iterations.
+    /// Stop after so many iterations.
     pub iterations: usize,
 }
 
-/// What was proved for one observer of one target.
+/// The bounds that were proved for one observer of one target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Certificate {
@@ -117,6 +122,7 @@ impl System {
     }
 }
 
+/// `value(observer, target)` for each pair, several at a time; fails if there is no observer of this number.
 fn each<R: Send>(
     observers: &[Observer],
     pairs: &[(usize, usize)],
@@ -133,19 +139,25 @@ fn each<R: Send>(
     values.into_iter().collect()
 }
 
-/// The state of the method: `p` is the point of the last gradient, `q` the last point reached.
+/// The state of the method.
 struct Search<'a> {
     pair: &'a Pair<'a>,
+    /// The best bounds so far.
     found: &'a mut Certificate,
     stop: Stop,
     scratch: Scratch,
     /// The residual of `q = 0`, once a lower bound is asked for.
     start: Vec<f64>,
+    /// The point that the last step reached.
     q: Vec<f64>,
+    /// The point at which the next gradient is taken: `q`, moved on by momentum.
     p: Vec<f64>,
+    /// The residual of the last point at which it was computed.
     a: Vec<f64>,
     gradient: Vec<f64>,
+    /// Largest curvature of the objective, or an estimate.
     curvature: f64,
+    /// Nesterov's sequence `1, (1 + sqrt(1 + 4 momentum^2)) / 2, ..`, since the last restart.
     momentum: f64,
 }
 
@@ -205,7 +217,7 @@ impl<'a> Search<'a> {
         upper <= self.stop.at_most || upper - lower <= self.stop.gap * upper
     }
 
-    /// Begins at the better of two cheap points.
+    /// Begins again at the better of two points that pass on constant shares of differences.
     fn start_over(&mut self) {
         let Search {
             pair,
@@ -226,7 +238,8 @@ impl<'a> Search<'a> {
         self.momentum = 1.0;
     }
 
-    /// A gradient step from `p`, and the next `p` by momentum; without it where that leads uphill.
+    /// Takes a projected gradient step from `p` to the next `q`, and moves on by momentum to the next `p`. If the step
+    /// from the last `q` leads uphill, the momentum begins anew.
     fn step(&mut self) {
         let Search {
             pair,
@@ -258,7 +271,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Bounds at `q`; false if the method diverges.
+    /// Updates both bounds by those at `q`; returns false if the method diverges.
     fn look(&mut self) -> bool {
         let Search {
             pair,
@@ -287,8 +300,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// An upper bound on the curvature of half the sum of squares where messages alone make the next states, each in its
-/// own round; otherwise an estimate, which [`Search`] doubles if need be.
+/// The curvature of half the sum of squares: an upper bound if the system is memoryless, otherwise an estimate, which
+/// [`Search`] doubles if need be.
 fn curvature(system: &System) -> f64 {
     if system.start + 1 >= system.rounds {
         return 1.0;
@@ -319,6 +332,7 @@ fn largest_gain(system: &System, t: usize) -> f64 {
     (largest(&by_row) * largest(&by_column)).sqrt()
 }
 
+/// An estimate of the curvature: the largest eigenvalue of the quadratic form with most free entries.
 fn by_power_iteration(system: &System) -> f64 {
     let pair = Pair::seeing_the_last(system);
     let mut scratch = Scratch::new(system);

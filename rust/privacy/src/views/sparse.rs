@@ -45,6 +45,7 @@ impl Rows {
         Ok((0..matrices).map(rows).collect())
     }
 
+    /// The transposed matrix.
     pub(super) fn transposed(&self) -> Rows {
         let nodes = self.starts.len() - 1;
         let mut starts = vec![0; nodes + 1];
@@ -124,8 +125,8 @@ fn check(
         let wanted = format!("{} elements", indices.len());
         return Err(KernelError::new("weights", wanted, weights.len()));
     }
-    let fits = |weight: &&f64| !(weight.is_finite() && **weight >= 0.0);
-    match weights.iter().find(fits) {
+    let is_invalid = |weight: &&f64| !(weight.is_finite() && **weight >= 0.0);
+    match weights.iter().find(is_invalid) {
         Some(weight) => {
             let wanted = "finite numbers of at least 0";
             Err(KernelError::new("weights", wanted, weight))

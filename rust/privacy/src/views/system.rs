@@ -1,4 +1,4 @@
-//! The public numbers of a run, checked, and who sees what.
+//! The public numbers of a run, checked; and which messages an observer sees.
 
 use std::sync::OnceLock;
 
@@ -6,12 +6,12 @@ use super::sparse::Rows;
 use crate::KernelError;
 use dpmesh_numerics::check::{non_negative, require};
 
-/// Which messages enter which states: those of round `sent` the states of round `mixed + 1`.
+/// A step of mixing: the messages of round `sent` enter the states of round `mixed + 1`, weighted by a matrix.
 #[derive(Debug, Clone, Copy)]
 pub struct Mixing {
     /// The round in which the messages are mixed.
     pub mixed: usize,
-    /// The round in which they were made, at most `mixed`.
+    /// The round in which they were sent, at most `mixed`.
     pub sent: usize,
     /// Number of the matrix of weights.
     pub matrix: usize,
@@ -22,8 +22,7 @@ pub struct Mixing {
 /// The public numbers of a run. An array of shape (rounds, nodes) has the entry of node `j` in round `t` at
 /// `t * nodes + j`.
 ///
-/// Its fields are public so that all of them are stated, by name: a message that were left out would make a bound too
-/// small.
+/// Its fields are public so that all of them are stated, by name: a bound that misses a message may be too small.
 #[derive(Debug, Clone, Copy)]
 pub struct Description<'a> {
     /// Number of nodes.
@@ -34,27 +33,28 @@ pub struct Description<'a> {
     pub indices: &'a [i64],
     /// Weight of each entry, at least 0.
     pub weights: &'a [f64],
-    /// What is mixed when, in any order.
+    /// The steps of mixing, in any order.
     pub mixings: &'a [Mixing],
-    /// How much of its own state's difference a node keeps: `c_t`, which takes `z_t` to `z_(t+1)`; shape
+    /// Contraction factor `c_t`: the share of the difference `z_t` of a node's state that its next state keeps; shape
     /// (rounds).
     pub own: &'a [f64],
-    /// Standard deviation of the noise of each message, shape (rounds, nodes); positive from the first round on in
-    /// which the record moves a state.
+    /// Standard deviation `sigma` of the noise of each message, shape (rounds, nodes); positive from the first round on
+    /// in which the record moves a state.
     pub noise: &'a [f64],
-    /// How far a record of each node moves the node's state of each round, shape (rounds, nodes).
+    /// Sensitivity `s`: how far a record of a node itself moves the node's state of a round, shape (rounds, nodes).
     pub fresh: &'a [f64],
-    /// By how much rounding states and shifts to a grid may part two vectors: the grid's step times `sqrt(dim)`.
+    /// Distance that rounding states and shifts to a grid may add between two vectors: the grid's step times
+    /// `sqrt(dim)`.
     pub rounding: f64,
-    /// Which messages everybody sees, shape (rounds, nodes); empty if none.
+    /// Whether a message is public, shape (rounds, nodes); empty if none is.
     pub published: &'a [bool],
-    /// Messages that arrive without being mixed: (round in which it was made, receiver, sender).
+    /// Messages that arrive without being mixed: (round in which it was sent, receiver, sender).
     pub received: &'a [(usize, usize, usize)],
     /// Whether the mean of the last round's messages is published.
     pub mean_of_last: bool,
 }
 
-/// Nodes that pool what they receive, send and hold; none for somebody who sees published messages alone.
+/// Nodes that pool what they receive, send and hold; none for an adversary who sees public messages alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observer(pub Vec<usize>);
 
@@ -63,14 +63,14 @@ pub struct Observer(pub Vec<usize>);
 pub struct System {
     pub(super) nodes: usize,
     pub(super) rounds: usize,
-    /// The first round in which the record moves a state; earlier ones cost nothing.
+    /// The first round in which a record moves a state; no difference arises before.
     pub(super) start: usize,
     pub(super) matrices: Vec<Rows>,
     pub(super) transposed: Vec<Rows>,
     /// Sorted by `mixed`; those of round `t` are `by_round[t]..by_round[t + 1]`.
     mixings: Vec<Mixing>,
     by_round: Vec<usize>,
-    /// The numbers of mixings, sorted by `sent`, and where each round's begin.
+    /// Indices of `mixings`, sorted by `sent`; those of round `t` are `by_sent_round[t]..by_sent_round[t + 1]`.
     by_sent: Vec<usize>,
     by_sent_round: Vec<usize>,
     pub(super) own: Vec<f64>,
@@ -81,7 +81,7 @@ pub struct System {
     published: Vec<bool>,
     received: Vec<(usize, usize, usize)>,
     pub(super) mean_of_last: bool,
-    /// An estimate of the largest curvature of half the sum of squares, once a search has asked for it.
+    /// Largest curvature of half the sum of squares, or an estimate of it, once a search has asked for it.
     pub(super) curvature: OnceLock<f64>,
 }
 
@@ -136,7 +136,8 @@ impl System {
         self.nodes
     }
 
-    /// The `mu` against somebody who sees every message.
+    /// The `mu` against an adversary who sees every message: nothing is absorbed (`r = 0`), so that the record moves the
+    /// messages of the target alone.
     ///
     /// # Errors
     /// If there is no such target.
@@ -185,12 +186,12 @@ impl System {
         Ok(seen)
     }
 
-    /// What is mixed in a round.
+    /// The mixings in a round, whose results are the states of the next.
     pub(super) fn mixed_in(&self, round: usize) -> &[Mixing] {
         &self.mixings[self.by_round[round]..self.by_round[round + 1]]
     }
 
-    /// What is mixed of the messages of a round.
+    /// The mixings of the messages of a round, in this round or later.
     pub(super) fn sent_in(&self, round: usize) -> impl Iterator<Item = &Mixing> {
         let mixings = self.by_sent_round[round]..self.by_sent_round[round + 1];
         self.by_sent[mixings]
@@ -198,7 +199,7 @@ impl System {
             .map(|&mixing| &self.mixings[mixing])
     }
 
-    /// Whether messages alone make the next states, each in its own round.
+    /// Whether the states of a round depend on the messages of the round before alone.
     pub(super) fn is_memoryless(&self) -> bool {
         let is_punctual = |mixing: &Mixing| mixing.sent == mixing.mixed;
         self.own.iter().all(|&kept| kept == 0.0) && self.mixings.iter().all(is_punctual)
