@@ -46,15 +46,15 @@ pub enum Distribution {
     Laplace,
 }
 
-/// Which noise the rows of a matrix get.
+/// The noise of the rows of a matrix.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Noise<'a> {
-    /// Its distribution.
+    /// The distribution, up to its scale.
     pub distribution: Distribution,
     /// One scale for all rows or one for each; 0 means no noise.
     pub scales: &'a [f64],
-    /// Where its randomness comes from. Drawing from the same stream again gives the same noise.
+    /// Source of the randomness. Drawing from the same stream again gives the same noise.
     pub stream: &'a Stream,
     /// The node of each row; `None` for 0, 1, ..
     pub nodes: Option<&'a [u32]>,
@@ -144,6 +144,7 @@ pub fn noise_into<T: Sample>(
     draw(Onto::Nothing, "out", out, dim, noise, f64::INFINITY)
 }
 
+/// Draws noise onto rows, and fails if a noisy row is not finite or longer than `longest`. Errors name `x` by `argument`.
 fn draw<T: Sample>(
     onto: Onto<'_, T>,
     argument: &'static str,
@@ -160,12 +161,13 @@ fn draw<T: Sample>(
     bounds.check(x, dim)
 }
 
-/// What noisy rows must keep to, checked as they are drawn.
+/// Bounds of noisy rows, checked as the rows are drawn.
 pub(crate) struct Bounds<T> {
     norm: Norm,
     longest: f64,
     /// A row is not too long if none of its elements is larger than this.
     largest: T,
+    /// False once a row may be too long or not finite: [`check`](Self::check) then looks at all rows.
     kept: AtomicBool,
 }
 
@@ -251,7 +253,7 @@ fn scales_in<T: Sample>(scales: &[f64], rows: usize) -> Result<Vec<T>, KernelErr
     scales.iter().map(convert).collect()
 }
 
-/// What noise is added to.
+/// The numbers that noise is added to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Onto<'a, T> {
     /// Nothing: the noise itself is stored.
@@ -267,7 +269,7 @@ pub(crate) struct Scaled<'a, T> {
     distribution: Distribution,
     scales: Vec<T>,
     onto: Onto<'a, T>,
-    /// What the noisy rows are checked against.
+    /// Bounds of the noisy rows; `None` for no check.
     bounds: Option<&'a Bounds<T>>,
 }
 
@@ -353,7 +355,8 @@ impl<T: Sample> Sampler for Scaled<'_, T> {
     }
 }
 
-/// The pair of lane `l` becomes samples `l` and `8 + l`.
+/// Makes a unit of Gaussian samples. Each of 8 lanes of words gives a pair of samples: that of lane `l` becomes samples
+/// `l` and `8 + l`.
 #[inline(always)]
 fn gaussian_unit<T: Sample>(words: &[Word], samples: &mut [T]) {
     let (high, low) = (lanes(words, 0), lanes(words, 1));

@@ -16,10 +16,10 @@ pub(crate) const SERIAL_BELOW: usize = 8 * BLOCK;
 /// The fewest elements of a task.
 const TASK: usize = 2 * BLOCK;
 
-/// Those of a task of a thread that is alone: few enough to stop between two of them.
+/// Elements of a task if there is one thread alone: few enough that a user can stop the work between two tasks.
 const LONG_TASK: usize = 512 * BLOCK;
 
-/// Sizes at which work is shared in another way, and from which on 16 bits do not count it.
+/// Numbers of elements at which work is shared in another way, and the first one that 16 bits cannot count.
 #[cfg(test)]
 pub(crate) const TURNS: &[usize] = &[BLOCK, TASK, SERIAL_BELOW, 1 << 16];
 
@@ -28,7 +28,7 @@ pub(crate) fn is_serial(elements: usize) -> bool {
     elements < SERIAL_BELOW || threads() == 1
 }
 
-/// Whether threads had better share the work within each row than the rows, which are few and long.
+/// Whether threads should share the work within each row, because the rows are few and long.
 pub(crate) fn is_better_within(rows: usize, cost: usize) -> bool {
     rows < threads() && cost >= SERIAL_BELOW
 }

@@ -42,6 +42,7 @@ impl Norm {
 /// The norm of a row of up to this many elements is inlined: a call would cost more.
 const SHORT: usize = 64;
 
+/// Lengths of rows at which their norms are computed in another way.
 #[cfg(test)]
 pub(crate) const TURNS: &[usize] = &[LANES, SHORT];
 
@@ -63,7 +64,7 @@ pub fn norm<T: Real>(row: &[T], kind: Norm) -> f64 {
     root_or_large(outlined_sum(row, kind), row, kind)
 }
 
-/// The norm of a row whose sum of powers this is.
+/// The norm of a row, from its [`sum_of_powers`].
 #[inline(always)]
 fn root_or_large<T: Real>(sum: f64, row: &[T], kind: Norm) -> f64 {
     if sum < f64::INFINITY {
@@ -73,7 +74,7 @@ fn root_or_large<T: Real>(sum: f64, row: &[T], kind: Norm) -> f64 {
     }
 }
 
-/// What the numbers of a row are multiplied by if the sum of their squares overflows: that of the products does not.
+/// Factor of the numbers of a row whose sum of squares overflows: that of the products does not.
 const DOWN: f64 = f64::from_bits((1023 - 600) << 52); // 2^-600
 
 /// The norm of a row whose sum of powers is not finite.
@@ -92,6 +93,7 @@ fn norm_down<T: Real>(row: &[T], kind: Norm) -> f64 {
     kind.root(row.iter().map(power).sum())
 }
 
+/// The [`sum_of_powers`] of a row of any length, as a function call.
 fn outlined_sum<T: Real>(row: &[T], kind: Norm) -> f64 {
     match kind {
         Norm::L1 => sum_blocks(row, |block| {
@@ -245,6 +247,7 @@ pub fn clip_rows_into<T: Real>(
     Ok(())
 }
 
+/// The norm of each row; fails if the bound is too small, or an element is NaN or infinite.
 fn finite_norms<T: Real>(
     x: &[T],
     dim: usize,

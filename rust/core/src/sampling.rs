@@ -1,5 +1,9 @@
-//! Drawing rows of samples, each row from the stream of its own node. A row is a sequence of chunks, and each chunk
-//! begins at a fixed place of the stream, so that any thread can draw any of them.
+//! Drawing rows of samples, each row from the stream of its own node.
+//!
+//! A stream is a sequence of *words* of 4 bytes. A *unit* of words becomes a unit of samples: a [`Sampler`] defines both,
+//! for its distribution. A row is a sequence of *chunks* of [`CHUNK`] samples, and each chunk begins at a fixed place of
+//! the stream, so that any thread can draw any of them. A [`Source`] draws all rows of a matrix: rows of at most a chunk
+//! several at a time, longer rows chunk by chunk.
 
 use crate::cache::prefetch_all;
 use crate::instructions::vectorized;
@@ -10,12 +14,13 @@ use crate::{ErrorKind, KernelError};
 /// Samples in a chunk.
 pub(crate) const CHUNK: usize = 512;
 
-/// The cost of a sample, in elements of simpler work (see `is_serial`).
+/// The cost of a sample, in elements of simpler work (see [`is_serial`](crate::parallel::is_serial)).
 const SAMPLE: usize = 2;
 
 /// Words and samples are laid out in groups of this many, for vector instructions.
 pub(crate) const LANES: usize = 8;
 
+/// Lengths of rows at which they are drawn in another way.
 #[cfg(test)]
 pub(crate) const TURNS: &[usize] = &[LANES, 2 * LANES, CHUNK, 2 * CHUNK];
 
@@ -38,12 +43,13 @@ pub(crate) trait Sampler: Sync {
     /// What a row holds.
     type Stored: Send;
 
+    /// Samples that are made together, and the words that they take.
     fn unit(&self) -> Unit;
 
     /// Turns whole units of words into samples; `#[inline(always)]`.
     fn draw(&self, words: &[Word], samples: &mut [Self::Sample]);
 
-    /// Whether [`store`](Self::store) treats all rows alike, so that it can take several at once.
+    /// Whether [`store`](Self::store) treats all rows alike, so that it can store several at once.
     fn rows_are_alike(&self) -> bool {
         true
     }
@@ -54,7 +60,7 @@ pub(crate) trait Sampler: Sync {
     /// Stores samples into the part that begins at `first`, of as many elements; `#[inline(always)]`.
     fn store(&self, first: Place, samples: &[Self::Sample], part: &mut [Self::Stored]);
 
-    /// Looks at what was stored, while it is in the cache.
+    /// Checks a part that was stored, while it is in the cache.
     fn stored(&self, _part: &[Self::Stored]) {}
 }
 
@@ -65,7 +71,9 @@ const PREFETCHED: usize = 2048;
 /// Which node each row belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Nodes<'a> {
+    /// Node of each row, as an index among `held`; `None` for 0, 1, ..
     named: Option<&'a [u32]>,
+    /// Nodes that the stream is for; `None` for all.
     held: Option<&'a [u32]>,
 }
 
@@ -99,12 +107,14 @@ impl<'a> Nodes<'a> {
         Ok(Nodes { named, held })
     }
 
+    /// The node of a row.
     pub fn of(self, row: usize) -> u32 {
         let node = self.named.map_or(row as u32, |named| named[row]);
         self.held.map_or(node, |held| held[node as usize])
     }
 }
 
+/// Fails if a node occurs twice.
 fn distinct(nodes: &[u32]) -> Result<(), KernelError> {
     if !nodes.is_sorted_by(|a, b| a < b) {
         let mut sorted = nodes.to_vec();
@@ -154,7 +164,7 @@ impl<'a, S: Sampler> Source<'a, S> {
         })
     }
 
-    /// The same stream and nodes for another sampler of the same type.
+    /// The same stream and nodes with another sampler of the same type.
     pub fn with(&self, sampler: S) -> Source<'a, S> {
         Source { sampler, ..*self }
     }
@@ -282,7 +292,7 @@ pub(crate) fn lanes(words: &[Word], group: usize) -> [u32; LANES] {
     std::array::from_fn(|lane| u32::from_le_bytes(words[LANES * group + lane]))
 }
 
-/// Makes each sample from two words, which are a group apart; `sample` must be `#[inline(always)]`.
+/// Makes each sample from two words, which are [`LANES`] words apart; `sample` must be `#[inline(always)]`.
 #[inline(always)]
 pub(crate) fn from_pairs<T>(words: &[Word], samples: &mut [T], sample: impl Fn([u32; 2]) -> T) {
     let (pairs, last) = words.as_chunks::<{ 4 * LANES }>();
@@ -315,7 +325,7 @@ fn from_groups<T, const N: usize>(
     }
 }
 
-/// One chunk of a stream and of samples, in the L1 cache.
+/// Memory for one chunk of a stream and its samples, small enough for the L1 cache.
 pub(crate) struct Chunk<T> {
     bytes: Aligned<[u8; 8 * CHUNK]>,
     samples: Aligned<[T; CHUNK]>,
@@ -334,6 +344,7 @@ impl<T: Copy + Default> Default for Chunk<T> {
 }
 
 impl<T> Chunk<T> {
+    /// Turns the first words of the chunk into samples.
     #[inline(always)]
     fn draw(
         &mut self,
