@@ -446,7 +446,7 @@ def controller_claims() -> Iterator[Claim]:
     yield claim(
         WITHOUT_REPLACEMENT,
         "noise is {with_intercept} points from the paper on average over\nthe ten cells; without "
-        "one, {without}. What",
+        "it, {without}. We",
         with_intercept=mean_gap_to_table2("without-replacement-table2"),
         without=mean_gap_to_table2("without-replacement-table2-intercept"),
     )
