@@ -45,7 +45,7 @@ NUMBER = r"(?:[\d.,]+(?: ± [\d.]+)?|[a-z ]+?)"
 
 # Methods of the benchmark, by their names in its tables.
 GOSSIP = "gradient descent by gossip"
-AGGREGATED = "secure sum, momentum, first stage"
+AGGREGATED = "secure aggregation, momentum, private centering"
 CENTRAL = "central DP-SGD, momentum"
 
 
@@ -770,15 +770,17 @@ def image_claims() -> Iterator[Claim]:
 
 def secure_sum_claims() -> Iterator[Claim]:
     """Yield the accuracy of secure aggregation beside other rows of the benchmark."""
-    secure_sum = "secure sum, 1 site may collude"
+    secure_sum = "secure aggregation, 1 site may collude"
     secure_gossip = "secure gossip, 1 neighbour may collude"
     methods = {
         "centralized, without privacy |": POOLED,
         "central DP-SGD | reads models": "central DP-SGD, all records in a batch",
-        "secure sums, momentum | server and 1 site": "secure sum, momentum",
-        "secure sums | server and 1 site": secure_sum,
+        "secure aggregation, momentum | server and 1 site": "secure aggregation, momentum",
+        "secure aggregation | server and 1 site": secure_sum,
         "federated | reads models": "federated",
-        "secure sums | server and a third of the sites": "secure sum, a third may collude",
+        "secure aggregation | server and a third of the sites": (
+            "secure aggregation, a third may collude"
+        ),
         "secure gossip | reads sums, and 1 neighbour": secure_gossip,
         "gossip | reads messages": GOSSIP,
         "single site, without privacy |": ALONE,
@@ -789,8 +791,8 @@ def secure_sum_claims() -> Iterator[Claim]:
     digits = BenchmarkTable("digits-by-class")
     yield claim(
         SECURE_AGGREGATION,
-        "At epsilon 1 it is {secure_gossip}%, against {secure_sum}% for one secure sum of all "
-        "sites and {gossip}% for gossip.",
+        "At epsilon 1 it is {secure_gossip}%, against {secure_sum}% for secure aggregation over "
+        "all sites and {gossip}% for gossip.",
         secure_gossip=digits.accuracy(secure_gossip, 1.0),
         secure_sum=digits.accuracy(secure_sum, 1.0),
         gossip=digits.accuracy(GOSSIP, 1.0),

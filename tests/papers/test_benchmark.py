@@ -172,7 +172,10 @@ def test_the_verdict_takes_paired_intervals_of_enough_splits() -> None:
     assert "- C: no data" in page
     for name, words in (("lost", AS_MAJORITY), ("noisy", "unstable")):
         (line,) = (line for line in page.splitlines() if line.startswith(f"| {name}"))
-        assert [each.strip() for each in line.split("|")][2:5] == ["x", "record", words]
+        assert [text.strip() for text in line.split("|")][2:4] == ["x", words]
+    sorted_page = as_markdown([*levels, cell("worse", 0.03), cell("best", 0.08), empty], {})
+    rows = [line.split("|")[1].strip() for line in sorted_page.splitlines() if line[:2] == "| "]
+    assert rows.index("best") < rows.index("worse") < rows.index(ALONE) < rows.index("C")
 
 
 def test_choco_sends_differences_until_all_know_the_models() -> None:

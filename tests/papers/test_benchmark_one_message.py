@@ -165,8 +165,8 @@ def test_a_papers_table_marks_the_best_of_each_threat_model() -> None:
         cell(own, 0.70, ALL_MESSAGES_PUBLIC),
         cell("one message, class sums", 0.75, ALL_MESSAGES_PUBLIC),
         cell("gradient descent on a ring", 0.6, ALL_MESSAGES_PUBLIC),
-        cell("secure sum, momentum", 0.88, ONE_SITE_COLLUDES),
-        cell("secure sum, 1 site may collude", 0.91, ONE_SITE_COLLUDES),
+        cell("secure aggregation, momentum", 0.88, ONE_SITE_COLLUDES),
+        cell("secure aggregation, 1 site may collude", 0.91, ONE_SITE_COLLUDES),
     ]
     assert "best under" not in table_of_task(cells, name)  # rows are missing
     ran = {known.method for known in cells}
@@ -177,7 +177,7 @@ def test_a_papers_table_marks_the_best_of_each_threat_model() -> None:
     ]
     table = table_of_task(cells, name)
     assert "| one message, class sums, **best under this threat model** | 75.2 ± 0.2 |" in table
-    assert "| secure sum, 1 site may collude, **best under this threat model** |" in table
+    assert "| secure aggregation, 1 site may collude, **best under this threat model** |" in table
     assert f"| {own} | 70.2 ± 0.2 |" in table
     assert "ring" not in table
     assert "momentum" not in table

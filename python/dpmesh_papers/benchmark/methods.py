@@ -80,8 +80,8 @@ RULE = (
     f"of the last tenth of the models. *Gossip, up to {MOST_STEPS} steps* multiplies the steps and "
     f"the path by one factor, while the noise in a score stays below {LITTLE_NOISE:g}. The "
     "names of other rows say what is added:\n\n"
-    "- *secure sum*: secure aggregation of the sum of each step;\n"
-    "- *first stage*: private centering, a noisy mean that is subtracted from all records;\n"
+    "- *secure aggregation*: each step uses a sum over all sites, and no site's part is revealed;\n"
+    "- *private centering*: a noisy mean is subtracted from all records;\n"
     "- *features*: more features than the columns of the task, by the default rule;\n"
     "- *noise in time*: temporally correlated noise; *noise between partners*: pairwise-cancelling "
     "noise;\n"
@@ -147,7 +147,7 @@ def _chosen(
         raise CannotRun(str(error)) from error
     algorithm = choice.algorithm
     if staged and not isinstance(algorithm, FirstStage):
-        raise CannotRun("the rule has no first stage for so few records, or sparse ones")
+        raise CannotRun("the rule has no private centering for so few records, or sparse ones")
     if method == "secure" and not longer:
         algorithm = replace(algorithm, average=None)
     return Trial(algorithm, problem, choice.topology, choice.rounds)
@@ -165,14 +165,14 @@ def _central(setting: Setting, longer: bool = False) -> Trial:
 
 
 def _featured(setting: Setting) -> Trial:
-    """Return the secure sum with momentum, private centering, and more features."""
+    """Return secure aggregation with momentum, private centering, and more features."""
     if setting.featured is None:
         raise CannotRun("the rule takes the columns of this task as they are")
     return _chosen(setting, "secure", setting.featured(), longer=True, staged=True)
 
 
 def _secure_third(setting: Setting) -> Trial:
-    """Return the secure sum with noise for a third of the sites that collude."""
+    """Return secure aggregation with noise for a third of the sites that collude."""
     return _chosen(setting, "secure", colluding=max(1, setting.problem.nodes // 3))
 
 
@@ -525,19 +525,19 @@ ROWS = tuple(
         ("federated", TRUSTED_SERVER, _federated),
         ("federated, momentum", TRUSTED_SERVER, partial(_federated, momentum=DECAY)),
         ("federated, Laplacian smoothing", TRUSTED_SERVER, partial(_federated, smoothing=1.0)),
-        ("secure sum, 1 site may collude", ONE_SITE_COLLUDES, _secure),
-        ("secure sum, a third may collude", THIRD_OF_SITES_COLLUDES, _secure_third),
-        ("secure sum, momentum", ONE_SITE_COLLUDES, partial(_secure, longer=True)),
+        ("secure aggregation, 1 site may collude", ONE_SITE_COLLUDES, _secure),
+        ("secure aggregation, a third may collude", THIRD_OF_SITES_COLLUDES, _secure_third),
+        ("secure aggregation, momentum", ONE_SITE_COLLUDES, partial(_secure, longer=True)),
         (
-            "secure sum, momentum, first stage",
+            "secure aggregation, momentum, private centering",
             ONE_SITE_COLLUDES,
             partial(_secure, longer=True, staged=True),
         ),
-        ("secure sum, momentum, first stage, features", ONE_SITE_COLLUDES, _featured),
+        ("secure aggregation, momentum, private centering, features", ONE_SITE_COLLUDES, _featured),
         ("gradient descent by gossip", ALL_MESSAGES_PUBLIC, _gossip),
         ("gossip, up to 400 steps", ALL_MESSAGES_PUBLIC, partial(_gossip, longer=True)),
         (
-            "gossip, up to 400 steps, first stage",
+            "gossip, up to 400 steps, private centering",
             ALL_MESSAGES_PUBLIC,
             partial(_gossip, longer=True, staged=True),
         ),
@@ -578,7 +578,7 @@ ROWS = tuple(
 )
 ROWS += tuple(
     MethodRow(
-        name=f"one message, {sums}{', secure sum' * secure}",
+        name=f"one message, {sums}{', secure aggregation' * secure}",
         trust=ONE_SITE_COLLUDES if secure else ALL_MESSAGES_PUBLIC,
         trial=partial(one_message, second_moments=second_moments, secure=secure),
     )

@@ -38,16 +38,17 @@ NOTES = (
     "interval. The interval accounts for the overlap of splits of one table. Where all splits have "
     "the publisher's test records, it covers partitions and noise alone. "
     f"Delta is {DELTA:g}, or stated by the task. The neighboring relation is replace-one; the unit "
-    "is a record, or a user where the table says so. Records have norm 1.\n\n"
+    "is a record, or a user where the heading says so. Rows are sorted by the accuracy at the "
+    "smallest epsilon. Records have norm 1.\n\n"
     "- `*`: better than a single site without privacy and than the majority class, by paired "
     "differences over the splits (95% for all cells of a task together, Holm).\n"
     "- as majority: not clearly above the majority-class baseline.\n"
     f"- unstable: a standard deviation of {UNSTABLE:g} points or more over the splits.\n"
     "- worst: of the worst node, at the largest epsilon.\n"
     "- proved: the epsilon of the ledger at the smallest budget; the largest over the splits. For "
-    "secure sums and secure gossip it is under the threat model of the row. For other rows it is "
-    "against an adversary who reads all messages and knows all secrets that partners share, and "
-    "exceeds the budget where the threat model of the row is weaker.\n"
+    "secure aggregation and secure gossip it is under the threat model of the row. For other rows "
+    "it is against an adversary who reads all messages and knows all secrets that partners share, "
+    "and exceeds the budget where the threat model of the row is weaker.\n"
     "- MB: sent by a node. Seconds: of one run, on one machine, busy or not.\n\n"
     f"`*`, *as majority* and *unstable* need at least {LEAST} splits. The numbers left out are in "
     "benchmark.json.\n\n"
@@ -180,7 +181,7 @@ class TaskTable(NamedTuple):
     heads
         Heads of the columns.
     rows
-        A row for each method.
+        A row for each method, sorted by its accuracy at the smallest epsilon.
     notes
         Reasons of empty cells, and threat models, each with the methods that it is about.
     """
@@ -194,26 +195,30 @@ def table_of(cells: Sequence[Cell], task: str) -> TaskTable:
     """Return the table of a task."""
     epsilons = epsilons_of(cells, task)
     lines = lines_of(cells, task)
-    heads = ["method", "threat model", "unit", *(f"epsilon {epsilon:g}" for epsilon in epsilons)]
+    heads = ["method", "threat model", *(f"epsilon {epsilon:g}" for epsilon in epsilons)]
     heads += ["worst", "proved", "MB", "seconds"]
     rows: list[list[str]] = []
     methods_of_note: dict[str, list[str]] = {}
     majority = lines[0].first
     better = better_cells(lines)
-    for line in lines:
+    for line in sorted(lines, key=lambda line: _place(line, majority)):
         note = line.first.why or line.first.view or _range(line.first)
         if note:
             methods_of_note.setdefault(note, []).append(line.method)
-        unit = "-"
-        if line.first.epsilon is not None:
-            unit = TASKS[task].unit
-        row = [line.method, line.first.trust, unit]
+        row = [line.method, line.first.trust]
         for epsilon in epsilons:
             cell = line.at(epsilon)
             row.append(shown(cell, majority, (line.method, cell.epsilon) in better))
         rows.append(row + _costs(line, majority))
-    notes = [f"{', '.join(methods)}: {note}" for note, methods in methods_of_note.items()]
+    notes = [f"{'; '.join(methods)}: {note}" for note, methods in methods_of_note.items()]
     return TaskTable(heads, rows, notes)
+
+
+def _place(line: Line, majority: Cell) -> tuple[bool, float]:
+    """Return the sort key of a method: by accuracy at the smallest epsilon, left-out cells last."""
+    if not line.first.accuracy or left_out(line.first, majority):
+        return True, 0.0
+    return False, -line.first.mean
 
 
 def _costs(line: Line, majority: Cell) -> list[str]:
@@ -427,7 +432,10 @@ def title_of(task: str, count: int) -> str:
     splits = "1 split"
     if count != 1:
         splits = f"{count} splits"
-    return f"{TASKS[task].title}; {splits}{_about(TASKS[task])}"
+    unit = ""
+    if TASKS[task].unit == "user":
+        unit = "; the unit is a user"
+    return f"{TASKS[task].title}{unit}; {splits}{_about(TASKS[task])}"
 
 
 def _about(task: Task) -> str:

@@ -121,7 +121,7 @@ METHODS: dict[str, Callable[[Setting], Trial]] = {
     "with replacement": with_replacement,
     "federated": method_named("federated"),
     "quantized": method_named("quantized gossip"),
-    "secure sum": method_named("secure sum, 1 site may collude"),
+    "secure sum": method_named("secure aggregation, 1 site may collude"),
 }
 
 
